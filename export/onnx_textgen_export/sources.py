@@ -1,0 +1,184 @@
+"""What can be exported: each kind of decoder brought to one shape, `Source`.
+
+A Hugging Face model, a module that calls `cached_attention`, and a module with plain attention that takes and returns
+`past_key_values` differ here and nowhere else. `huggingface` builds the first kind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from onnx_textgen.artifact import Geometry, Target
+
+from .attention import KeyValueCache, LayerCache
+from .errors import ExportError
+from .targets import make_traced_layers, positions_from_mask
+
+Pasts = list[tuple[Tensor, Tensor]]
+"""Per layer, key and value [batch, kv_heads, past, head_size]."""
+Caches = Sequence[LayerCache] | KeyValueCache
+CachedForward = Callable[[Tensor, Tensor, Caches], Tensor]
+Traceable = Callable[[Target, Tensor, Tensor, Pasts], tuple[Tensor, list[Tensor]]]
+"""What the tracer calls: target, input_ids, attention_mask and pasts in; logits and the flat presents out."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """A decoder, ready to be traced and to be compared with."""
+
+    module: nn.Module
+    """Owns the weights."""
+    call: Traceable
+    reference: Callable[[Tensor], Tensor]
+    """Plain PyTorch: logits [1, tokens, vocabulary] of ids [1, tokens], by code that the export does not touch."""
+    head: nn.Module | None
+    """The layer whose output is the logits, to compute them only where asked; None: slice afterwards."""
+    geometry: Geometry
+    windows: tuple[int, ...]
+    """Sliding windows in use, empty where every layer sees everything."""
+
+
+def find_head(module: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
+    """The linear layer whose output is, untouched, what `run` returns."""
+    outputs: dict[int, nn.Module] = {}
+    hooks = [
+        part.register_forward_hook(lambda part, _, output: outputs.__setitem__(id(output), part))
+        for part in module.modules()
+        if isinstance(part, nn.Linear)
+    ]
+    try:
+        logits = run()
+        return outputs.get(id(logits))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def context_length_of(module: nn.Module, given: int | None) -> int:
+    """The context length given, or what the module's config says."""
+    found = given or getattr(getattr(module, "config", None), "context_length", None)
+    if not isinstance(found, int):
+        raise ExportError("the module does not say how long its context is; pass context_length=N")
+    return found
+
+
+def probe(forward: CachedForward) -> tuple[KeyValueCache, Tensor]:
+    """Run two tokens through a decoder over an eager cache, to see what it keeps; returns the cache and the logits."""
+    cache = KeyValueCache()
+    with torch.no_grad():
+        logits = forward(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), cache)
+    if not cache.layers:
+        raise ExportError("the model's attention cannot be traced: no layer called cached_attention with the cache it was given")
+    return cache, logits
+
+
+def width_of(module: nn.Module) -> int:
+    """The size of the vectors that stand for tokens."""
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            return part.embedding_dim
+    raise ExportError(f"{type(module).__name__} has no nn.Embedding for its tokens")
+
+
+def make_geometry(module: nn.Module, kept: list[Tensor], logits: Tensor, *, heads: int, context_length: int) -> Geometry:
+    """Sizes read off a probe; `kept` holds each layer's key and value."""
+    shapes = {tuple(tensor.shape) for tensor in kept}
+    if len(shapes) != 1:
+        raise ExportError(f"the layers keep keys and values of different sizes {sorted(shapes)}, which no target can hold yet")
+    (_, kv_heads, _, head_size) = shapes.pop()
+    return Geometry(
+        layers=len(kept) // 2,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        hidden_size=width_of(module),
+        vocab_size=logits.shape[-1],
+        context_length=context_length,
+    )
+
+
+def source_from_cached(
+    module: nn.Module, forward: CachedForward, *, reference: Callable[[Tensor], Tensor], head: nn.Module | None, context_length: int
+) -> Source:
+    """A source whose attention goes through `cached_attention`; `forward` takes ids, positions and one cache per layer."""
+    cache, logits = probe(forward)
+    layers = [cache[index] for index in range(len(cache))]
+    if any(layer.key is None for layer in layers):
+        raise ExportError(f"the layers' caches are numbered {sorted(cache.layers)}; number them 0, 1, 2 ...")
+    kept = [tensor for layer in layers for tensor in (layer.key, layer.value) if tensor is not None]
+
+    def call(target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: Pasts) -> tuple[Tensor, list[Tensor]]:
+        new = input_ids.shape[1]
+        traced = make_traced_layers(target, pasts, attention_mask, new)
+        logits = forward(input_ids, positions_from_mask(attention_mask, new), traced)
+        return logits, [tensor for layer in traced for tensor in layer.presents()]
+
+    geometry = make_geometry(module, kept, logits, heads=layers[0].heads, context_length=context_length)
+    windows = tuple(sorted({layer.window for layer in layers if layer.window}))
+    return Source(module, call, reference, head, geometry, windows)
+
+
+def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
+    """A source with attention of its own, which takes `past_key_values` and returns `(logits, present_key_values)`.
+
+    Both are one pair (key, value) of [batch, kv_heads, tokens, head_size] per layer; `past_key_values=None` is no past. It
+    may take `attention_mask` [batch, past + new] and `position_ids` [batch, new] too, and gets those it names. It is exported
+    as it is, so its cache grows by whatever it does to join past and new.
+    """
+    named = inspect.signature(module.forward).parameters
+
+    def run(input_ids: Tensor, attention_mask: Tensor, past: Pasts | None) -> tuple[Tensor, list[Tensor]]:
+        options: dict[str, Tensor] = {}
+        if "attention_mask" in named:
+            options["attention_mask"] = attention_mask
+        if "position_ids" in named:
+            options["position_ids"] = positions_from_mask(attention_mask, input_ids.shape[1])
+        result = module(input_ids, past_key_values=past, **options)
+        if not isinstance(result, tuple) or len(result) != 2:
+            found = type(result).__name__
+            raise ExportError(f"{type(module).__name__}.forward should return (logits, present_key_values), found {found}")
+        logits, presents = result
+        return logits, [tensor for pair in presents for tensor in pair]
+
+    def reference(ids: Tensor) -> Tensor:
+        return run(ids, torch.ones_like(ids), None)[0]
+
+    def call(target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: Pasts) -> tuple[Tensor, list[Tensor]]:
+        return run(input_ids, attention_mask, pasts)
+
+    two = torch.tensor([[0, 1]])
+    with torch.no_grad():
+        logits, kept = run(two, torch.ones_like(two), None)
+    geometry = make_geometry(module, kept, logits, heads=kept[0].shape[1], context_length=context_length)
+    head = find_head(module, lambda: reference(two))
+    return Source(module, call, reference, head, geometry, windows=())
+
+
+def source_from_module(module: nn.Module, *, context_length: int | None = None) -> Source:
+    """A source from a user's module, by the names its `forward` takes: `cache` or `past_key_values`."""
+    module = module.eval()
+    named = inspect.signature(module.forward).parameters
+    length = context_length_of(module, context_length)
+    if "past_key_values" in named:
+        return source_from_plain(module, context_length=length)
+    if "cache" not in named:
+        raise ExportError(
+            f"{type(module).__name__}.forward takes {', '.join(named)}; it needs `cache` (attention through cached_attention) "
+            "or `past_key_values` (attention of its own)"
+        )
+
+    def forward(input_ids: Tensor, position_ids: Tensor, cache: Caches) -> Tensor:
+        logits: Tensor = module(input_ids, position_ids, cache)
+        return logits
+
+    def reference(ids: Tensor) -> Tensor:
+        logits: Tensor = module(ids, torch.arange(ids.shape[1])[None], None)
+        return logits
+
+    head = find_head(module, lambda: reference(torch.tensor([[0, 1]])))
+    return source_from_cached(module, forward, reference=reference, head=head, context_length=length)

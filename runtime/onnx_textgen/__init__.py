@@ -1,0 +1,42 @@
+"""Generate text from ONNX decoders without PyTorch.
+
+>>> import onnx_textgen
+>>> model = onnx_textgen.load()  # the embedded default, or load("folder")
+>>> model.generate("Once upon a time", max_new_tokens=8, temperature=0).finish_reason
+'length'
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .errors import OnnxTextgenError
+    from .generation_config import GenerationConfig
+    from .results import Chunk, Generation, Score, Stats
+    from .textgen import Model, load
+
+__version__ = "0.1.0"
+__all__ = ["Chunk", "Generation", "GenerationConfig", "Model", "OnnxTextgenError", "Score", "Stats", "load"]
+
+# Imported when first used: the command line starts, and says what is wrong, where ONNX Runtime itself is broken.
+HOMES = {
+    "Chunk": "results",
+    "Generation": "results",
+    "GenerationConfig": "generation_config",
+    "Model": "textgen",
+    "OnnxTextgenError": "errors",
+    "Score": "results",
+    "Stats": "results",
+    "load": "textgen",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import one of the public names."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value

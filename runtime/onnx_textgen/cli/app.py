@@ -1,0 +1,135 @@
+"""The commands put together, and how the process ends."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, TextIO
+
+import typer
+
+from ..errors import OnnxTextgenError, OptionError
+from . import bench, chat, doctor, extensions, generate, info, score
+from . import inspect as inspect_command
+
+DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
+
+# The base of all usage errors: typer exports only this leaf of it, and the module above it moved between versions of typer.
+ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and end, if `--version` was given."""
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415  (milliseconds that no other command should pay)
+
+        typer.echo(f"onnx-textgen {version('onnx-textgen')}")
+        raise typer.Exit
+
+
+def describe(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Generate text from exported PyTorch decoders, without PyTorch.
+
+    Try:
+        onnx-textgen generate
+        onnx-textgen generate "The dog" --model DIR
+        onnx-textgen export CHECKPOINT --out DIR
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+def help_of(command: Callable[..., None]) -> str:
+    """Take a command's docstring as its help, and keep the lines of its examples as they are."""
+    return inspect.cleandoc(command.__doc__ or "").replace("Try:", "\b\nTry:")  # \b: the terminal library's mark for that
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "generate": generate.generate_text,
+    "chat": chat.hold_conversation,
+    "inspect": inspect_command.inspect_prompt,
+    "score": score.score_text,
+    "info": info.show_info,
+    "verify": info.verify_package,
+    "bench": bench.measure_speed,
+    "doctor": doctor.report_health,
+}
+app.callback(help=help_of(describe), invoke_without_command=True)(describe)
+for name, command in COMMANDS.items():
+    app.command(name, help=help_of(command))(command)
+extensions.add_extensions(app)
+
+
+def main() -> None:
+    """Run the command line of this process and end the process."""
+    write_whatever_comes(sys.stdout)
+    write_whatever_comes(sys.stderr)
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave_pipe()
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; every error becomes one line on stderr."""
+    debug = bool(os.environ.get(DEBUG_VARIABLE))
+    try:
+        # Without standalone mode typer returns the exit code of typer.Exit, 130 for Ctrl-C among them.
+        result = typer.main.get_command(app)(arguments, prog_name="onnx-textgen", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        leave_pipe()
+        return 1
+    except ClickError as error:
+        return fail(usage_message(error), code=getattr(error, "exit_code", 2))
+    except OnnxTextgenError as error:
+        if debug:
+            raise
+        return fail(str(error), code=2 if isinstance(error, OptionError) else 1)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # the last resort: a person gets a line, a developer asks for the traceback
+        if debug:
+            raise
+        return fail(f"{type(error).__name__}: {error}; for the traceback set {DEBUG_VARIABLE}=1")
+
+
+def fail(message: str, code: int = 1) -> int:
+    """Say what went wrong in one line on stderr and return the exit code."""
+    typer.echo("error: " + " ".join(message.split()), err=True)
+    return code
+
+
+def usage_message(error: Exception) -> str:
+    """What typer found wrong with the arguments, and the command that explains them."""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    return f"{message.rstrip('.')}; see: {context.command_path if context else 'onnx-textgen'} -h"
+
+
+def write_whatever_comes(stream: TextIO) -> None:
+    """Make a stream take any text: UTF-8 into files and pipes, the terminal's own encoding with replacements otherwise."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
+
+
+def leave_pipe() -> None:
+    """Forget stdout after its reader has gone, or the interpreter complains about it while it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,57 @@
+"""Commands that other packages bring: `export`, `demo`, and any in the entry-point group `onnx_textgen.commands`.
+
+Each is a typer app that is imported only when its command runs, so the runtime needs nothing of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+
+import typer
+
+from ..errors import OnnxTextgenError
+
+GROUP = "onnx_textgen.commands"
+SUMMARIES = {"export": "Make a model folder from a PyTorch decoder.", "demo": "Generate text in a web page on this machine."}
+EXTRA_MODULES = {
+    "export": frozenset({"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sentencepiece"}),
+    "demo": frozenset({"gradio"}),
+}
+
+
+class ExtensionError(OnnxTextgenError):
+    """A command whose package is not installed, or only in part."""
+
+
+def add_extensions(app: typer.Typer) -> None:
+    """Add a command for every entry point of the group, and for the known ones even where they are not installed."""
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    # Every argument, -h too, belongs to the app behind the command.
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    for name in sorted(SUMMARIES.keys() | found.keys()):
+        summary = SUMMARIES.get(name) or f"Added by {found[name].value}."
+        app.command(name, help=summary, context_settings=settings)(forward(name, found.get(name)))
+
+
+def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], None]:
+    """A command that hands all its arguments to the app behind an entry point."""
+
+    def run_extension(context: typer.Context) -> None:
+        if point is None:
+            raise ExtensionError(f"the command {name} is not installed; {remedy(name)}")
+        try:
+            command = typer.main.get_command(point.load())
+            with command.make_context(name, list(context.args), parent=context.parent) as inner:
+                command.invoke(inner)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in EXTRA_MODULES.get(name, ()):
+                raise  # a module that a user's own code wants
+            raise ExtensionError(f"the command {name} needs {error.name}, which is not installed; {remedy(name)}") from error
+
+    return run_extension
+
+
+def remedy(name: str) -> str:
+    """How to get a command that is missing."""
+    return f'add it with: pip install "onnx-textgen[{name}]"'

@@ -1,0 +1,126 @@
+"""`onnx-textgen inspect`: one prompt's way through the pipeline, stage by stage, with the numbers of a real run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options, screen
+
+if TYPE_CHECKING:
+    from ..inspection import Candidate, Inspection, Step
+
+MOST_FED = 6
+"""Tokens of a long prompt that are named beside its positions."""
+
+
+def inspect_prompt(
+    prompt: options.PromptArgument = None,
+    *,
+    model: options.ModelOption = None,
+    token_ids: options.TokenIdsOption = None,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Tokens to generate.")] = 3,
+    candidates: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Likeliest tokens to show in each step.")] = 8,
+    temperature: options.TemperatureOption = None,
+    top_k: options.TopKOption = None,
+    top_p: options.TopPOption = None,
+    min_p: options.MinPOption = None,
+    seed: options.SeedOption = None,
+    device: options.DeviceOption = "auto",
+    threads: options.ThreadsOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Follow PROMPT through the pipeline, step by step.
+
+    From text to ids, through the model, to the next tokens, with the numbers of a real run.
+
+    Try:
+        onnx-textgen inspect "Once upon a time" --top-k 40 --top-p 0.9 --seed 7
+    """
+    from ..generation_config import make_generation_config  # noqa: PLC0415  (the model's code)
+    from ..inspection import inspect_steps  # noqa: PLC0415
+
+    start = options.read_prompt(prompt, token_ids, model)
+    loaded = options.load_model(model, device, threads)
+    wanted = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    config = make_generation_config(loaded.manifest.generation, wanted)
+    inspection = inspect_steps(loaded, start, config=config, steps=steps, candidates=candidates)
+    if as_json:
+        screen.print_json(inspection)
+    else:
+        draw(start, inspection)
+
+
+def draw(prompt: str | list[int], inspection: Inspection) -> None:
+    """Draw the stages in the pipeline's order."""
+    print_stage(
+        [
+            ("1 prompt", screen.quoted(prompt) if isinstance(prompt, str) else "token ids"),
+            ("2 token ids", f"{len(inspection.tokens)} tokens"),
+        ]
+    )
+    table = screen.new_table("position", "id", "piece", numbers=frozenset({"position", "id"}))
+    for position, token in enumerate(inspection.tokens):
+        table.add_row(str(position), str(token.id), screen.quoted(token.piece))
+    screen.screen().print(table)
+    width = ", ".join("?" if size is None else f"{size:,}" for size in inspection.embeddings_shape)
+    heads = f"{inspection.heads} heads of size {inspection.head_size} over {inspection.kv_heads} of keys and values"
+    print_stage(
+        [
+            ("3 embeddings", f"[batch, tokens, width] = [{width}]"),
+            ("4 positions", f"0 to {len(inspection.tokens) - 1}"),
+            ("5 layers", f"{inspection.layers}, each with {heads}"),
+        ]
+    )
+    for number, step in enumerate(inspection.steps, start=1):
+        draw_step(number, step)
+    print_stage([("10 text", screen.quoted(inspection.text))])
+
+
+def draw_step(number: int, step: Step) -> None:
+    """Draw one run of the model and the choice that followed."""
+    shape = ", ".join(f"{size:,}" for size in step.cache_shape)
+    screen.screen().rule(f"step {number}", align="left")
+    print_stage(
+        [
+            ("  fed", fed_in_words(step)),
+            ("6 cache", f"{step.cached_tokens} tokens, {screen.size(step.cache_bytes)}; a layer's keys and its values: [{shape}]"),
+            ("", "[rows, heads, capacity, size]"),
+            ("7 logits", f"[batch, vocabulary] = [{', '.join(f'{size:,}' for size in step.logits_shape)}]"),
+            ("  softmax", in_words(step.candidates)),
+        ]
+    )
+    columns = ("id", "piece", "logit", "softmax", "can be drawn")
+    table = screen.new_table(*columns, "", numbers=frozenset(columns) - {"piece"})
+    for candidate in step.candidates:
+        drawn = f"{candidate.draw_probability:.2%}" if candidate.cut_by is None else f"cut by {candidate.cut_by}"
+        piece, mark = screen.quoted(candidate.token.piece), "taken" if candidate.token.id == step.chosen.id else ""
+        table.add_row(str(candidate.token.id), piece, f"{candidate.logit:.3f}", f"{candidate.probability:.2%}", drawn, mark)
+    screen.screen().print(table)
+    print_stage(
+        [
+            ("8 sampling", " -> ".join(f"{name} {count:,}" for name, count in step.remaining.items())),
+            ("9 next token", f"{step.chosen.id} {screen.quoted(step.chosen.piece)}, {step.rule}; appended"),
+        ]
+    )
+
+
+def print_stage(lines: list[tuple[str, str]]) -> None:
+    """Print lines with their values below those of the other stages."""
+    screen.print_lines(lines, name_width=12)
+
+
+def fed_in_words(step: Step) -> str:
+    """Name what was fed, the last few of many, and where: `' upon' ' a' at positions 3 to 4`."""
+    last = step.first_position + len(step.fed) - 1
+    pieces = " ".join(screen.quoted(token.piece) for token in step.fed[-MOST_FED:])
+    place = f"position {last}" if len(step.fed) == 1 else f"positions {step.first_position} to {last}"
+    return f"{'... ' if len(step.fed) > MOST_FED else ''}{pieces} at {place}"
+
+
+def in_words(candidates: tuple[Candidate, ...]) -> str:
+    """Name the likeliest: `Paris 85 %, London 7 %`."""
+    pieces = [one.token.piece.strip() for one in candidates[:3]]
+    names = [piece if piece.isalnum() else screen.quoted(one.token.piece) for piece, one in zip(pieces, candidates, strict=False)]
+    return ", ".join(f"{name} {one.probability * 100:.0f} %" for name, one in zip(names, candidates, strict=False))

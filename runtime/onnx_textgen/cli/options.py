@@ -1,0 +1,86 @@
+"""Options that several commands share, and how they are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import OptionError, PromptError
+
+if TYPE_CHECKING:
+    from ..textgen import Model
+
+MODEL_HELP = "Model folder, or the name of a model that ships with onnx-textgen (story, tiny-transformer)."
+
+DEFAULT_PROMPT = "Once upon a time"
+
+ModelOption = Annotated[str | None, typer.Option("--model", "-m", metavar="DIR", help=MODEL_HELP)]
+FolderArgument = Annotated[str | None, typer.Argument(metavar="DIR", help=MODEL_HELP, show_default=False)]
+DeviceOption = Annotated[str, typer.Option(metavar="D", help="auto, cpu or cuda; auto takes CUDA where it works.")]
+ThreadsOption = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+PromptArgument = Annotated[
+    str | None, typer.Argument(metavar="PROMPT", help="Text to go on from; - reads it from stdin.", show_default=False)
+]
+TokenIdsOption = Annotated[str | None, typer.Option(metavar="5,17,300", help="Token ids in place of PROMPT.")]
+MaxNewTokensOption = Annotated[int | None, typer.Option("--max-new-tokens", "-n", metavar="N", help="Most tokens to generate.")]
+TemperatureOption = Annotated[
+    float | None, typer.Option(metavar="T", help="Randomness; 0 always takes the likeliest token. Default: the model's, else 0.8.")
+]
+TopKOption = Annotated[int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens; 0: from all.")]
+TopPOption = Annotated[float | None, typer.Option(metavar="P", help="Draw from the likeliest tokens that together reach P.")]
+MinPOption = Annotated[float | None, typer.Option(metavar="P", help="Leave out tokens below P times the likeliest one.")]
+SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
+StopOption = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given several times.")]
+
+
+def load_model(model: str | None, device: str, threads: int | None) -> Model:
+    """Load what `--model`, `--device` and `--threads` name; an accelerator that `auto` took is named on stderr."""
+    import onnx_textgen  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+
+    loaded = onnx_textgen.load(model, device=device, threads=threads)
+    if device == "auto" and loaded.device != "cpu":
+        typer.echo(f"device: {loaded.device}", err=True)
+    return loaded
+
+
+def one_folder(argument: str | None, option: str | None) -> str | None:
+    """The model folder, whether it was given as an argument or as `--model`."""
+    if argument is not None and option is not None:
+        raise OptionError(f"two models are named, {argument} and {option}; leave one out")
+    return option if argument is None else argument
+
+
+def read_text(argument: str) -> str:
+    """The text itself, or all of stdin for `-`."""
+    if argument != "-":
+        return argument
+    try:
+        return typer.get_binary_stream("stdin").read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"stdin is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from error
+
+
+def read_token_ids(text: str) -> list[int]:
+    """Parse `5,17,300`."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise OptionError(f"--token-ids takes whole numbers with commas between, like 5,17,300; found {text!r}") from error
+
+
+def read_prompt(prompt: str | None, token_ids: str | None, model: str | None) -> str | list[int]:
+    """The text or the ids to go on from; nothing given means a few words that suit the models that ship with onnx-textgen."""
+    from ..artifact import embedded_packages  # noqa: PLC0415
+
+    if prompt is not None and token_ids is not None:
+        raise OptionError("a PROMPT and --token-ids exclude each other; leave one out")
+    if token_ids is not None:
+        return read_token_ids(token_ids)
+    if prompt is not None:
+        return read_text(prompt)
+    if model is not None and model not in embedded_packages():
+        raise OptionError(f"with --model {model} a PROMPT is needed (or - for stdin, or --token-ids)")
+    return DEFAULT_PROMPT

@@ -1,0 +1,138 @@
+"""`onnx-textgen score`: how likely a model finds a text, token by token, or a file of documents as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import OptionError, PromptError
+from . import options, screen
+
+if TYPE_CHECKING:
+    from ..results import Score
+    from ..textgen import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Documents taken together."""
+
+    documents: int
+    tokens: int
+    """Tokens that were predicted; the first of a text has nothing to be predicted from."""
+    bytes: int
+    """UTF-8 bytes of the texts."""
+    bits_per_byte: float
+    perplexity: float
+
+
+def score_text(
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="Text to score; - reads it from stdin.", show_default=False)
+    ] = None,
+    *,
+    model: options.ModelOption = None,
+    file: Annotated[Path | None, typer.Option(metavar="F", help="Score this UTF-8 file in place of TEXT.")] = None,
+    separator: Annotated[str | None, typer.Option(metavar="S", help="Lines equal to S divide the file into documents.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Leave out documents of more UTF-8 bytes.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Score the first N documents only.")] = None,
+    device: options.DeviceOption = "auto",
+    threads: options.ThreadsOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show how likely the model finds a text.
+
+    Each token's log-probability, or with --file the bits per byte of a file's documents.
+
+    Try:
+        onnx-textgen score "The cat sat on the mat"
+        onnx-textgen score --file stories.txt --separator "<|endoftext|>"
+    """
+    if file is None:
+        if separator is not None or max_bytes is not None or limit is not None:
+            raise OptionError("--separator, --max-bytes and --limit choose documents of a --file; give one")
+        if text is None:
+            raise OptionError("score needs a TEXT, - for stdin, or --file F")
+        single = options.read_text(text)
+        loaded = options.load_model(model, device, threads)
+        print_score(loaded, loaded.score(single), as_json)
+        return
+    if text is not None:
+        raise OptionError("a TEXT and --file exclude each other; leave one out")
+    documents = read_documents(file, separator, max_bytes, limit)
+    total = score_documents(options.load_model(model, device, threads), documents)
+    if as_json:
+        screen.print_json(total)
+        return
+    table = screen.new_table(*asdict(total), numbers=frozenset(asdict(total)))
+    table.add_row(
+        str(total.documents), f"{total.tokens:,}", f"{total.bytes:,}", f"{total.bits_per_byte:.4f}", f"{total.perplexity:.2f}"
+    )
+    screen.screen().print(table)
+
+
+def read_documents(file: Path, separator: str | None, max_bytes: int | None, limit: int | None) -> list[str]:
+    """The documents of a file that are to be scored, without the line breaks around them."""
+    try:
+        content = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PromptError(f"cannot read {file}: {error.strerror}; name a text file") from error
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{file} is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from error
+    documents = [text for text in split_documents(content, separator) if max_bytes is None or len(text.encode()) <= max_bytes][
+        :limit
+    ]
+    if not documents:
+        raise PromptError(f"{file} has no document to score; check --separator and --max-bytes")
+    return documents
+
+
+def split_documents(content: str, separator: str | None) -> Iterator[str]:
+    r"""Cut a text at the lines that equal `separator`; empty documents are left out.
+
+    >>> list(split_documents("One.\n\nTwo.\n---\nThree.\n---\n", "---"))
+    ['One.\n\nTwo.', 'Three.']
+    """
+    lines: list[str] = []
+    for line in (*content.split("\n"), separator):
+        if line == separator:
+            if document := "\n".join(lines).strip("\r\n"):
+                yield document
+            lines = []
+        elif line is not None:
+            lines.append(line)
+
+
+def score_documents(model: Model, documents: list[str]) -> Total:
+    """Score each document alone and add up."""
+    total, tokens, size = 0.0, 0, 0
+    for number, document in enumerate(documents, start=1):
+        logprobs = model.score(document).logprobs
+        total += math.fsum(logprobs)
+        tokens += len(logprobs)
+        size += len(document.encode())
+        screen.progress(f"{number} of {len(documents)} documents")
+    screen.progress("")
+    return Total(len(documents), tokens, size, -total / math.log(2) / size, math.exp(-total / tokens) if tokens else math.nan)
+
+
+def print_score(model: Model, score: Score, as_json: bool) -> None:
+    """One text as a table of its tokens, or as JSON."""
+    if as_json:
+        values = {"token_ids": score.token_ids, "logprobs": score.logprobs, "text_bytes": score.text_bytes}
+        screen.print_json({**values, "perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte})
+        return
+    numbers = frozenset({"position", "id", "log-probability", "probability"})
+    table = screen.new_table("position", "id", "piece", "log-probability", "probability", numbers=numbers)
+    unscored = len(score.token_ids) - len(score.logprobs)
+    logprobs: list[float | None] = [*[None] * unscored, *(float(value) for value in score.logprobs)]
+    for position, (token_id, logprob) in enumerate(zip(score.token_ids, logprobs, strict=True)):
+        shown = ("-", "-") if logprob is None else (f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
+        table.add_row(str(position), str(token_id), screen.quoted(model.tokenizer.piece(token_id)), *shown)
+    screen.screen().print(table)
+    screen.screen().print(f"perplexity {score.perplexity:.2f} | {score.bits_per_byte:.4f} bits per byte")

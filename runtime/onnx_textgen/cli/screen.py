@@ -1,0 +1,142 @@
+"""What people and machines read: the stats line, JSON, tables, streamed text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..decoder import Progress
+    from ..results import Chunk, Stats
+
+CANCELLED = "cancelled"
+
+# A model can be made to generate terminal commands (ESC ...); a terminal shows these as U+FFFD instead of obeying them.
+CONTROL_CHARACTERS = dict.fromkeys((code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"), "\ufffd")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What one stream brought."""
+
+    text: str
+    token_ids: list[int]
+    """The new ids only."""
+    finish_reason: str
+    """`cancelled` after Ctrl-C."""
+    stats: Stats | None
+    """None when the stream did not come to its end."""
+
+
+def collect(chunks: Iterator[Chunk], out: TextIO | None) -> Answer:
+    """Write a stream's text to `out` as it comes and return the whole; Ctrl-C ends it and keeps what is there."""
+    texts: list[str] = []
+    token_ids: list[int] = []
+    terminal = out is not None and out.isatty()
+    try:
+        for chunk in chunks:
+            texts.append(chunk.text)
+            token_ids += chunk.token_ids
+            if out is not None:
+                out.write(chunk.text.translate(CONTROL_CHARACTERS) if terminal else chunk.text)
+                out.flush()
+            if chunk.finish_reason is not None:
+                return Answer("".join(texts), token_ids, chunk.finish_reason, chunk.stats)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if close := getattr(chunks, "close", None):  # generators have it: closing cancels the run and frees the cache
+            close()
+    return Answer("".join(texts), token_ids, CANCELLED, None)
+
+
+def stats_line(answer: Answer) -> str:
+    """`prompt 42 tokens 310 tok/s | text 128 tokens 61.2 tok/s | first token 140 ms | stop: length`."""
+    if answer.stats is None:
+        return f"text {len(answer.token_ids)} tokens | stop: {answer.finish_reason}"
+    stats = answer.stats
+    kept = f" ({stats.reused_tokens} kept)" if stats.reused_tokens else ""
+    return (
+        f"prompt {stats.prompt_tokens} tokens{kept} {rate(stats.prefill_tokens_per_second)}"
+        f" | text {stats.generated_tokens} tokens {rate(stats.decode_tokens_per_second)}"
+        f" | first token {stats.first_token_seconds * 1000:.0f} ms | stop: {answer.finish_reason}"
+    )
+
+
+def rate(tokens_per_second: float) -> str:
+    """Tokens per second in three digits or so."""
+    return f"{tokens_per_second:.0f} tok/s" if tokens_per_second >= 100 else f"{tokens_per_second:.1f} tok/s"
+
+
+def size(count: float) -> str:
+    """Bytes for people: `10.2 MB`."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def progress(text: str) -> None:
+    """Show how far a long command is, in place of what was shown before; only on a terminal, and gone with an empty text."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+
+def prefill_progress(fed: Progress) -> None:
+    """Show how much of a long prompt the model has read."""
+    progress(f"prompt: {fed.done:,} of {fed.total:,} tokens" if fed.done < fed.total else "")
+
+
+def quoted(piece: str) -> str:
+    """A token's text with its spaces and control characters visible: `' Paris'`."""
+    return repr(piece)
+
+
+def note(text: str) -> None:
+    """Write a line to stderr."""
+    typer.echo(text, err=True)
+
+
+def print_json(value: object) -> None:
+    """Write one JSON object to stdout."""
+    typer.echo(json.dumps(value, ensure_ascii=False, default=dataclasses.asdict))
+
+
+def screen() -> Console:
+    """Rich on stdout, taking all text literally: a model's text is no markup."""
+    from rich.console import Console  # noqa: PLC0415  (40 ms that streaming text does without)
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def new_table(*columns: str, numbers: frozenset[str] = frozenset()) -> Table:
+    """Make an empty table; the columns in `numbers` are aligned right."""
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return table
+
+
+def print_lines(lines: Iterable[tuple[str, str]], *, name_width: int | None = None) -> None:
+    """Print names and values, the values below each other; `name_width` None: as wide as the longest name."""
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", width=name_width)
+    table.add_column(overflow="fold")
+    for name, value in lines:
+        table.add_row(name, value)
+    screen().print(table)

@@ -1,0 +1,153 @@
+"""Token ids in, logits out: one open graph over one cache.
+
+`feed` takes a prompt, a part of one, or one token; `step` takes one token for every row at once. Which inputs the graph wants
+is read off the graph. Choosing tokens is `sampling`'s business, text is `tokenizer`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .artifact import Geometry
+from .cache import make_cache
+from .errors import ModelError, PackageError, PromptError
+from .session import IOBinding, OrtValue, Session
+
+CHUNK = 512
+"""Most tokens of a prompt per run, so that a caller can stop in between."""
+
+Logits = npt.NDArray[np.float32]
+INTEGER_TYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+
+
+def check_graph(session: Session) -> None:
+    """Refuse a graph that asks for inputs this decoder does not know, or gives no logits."""
+    known = {"input_ids", "attention_mask", "position_ids", "logits_positions"}
+    unknown = [name for name in session.inputs if name not in known and not name.startswith("past_key_values.")]
+    if unknown or "input_ids" not in session.inputs or "logits" not in session.outputs:
+        problem = f"wants the input {unknown[0]!r}" if unknown else "lacks input_ids or logits"
+        raise PackageError(f"the graph {problem}, which no decoder here can give; export the model again")
+
+
+class Decoder:
+    """A graph at work on `rows` sequences of its own."""
+
+    def __init__(self, session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None) -> None:
+        check_graph(session)
+        self.session, self.geometry, self.rows = session, geometry, rows
+        self.cache = make_cache(session, geometry, rows=rows, capacity=capacity)
+        self.token_ids: list[list[int]] = [[] for _ in range(rows)]
+        """The ids whose keys and values the cache holds, per row."""
+        self.last_only = np.array([-1], dtype=np.int64)
+
+    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False) -> Logits:
+        """Append `token_ids` to a row and return logits [1, vocabulary] of the last, or [tokens, vocabulary] of every one.
+
+        Raises `PromptError` for ids outside the vocabulary and beyond the context, `ModelError` if the run fails; the cache then
+        is as before.
+        """
+        ids = self.checked(token_ids)
+        if (total := len(self.token_ids[row]) + len(ids)) > self.geometry.context_length:
+            context = self.geometry.context_length
+            raise PromptError(f"{total:,} tokens do not fit in the context of {context:,}; give a shorter text")
+        positions = np.arange(len(ids), dtype=np.int64) if every_position else self.last_only
+        logits: Logits = self.run(ids[None], positions, row, advanced=[len(ids)])[0]
+        self.token_ids[row] += ids.tolist()
+        return logits if len(positions) == len(logits) else logits[positions]
+
+    def step(self, token_ids: Sequence[int], active: Sequence[bool]) -> Logits:
+        """One token for every row at once: logits [rows, vocabulary]. Rows that are not `active` do not advance."""
+        ids = self.checked(token_ids)
+        if "attention_mask" not in self.session.inputs and self.rows > 1:  # rows of unequal length need a mask
+            idle = np.zeros(self.geometry.vocab_size, dtype=np.float32)
+            return np.stack([self.feed([int(ids[row])], row=row)[0] if on else idle for row, on in enumerate(active)])
+        logits = self.run(ids[:, None], self.last_only, 0 if self.rows == 1 else None, advanced=[int(on) for on in active])
+        for row, on in enumerate(active):
+            self.token_ids[row] += ids[row : row + 1].tolist() if on else []
+        return logits[:, -1]
+
+    def rewind(self, length: int, *, row: int = 0) -> None:
+        """Forget all but the first `length` tokens of a row."""
+        held = len(self.token_ids[row])
+        if not 0 <= length <= held:
+            raise PromptError(f"cannot rewind to {length} tokens: the cache holds {held}")
+        if length < held:
+            self.cache.rewind(row, length)
+            del self.token_ids[row][length:]
+
+    def checked(self, token_ids: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Token ids as an array, none empty and none outside the vocabulary."""
+        ids = np.asarray(token_ids, dtype=np.int64)
+        if ids.size == 0:
+            raise PromptError("no token to feed; give at least one")
+        if ids.min() < 0 or ids.max() >= self.geometry.vocab_size:
+            wrong = int(ids[(ids < 0) | (ids >= self.geometry.vocab_size)][0])
+            raise PromptError(f"token id {wrong} is outside the vocabulary; ids go from 0 to {self.geometry.vocab_size - 1}")
+        return ids
+
+    def run(
+        self, ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], row: int | None, *, advanced: Sequence[int]
+    ) -> Logits:
+        """Run the graph on ids [1 or rows, new]; returns logits [1 or rows, positions or new, vocabulary]."""
+        inputs, new = self.session.inputs, ids.shape[1]
+        mask = self.cache.mask(row, new)
+        binding = self.cache.begin(row, new)
+        self.bind(binding, "input_ids", ids.astype(INTEGER_TYPES[inputs["input_ids"][1]], copy=False))
+        if "attention_mask" in inputs:
+            self.bind(binding, "attention_mask", mask.astype(INTEGER_TYPES[inputs["attention_mask"][1]], copy=False))
+        if "position_ids" in inputs:
+            position_ids = (mask.cumsum(1) - 1)[:, -new:].clip(min=0)
+            self.bind(binding, "position_ids", position_ids.astype(INTEGER_TYPES[inputs["position_ids"][1]]))
+        if "logits_positions" in inputs:
+            self.bind(binding, "logits_positions", positions)
+        binding.bind_output("logits", "cpu")
+        try:
+            self.session.ort.run_with_iobinding(binding)
+        except Exception as error:
+            raise ModelError(f"the model failed while it ran: {str(error).strip().splitlines()[0][:300]}") from error
+        logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
+        self.cache.end(row, advanced)
+        return logits
+
+    def bind(self, binding: IOBinding, name: str, array: npt.NDArray[Any]) -> None:
+        """Bind a host array as an input."""
+        value = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+        binding.bind_ortvalue_input(name, value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a prompt has been fed."""
+
+    done: int
+    total: int
+
+
+def prefill(
+    decoder: Decoder, token_ids: Sequence[int], *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
+) -> Logits:
+    """Make a row hold exactly `token_ids`, fed in chunks; returns the logits [vocabulary] of the last one.
+
+    What the row holds already is kept as far as it agrees, so the next turn of a conversation feeds only what is new.
+    `on_progress` is called between chunks; what it raises ends the prefill, with the chunks fed so far in the cache.
+    """
+    start = common_prefix(decoder.token_ids[row], token_ids[:-1])  # the last token is always fed: its logits are wanted
+    decoder.rewind(start, row=row)
+    for chunk_start in range(start, max(len(token_ids), 1), CHUNK):
+        logits = decoder.feed(token_ids[chunk_start : chunk_start + CHUNK], row=row)
+        if on_progress is not None:
+            on_progress(Progress(min(chunk_start + CHUNK, len(token_ids)), len(token_ids)))
+    return np.asarray(logits[-1])
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many items two sequences share from their beginning: `common_prefix([1, 2, 3], [1, 2, 4]) == 2`."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return min(len(first), len(second))

@@ -1,0 +1,33 @@
+"""The errors this package raises: each message is one line that says what is wrong, why, and what to do."""
+
+
+class OnnxTextgenError(Exception):
+    """Anything a caller can mend; catch this to catch them all."""
+
+
+class PackageError(OnnxTextgenError):
+    """A model folder that is missing, damaged, unknown or newer than this version."""
+
+
+class OptionError(OnnxTextgenError):
+    """An option that does not exist, is out of range or cannot take effect."""
+
+
+class PromptError(OnnxTextgenError):
+    """A prompt that is empty, too long, not valid text, or holds ids outside the vocabulary."""
+
+
+class DeviceError(OnnxTextgenError):
+    """A device that was asked for and is not there."""
+
+
+class TokenizerError(OnnxTextgenError):
+    """A tokenizer file that cannot be used, or that failed on a text."""
+
+
+class TemplateError(OnnxTextgenError):
+    """A chat template that is missing, refused the messages, or asked for more than a template may."""
+
+
+class ModelError(OnnxTextgenError):
+    """The model failed while it ran, or its logits are not numbers."""

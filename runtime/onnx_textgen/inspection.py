@@ -1,0 +1,198 @@
+"""The pipeline made visible: what one prompt becomes at every stage, with the numbers of a real run.
+
+prompt -> token ids -> embeddings -> decoder layers over the cache -> logits -> softmax -> sampling -> next token -> append.
+Everything is data; the command line and the demo draw it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .artifact import TOKENIZER
+from .cache import SharedCache
+from .decoder import Decoder, Logits, prefill
+from .generation_config import GenerationConfig
+from .sampling import apply_temperature, keep_min_p, keep_top_k, keep_top_p, make_sampler, most_likely, softmax, uniform
+
+if TYPE_CHECKING:
+    from .textgen import Model
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Token:
+    """One id, and what a person reads for it."""
+
+    id: int
+    piece: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of the likeliest next tokens."""
+
+    token: Token
+    logit: float
+    """As the model gave it."""
+    probability: float
+    """Softmax of the logits as the model gave them, over the whole vocabulary."""
+    cut_by: str | None
+    """The filter that removed it: `top_k`, `top_p`, `min_p`, or `temperature` where that is 0; None: it could be drawn."""
+    draw_probability: float
+    """With which it could be drawn after the whole chain; 0 where it was cut."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One run of the model and the token that came of it."""
+
+    fed: tuple[Token, ...]
+    """The whole prompt in the first step, then the token before."""
+    first_position: int
+    """Position in the text of the first token fed."""
+    cached_tokens: int
+    """Tokens whose keys and values the cache holds after the run."""
+    cache_shape: tuple[int, ...]
+    """[rows, key/value heads, capacity in tokens, head size], of each layer's keys, and again of its values."""
+    cache_bytes: int
+    """Of all layers' keys and values for the cached tokens."""
+    logits_shape: tuple[int, ...]
+    candidates: tuple[Candidate, ...]
+    """Likeliest first."""
+    remaining: dict[str, int]
+    """How many tokens each stage of the chain left, in its order; `vocabulary` first."""
+    chosen: Token
+    rule: str
+    """Why this one, in words."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inspection:
+    """A prompt's way through the pipeline."""
+
+    tokens: tuple[Token, ...]
+    """The prompt's."""
+    embeddings_shape: tuple[int, ...]
+    """[batch, tokens, width] of the vectors that enter the first layer."""
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    config: GenerationConfig
+    seed: int
+    steps: tuple[Step, ...]
+    text: str
+    """Of the tokens that were chosen."""
+
+
+def inspect_steps(
+    model: Model, prompt: str | Sequence[int], *, config: GenerationConfig, steps: int = 3, candidates: int = 10
+) -> Inspection:
+    """Run `steps` steps of generation after `prompt` and keep what each stage held; an end-of-text id ends it early.
+
+    `config.seed` None takes a fresh seed, as `generate` does. Raises what `generate` raises.
+    """
+    ids = model.encode(prompt)
+    seed = secrets.randbits(31) if config.seed is None else config.seed
+    decoder, geometry = model.new_context(), model.manifest.geometry
+    taken: list[Step] = []
+    new_ids: list[int] = []
+    while len(taken) < steps and len(ids) + len(new_ids) <= geometry.context_length:
+        first = len(decoder.token_ids[0])
+        logits = prefill(decoder, ids + new_ids)
+        taken.append(look_at_step(model, decoder, logits, first=first, config=config, seed=seed, step=len(taken), limit=candidates))
+        new_ids.append(taken[-1].chosen.id)
+        if new_ids[-1] in model.manifest.eos_ids:
+            break
+    return Inspection(
+        tokens=tuple(tokens_of(model, ids)),
+        embeddings_shape=(1, len(ids), geometry.hidden_size),
+        layers=geometry.layers,
+        heads=geometry.heads,
+        kv_heads=geometry.kv_heads,
+        head_size=geometry.head_size,
+        config=config,
+        seed=seed,
+        steps=tuple(taken),
+        text=model.tokenizer.decode(new_ids) if TOKENIZER in model.manifest.files else "",
+    )
+
+
+def look_at_step(
+    model: Model,
+    decoder: Decoder,
+    logits: Logits,
+    *,
+    first: int,
+    config: GenerationConfig,
+    seed: int,
+    step: int,
+    limit: int,
+) -> Step:
+    """Everything about the run that gave `logits` [vocabulary] for the tokens from position `first` on."""
+    geometry, cache, held = model.manifest.geometry, decoder.cache, decoder.token_ids[0]
+    room = cache.capacity if isinstance(cache, SharedCache) else cache.width
+    chosen = make_sampler(config)(logits, seed, 0, step)
+    return Step(
+        fed=tuple(tokens_of(model, held[first:])),
+        first_position=first,
+        cached_tokens=len(held),
+        cache_shape=(decoder.rows, geometry.kv_heads, room, geometry.head_size),
+        cache_bytes=2 * geometry.layers * geometry.kv_heads * geometry.head_size * len(held) * cache.dtype.itemsize,
+        logits_shape=(1, logits.size),
+        candidates=likeliest(model, logits, config, limit),
+        remaining={"vocabulary": logits.size, **{name: int(np.isfinite(left).sum()) for name, left in stages(logits, config)}},
+        chosen=tokens_of(model, [chosen])[0],
+        rule=rule_of(config, seed, step),
+    )
+
+
+def stages(logits: Logits, config: GenerationConfig) -> list[tuple[str, Logits]]:
+    """Logits [vocabulary] after each stage of the chain that is switched on, in the order of `sampling`."""
+    if config.temperature == 0:
+        greedy = np.full_like(logits, -np.inf)
+        greedy[most_likely(logits)] = 0
+        return [("temperature", greedy)]
+    left = apply_temperature(logits, config.temperature)
+    done = [("temperature", left)]
+    if config.top_k > 0:
+        done.append(("top_k", left := keep_top_k(left, config.top_k)))
+    if config.top_p < 1:
+        done.append(("top_p", left := keep_top_p(left, config.top_p)))
+    if config.min_p > 0:
+        done.append(("min_p", left := keep_min_p(left, config.min_p)))
+    return done
+
+
+def likeliest(model: Model, logits: Logits, config: GenerationConfig, limit: int) -> tuple[Candidate, ...]:
+    """The `limit` likeliest tokens, and what the chain does with each."""
+    order = np.argsort(-logits, kind="stable")[:limit]
+    probabilities, chain = softmax(logits), stages(logits, config)
+    draw = softmax(chain[-1][1])
+    return tuple(
+        Candidate(
+            token=token,
+            logit=float(logits[token.id]),
+            probability=float(probabilities[token.id]),
+            cut_by=next((name for name, left in chain if np.isneginf(left[token.id])), None),
+            draw_probability=float(draw[token.id]),
+        )
+        for token in tokens_of(model, order.tolist())
+    )
+
+
+def rule_of(config: GenerationConfig, seed: int, step: int) -> str:
+    """How a step's token was chosen."""
+    if config.temperature == 0:
+        return "temperature 0: the likeliest token"
+    return f"drawn by its probability with the random number {uniform(seed, 0, step):.6f} of seed {seed}, step {step}"
+
+
+def tokens_of(model: Model, ids: Sequence[int]) -> list[Token]:
+    """Ids with their pieces; a model that takes and gives ids alone has none, and shows `<5>`."""
+    piece = model.tokenizer.piece if TOKENIZER in model.manifest.files else "<{}>".format
+    return [Token(int(token_id), piece(int(token_id))) for token_id in ids]

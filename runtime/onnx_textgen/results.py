@@ -1,0 +1,80 @@
+"""What generation gives back: plain records, numbers as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+FinishReason = Literal["eos", "length", "stop", "context", "loop", "cancelled", "deadline"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """How a generation went."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    """Prompt tokens that were in the cache already."""
+    generated_tokens: int
+    prefill_seconds: float
+    first_token_seconds: float
+    """From the call to the first token."""
+    total_seconds: float
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
+    """After the first token; of this text alone, also where several are generated together."""
+    seed: int
+    """The seed that gives this text again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """One step of a stream."""
+
+    text: str
+    """Text that is now certain; may be empty while a character or a stop string is undecided."""
+    token_ids: tuple[int, ...]
+    """Ids this step brought, the end-of-text id left out."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each id under the model itself, before temperature and cuts; only with `top_alternatives`."""
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """The most likely (id, probability) at each id's place, likewise; only with `top_alternatives`."""
+    finish_reason: FinishReason | None = None
+    """Why the text ended; on the last chunk."""
+    stats: Stats | None = None
+    """On the last chunk."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished text."""
+
+    text: str
+    """The new text, without the prompt."""
+    token_ids: tuple[int, ...]
+    """The new ids, without the end-of-text id."""
+    finish_reason: FinishReason
+    stats: Stats
+    prompt_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Score:
+    """How likely the model finds a text."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Natural-log probability of each token after the first, given all before it."""
+    text_bytes: int
+    """UTF-8 bytes of the text that was scored."""
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative log-probability."""
+        return math.exp(-sum(self.logprobs) / len(self.logprobs))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits the model needs per UTF-8 byte: comparable between tokenizers, unlike perplexity."""
+        return -sum(self.logprobs) / math.log(2) / self.text_bytes

@@ -1,0 +1,255 @@
+"""Prompt in, text out: the model a user holds, and the loop that ties decoder, sampling and tokenizer together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import overload
+
+from .artifact import CHAT_TEMPLATE, GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
+from .continuation import Continuation, Limits
+from .decoder import Decoder, Progress, common_prefix, prefill
+from .errors import OptionError, PackageError, PromptError
+from .generation_config import GenerationConfig, make_generation_config
+from .results import Chunk, Generation, Score
+from .scoring import token_logprobs
+from .session import Session, open_session
+from .tokenizer import TextTokenizer
+
+Prompt = str | Sequence[int]
+MOST_ROWS = 16
+"""Most texts generated side by side."""
+MOST_ALTERNATIVES = 64
+CHARACTERS_PER_TOKEN = 256
+"""No tokenizer makes fewer tokens than one per so many characters; a longer prompt is refused before it is tokenized."""
+
+
+def load(
+    package: str | Path | None = None, *, device: str = "auto", threads: int | None = None, capacity: int | None = None
+) -> Model:
+    """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
+
+    `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the
+    tokens a new text's cache has room for at first (it grows as needed). Raises `PackageError`, `DeviceError`, `OptionError`.
+
+    >>> model = load()
+    >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
+    'length'
+    """
+    folder = find_package(package)
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    session = open_session(folder / GRAPH, device=device, threads=threads)
+    has_template = CHAT_TEMPLATE in manifest.files
+    template = (folder / CHAT_TEMPLATE).read_text(encoding="utf-8") if has_template else None
+    return Model(folder, manifest, session, chat_template=template, capacity=capacity)
+
+
+class Model:
+    """A model folder at work. Safe to use from several threads: each call has a cache of its own."""
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, session: Session, *, chat_template: str | None, capacity: int | None = None
+    ) -> None:
+        self.folder, self.manifest, self.session, self.chat_template = folder, manifest, session, chat_template
+        self.capacity = capacity
+        self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length)
+        self._tokenizer = (
+            TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
+            if TOKENIZER in manifest.files
+            else None
+        )
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The package's tokenizer; raises `PackageError` where it has none and works on token ids only."""
+        if self._tokenizer is None:
+            raise PackageError(
+                f"{self.folder} has no {TOKENIZER}, so it takes and gives token ids; export it again with --tokenizer"
+            )
+        return self._tokenizer
+
+    @property
+    def device(self) -> str:
+        """Where it runs: `cpu` or `cuda:0`."""
+        return str(self.session.device)
+
+    def new_context(self) -> Decoder:
+        """An empty cache; pass the same one to several `stream` calls to keep what they share."""
+        return Decoder(self.session, self.manifest.geometry, capacity=self.capacity)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """A prompt's token ids, checked: not empty, inside the vocabulary, with room for at least one new token."""
+        context = self.manifest.geometry.context_length
+        if isinstance(prompt, str):
+            if not prompt:
+                begin = f" or the begin token alone: [{self.manifest.bos_id}]" if self.manifest.bos_id is not None else ""
+                raise PromptError(f"the prompt is empty; give some text{begin}")
+            if len(prompt) > context * CHARACTERS_PER_TOKEN:
+                raise PromptError(f"the prompt has {len(prompt):,} characters; this model takes {context:,} tokens. Shorten it")
+            ids = self.tokenizer.encode(prompt)
+        else:
+            ids = list(prompt)
+            if not ids:
+                raise PromptError("the prompt has no token ids; give at least one")
+            if wrong := [i for i in ids if isinstance(i, bool) or not hasattr(i, "__index__")]:
+                raise PromptError(f"token ids should be whole numbers, found {wrong[0]!r}")
+        vocab_size = self.manifest.geometry.vocab_size
+        if wrong := [i for i in ids if not 0 <= i < vocab_size]:
+            raise PromptError(f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {vocab_size - 1}")
+        if len(ids) >= context:
+            raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {context - 1:,} at most. Shorten it")
+        return [int(i) for i in ids]
+
+    def config(self, options: Mapping[str, object]) -> GenerationConfig:
+        """The call's options over the package's defaults; raises `OptionError`."""
+        return make_generation_config(self.manifest.generation, options)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        context: Decoder | None = None,
+        top_alternatives: int = 0,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Iterator[Chunk]:
+        """Generate one chunk per token; closing the iterator stops the work.
+
+        Options are checked at once, not at the first chunk. `context` keeps the cache between calls: the tokens a new prompt
+        shares with the last one are not computed again. `top_alternatives=N` adds log-probabilities and the N most likely
+        tokens to each chunk. `on_progress` is told after each part of a long prompt.
+
+        >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
+        ...     print(chunk.text, end="")
+        """
+        options: dict[str, object] = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "seed": seed,
+            "stop": stop,
+        }
+        if not 0 <= top_alternatives <= MOST_ALTERNATIVES:
+            raise OptionError(f"top_alternatives should be from 0 to {MOST_ALTERNATIVES}, found {top_alternatives}")
+        continuation = self.begin(prompt, self.config(options))
+        return run(context or self.new_context(), continuation, top_alternatives, on_progress)
+
+    @overload
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_new_tokens: int | None = ...,
+        temperature: float | None = ...,
+        top_k: int | None = ...,
+        top_p: float | None = ...,
+        min_p: float | None = ...,
+        seed: int | None = ...,
+        stop: str | Sequence[str] | None = ...,
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        *,
+        max_new_tokens: int | None = ...,
+        temperature: float | None = ...,
+        top_k: int | None = ...,
+        top_p: float | None = ...,
+        min_p: float | None = ...,
+        seed: int | None = ...,
+        stop: str | Sequence[str] | None = ...,
+    ) -> list[Generation]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+    ) -> Generation | list[Generation]:
+        """Generate a whole text; a list of prompts gives a list of texts, computed side by side.
+
+        The same prompt and seed give the same text alone, in any row of a list, and streamed. Raises `PromptError` and
+        `OptionError`.
+        """
+        config = self.config(
+            {
+                "max_new_tokens": max_new_tokens,
+                "temperature": temperature,
+                "top_k": top_k,
+                "top_p": top_p,
+                "min_p": min_p,
+                "seed": seed,
+                "stop": stop,
+            }
+        )
+        if isinstance(prompt, str) or (prompt and not isinstance(prompt[0], str | Sequence)):
+            continuation = self.begin(prompt, config)  # type: ignore[arg-type]
+            for _ in run(self.new_context(), continuation):
+                pass
+            return continuation.result()
+        if not prompt:
+            raise PromptError("there is no prompt; give some text, token ids, or a list of either")
+        rows = [self.begin(each, config) for each in prompt]  # type: ignore[arg-type]
+        for start in range(0, len(rows), MOST_ROWS):
+            run_together(self.session, self.manifest, rows[start : start + MOST_ROWS])
+        return [row.result() for row in rows]
+
+    def begin(self, prompt: Prompt, config: GenerationConfig) -> Continuation:
+        """A continuation of `prompt` that has no token yet."""
+        seed = config.seed if config.seed is not None else secrets.randbits(31)
+        if config.stop and self._tokenizer is None:
+            raise OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens")
+        return Continuation(self._tokenizer, self.encode(prompt), config, self.limits, seed=seed)
+
+    def score(self, text: Prompt) -> Score:
+        """Log-probabilities of a text (or of token ids) under the model; raises `PromptError` beyond the context."""
+        ids = self.encode(text)
+        size = len(text.encode()) if isinstance(text, str) else len(self.tokenizer.decode(ids).encode())
+        return Score(tuple(ids), token_logprobs(self.new_context(), ids), size)
+
+
+def run(
+    decoder: Decoder,
+    continuation: Continuation,
+    top_alternatives: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Iterator[Chunk]:
+    """The loop: feed, choose, append, until something ends the text."""
+    continuation.reused_tokens = common_prefix(decoder.token_ids[0], continuation.prompt_ids[:-1])
+    logits = prefill(decoder, continuation.prompt_ids, on_progress=on_progress)
+    while continuation.finish_reason is None:
+        token_id = continuation.choose(logits)
+        yield continuation.accept(token_id, logits, top_alternatives)
+        if continuation.finish_reason is None:
+            logits = decoder.feed([token_id])[-1]
+
+
+def run_together(session: Session, manifest: Manifest, rows: list[Continuation]) -> None:
+    """The same loop over several texts: each prompt alone into its row, then one step for all at a time."""
+    decoder = Decoder(session, manifest.geometry, rows=len(rows))
+    logits = [prefill(decoder, row.prompt_ids, row=index) for index, row in enumerate(rows)]
+    while any(active := [row.finish_reason is None for row in rows]):
+        token_ids = [row.choose(logits[index]) if active[index] else 0 for index, row in enumerate(rows)]
+        for index, row in enumerate(rows):
+            if active[index]:
+                row.accept(token_ids[index])
+        if any(active := [row.finish_reason is None for row in rows]):
+            logits = list(decoder.step(token_ids, active))

@@ -1,0 +1,89 @@
+"""A stand-in for `Model` without ONNX Runtime, for what the command line does around one.
+
+Its ids are character codes; it says what a test gave it to say, and its logits always prefer the next letter of the alphabet.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from onnx_textgen.artifact import TOKENIZER, FileRecord, Geometry, Manifest
+from onnx_textgen.errors import PromptError
+from onnx_textgen.generation_config import make_generation_config
+from onnx_textgen.results import Chunk, Score, Stats
+
+BOS, EOS = 1, 2
+VOCAB_SIZE = 128
+
+
+class CharacterTokenizer:
+    """One id per ASCII character."""
+
+    def encode(self, text, *, add_special_tokens=True):
+        return [BOS] * add_special_tokens + [ord(character) for character in text]
+
+    def decode(self, token_ids):
+        return "".join(chr(i) for i in token_ids if i not in (BOS, EOS))
+
+    def piece(self, token_id):
+        return {BOS: "<s>", EOS: "</s>"}.get(token_id, chr(token_id))
+
+
+class AlphabetDecoder:
+    """Prefers the id after the last one."""
+
+    rows = 1
+
+    def __init__(self, geometry):
+        self.geometry = geometry
+        self.token_ids = [[]]
+        self.cache = SimpleNamespace(width=64, dtype=np.dtype(np.float32))
+
+    def feed(self, token_ids, *, row=0, every_position=False):
+        self.token_ids[row] += token_ids
+        following = np.asarray(token_ids if every_position else token_ids[-1:]) + 1
+        return -np.abs(np.arange(VOCAB_SIZE) - following[:, None]).astype(np.float32)
+
+    def rewind(self, length, *, row=0):
+        del self.token_ids[row][length:]
+
+
+class CharacterModel:
+    """Says `reply`; keeps the prompt and options of each call. An exception in the reply is raised where it stands."""
+
+    def __init__(self, reply=("Hel", "lo"), *, device="cpu", chat_template=None, tokenizer=True, eos_ids=(EOS,)):
+        geometry = Geometry(layers=3, heads=4, kv_heads=2, head_size=4, hidden_size=16, vocab_size=VOCAB_SIZE, context_length=100)
+        files = {TOKENIZER: FileRecord(1, "0" * 64)} if tokenizer else {}
+        self.manifest = Manifest("characters", "ort", "fp32", geometry, BOS, eos_ids, None, files)
+        self.reply, self.device, self.chat_template = reply, device, chat_template
+        self.tokenizer = CharacterTokenizer()
+        self.calls, self.closed = [], 0
+
+    def new_context(self):
+        return AlphabetDecoder(self.manifest.geometry)
+
+    def encode(self, prompt):
+        if not prompt:
+            raise PromptError("the prompt is empty; give some text")
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def stream(self, prompt, *, context=None, on_progress=None, **options):
+        self.calls.append((prompt, {name: value for name, value in options.items() if value is not None}))
+        make_generation_config({}, options)
+        return self.speak(len(self.encode(prompt)))
+
+    def speak(self, prompt_tokens):
+        stats = Stats(prompt_tokens, 0, len(self.reply), 0.1, 0.14, 1.0, 310.0, 61.23, 7)
+        try:
+            for number, text in enumerate(self.reply, start=1):
+                if isinstance(text, BaseException):
+                    raise text
+                last = number == len(self.reply)
+                ids = tuple(ord(character) for character in text)
+                yield Chunk(text, ids, finish_reason="length" if last else None, stats=stats if last else None)
+        finally:
+            self.closed += 1
+
+    def score(self, text):
+        ids = self.encode(text)
+        return Score(tuple(ids), (-1.0,) * (len(ids) - 1), len(text.encode()))

@@ -1,0 +1,15 @@
+"""What every test may ask for."""
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of corpora, trained checkpoints, tokenizers and golden outputs that lies beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip("needs the test data folder ../shared/data, which is not part of the repository")
+    return SHARED

@@ -1,0 +1,119 @@
+"""Tiny random models of several families: the package against transformers itself, with and without a past."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import onnx_textgen
+from onnx_textgen.decoder import Decoder
+from onnx_textgen_export import export
+
+WINDOW = 16
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+CONFIGS = {
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=300, n_embd=64, n_layer=2, n_head=4, n_positions=256, bos_token_id=None, eos_token_id=None
+    ),
+    "llama": lambda: transformers.LlamaConfig(**SIZES),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=WINDOW),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=16),
+    "gemma2": lambda: transformers.Gemma2Config(**SIZES, head_dim=16, sliding_window=WINDOW, query_pre_attn_scalar=16),
+}
+
+
+def make_model(name: str) -> transformers.PreTrainedModel:
+    """A random model whose logits are far enough apart for greedy tokens to mean something."""
+    torch.manual_seed(len(name))
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.15)
+    return model
+
+
+@pytest.fixture(scope="module", params=[(name, target) for name in CONFIGS for target in ("ort", "standard")], ids="-".join)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """A transformers model and its exported package."""
+    name, target = request.param
+    model = make_model(name)
+    folder = tmp_path_factory.mktemp(f"{name}-{target}") / "package"
+    export(model, folder, target=target)
+    return model, onnx_textgen.load(folder, threads=1)
+
+
+def ids_of_length(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 300, length).tolist()
+
+
+def wanted_logits(model: transformers.PreTrainedModel, ids: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+def check(got: np.ndarray, want: np.ndarray) -> None:
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+def test_a_whole_prompt_longer_than_the_window_gives_pytorchs_logits(pair) -> None:
+    model, package = pair
+    ids = ids_of_length(3 * WINDOW)
+    check(package.new_context().feed(ids, every_position=True), wanted_logits(model, ids))
+
+
+def test_token_by_token_gives_pytorchs_logits(pair) -> None:
+    model, package = pair
+    ids, decoder = ids_of_length(2 * WINDOW + 5, seed=1), package.new_context()
+    check(np.concatenate([decoder.feed([i]) for i in ids]), wanted_logits(model, ids))
+
+
+def test_several_tokens_over_a_past_give_pytorchs_logits(pair) -> None:
+    model, package = pair
+    ids, decoder = ids_of_length(2 * WINDOW + 10, seed=2), package.new_context()
+    parts = [ids[:7], ids[7:8], ids[8:30], ids[30:]]
+    check(np.concatenate([decoder.feed(part, every_position=True) for part in parts]), wanted_logits(model, ids))
+
+
+def test_rows_of_a_ragged_batch_give_pytorchs_logits(pair) -> None:
+    model, package = pair
+    texts = [ids_of_length(length, seed=length) for length in (4, 2 * WINDOW, 11)]
+    decoder = Decoder(package.session, package.manifest.geometry, rows=3)
+    for row, ids in enumerate(texts):
+        check(decoder.feed(ids, row=row)[-1], wanted_logits(model, ids)[-1])
+    for step in range(5):
+        new = [(step * 7 + row) % 300 for row in range(3)]
+        texts = [[*ids, token] for ids, token in zip(texts, new, strict=True)]
+        got = decoder.step(new, [True] * 3)
+        for row, ids in enumerate(texts):
+            check(got[row], wanted_logits(model, ids)[-1])
+
+
+def test_a_hundred_greedy_tokens_equal_transformers_generate(pair) -> None:
+    model, package = pair
+    ids = ids_of_length(12, seed=3)
+    with torch.no_grad():
+        want = model.generate(
+            torch.tensor([ids]), attention_mask=torch.ones(1, 12, dtype=torch.int64), max_new_tokens=100, do_sample=False
+        )
+    got = package.generate(ids, max_new_tokens=100, temperature=0)
+    assert list(got.token_ids) == want[0, 12:].tolist()
+
+
+def test_greedy_rows_of_a_batch_equal_those_alone(pair) -> None:
+    _, package = pair
+    prompts = [ids_of_length(length, seed=length) for length in (3, 20, 8)]
+    together = package.generate(prompts, max_new_tokens=30, temperature=0)
+    for prompt, result in zip(prompts, together, strict=True):
+        assert package.generate(prompt, max_new_tokens=30, temperature=0).token_ids == result.token_ids

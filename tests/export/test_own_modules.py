@@ -1,0 +1,116 @@
+"""Decoders that are no transformers model: the two of the documentation, and our own reference decoder with its options."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import onnx_textgen
+from onnx_textgen_export import DecoderConfig, KeyValueCache, TinyTransformer, export
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def documented_blocks() -> list[str]:
+    text = (ROOT / "docs" / "your_own_decoder.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.fixture
+def documented(monkeypatch: pytest.MonkeyPatch) -> dict:
+    """The names that the documentation's first two code blocks define."""
+    module = ModuleType("documented_decoders")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for block in documented_blocks()[:2]:
+        exec(compile(block, "docs/your_own_decoder.md", "exec"), module.__dict__)  # noqa: S102 - our own documentation
+    torch.manual_seed(0)
+    return module.__dict__
+
+
+@pytest.mark.parametrize("target", ["ort", "standard"])
+@pytest.mark.parametrize("kind", ["MyDecoder", "PlainDecoder"])
+def test_the_documented_decoders_export_and_give_pytorchs_logits(documented, kind: str, target: str, tmp_path: Path) -> None:
+    module = documented[kind]().eval()
+    export(module, tmp_path / "package", context_length=128, target=target)
+    package = onnx_textgen.load(tmp_path / "package", threads=1)
+    ids = np.random.default_rng(0).integers(0, 256, 40).tolist()
+    positions, inputs = torch.arange(40)[None], torch.tensor([ids])
+    with torch.no_grad():
+        if kind == "MyDecoder":
+            want = module(inputs, positions)[0].numpy()
+        else:
+            want = module(inputs, attention_mask=torch.ones_like(inputs), position_ids=positions)[0][0].numpy()
+    decoder = package.new_context()
+    got = np.concatenate([decoder.feed(part, every_position=True) for part in (ids[:13], ids[13:14], ids[14:])])
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    alone = [package.generate(prompt, max_new_tokens=12, seed=4) for prompt in (ids[:3], ids[:9])]
+    together = package.generate([ids[:3], ids[:9]], max_new_tokens=12, seed=4)
+    assert [result.token_ids for result in alone] == [result.token_ids for result in together]
+
+
+def test_the_documented_export_and_run_block_works(documented, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(documented_blocks()[2], "docs/your_own_decoder.md", "exec"), documented)  # noqa: S102 - our own documentation
+    assert re.fullmatch(r"\(\d+(, \d+){7}\)\n", capsys.readouterr().out)
+
+
+OPTIONS = {
+    "tiny-transformer": {},
+    "post-norm": {"norm_placement": "post", "activation": "gelu"},
+    "sinusoidal": {"positions": "sinusoidal", "norm": "rms"},
+    "llama-like": {
+        "positions": "rotary",
+        "norm": "rms",
+        "activation": "silu_gated",
+        "kv_heads": 1,
+        "tie_embeddings": True,
+        "bias": False,
+    },
+}
+
+
+@pytest.mark.parametrize("target", ["ort", "standard"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_every_option_of_the_reference_decoder_exports(options: dict, target: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = TinyTransformer(DecoderConfig(vocab_size=200, width=64, context_length=100, **options)).eval()
+    made = export(module, tmp_path / "package", target=target)  # compares with PyTorch itself, and raises on a difference
+    assert made.manifest.geometry.kv_heads == (options.get("kv_heads") or 4)
+    package = onnx_textgen.load(tmp_path / "package", threads=1)
+    ids = list(range(0, 160, 5))
+    with torch.no_grad():
+        want = module(torch.tensor([ids]))[0].numpy()
+    np.testing.assert_allclose(package.new_context().feed(ids, every_position=True), want, atol=1e-4)
+
+
+def test_tiny_transformer_has_the_documented_size() -> None:
+    embeddings = 8000 * 128 + 1000 * 128
+    layer = 4 * (128 * 128 + 128) + (128 * 256 + 256) + (256 * 128 + 128) + 4 * 128
+    head = 128 * 8000 + 8000
+    total = sum(parameter.numel() for parameter in TinyTransformer().parameters())
+    assert total == embeddings + 2 * layer + 2 * 128 + head
+    assert round(total / 1e6, 2) == 2.45
+
+
+def test_the_eager_cache_obeys_the_cache_law() -> None:
+    torch.manual_seed(2)
+    module = TinyTransformer(DecoderConfig(vocab_size=50, width=32, positions="rotary", kv_heads=2)).eval()
+    ids, positions = torch.arange(20)[None], torch.arange(20)[None]
+    with torch.no_grad():
+        whole, cache = module(ids), KeyValueCache()
+        parts = [module(ids[:, a:b], positions[:, a:b], cache) for a, b in ((0, 7), (7, 8), (8, 20))]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=0)
+
+
+def test_a_saved_reference_decoder_comes_back_equal(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    for tied in (False, True):
+        module = TinyTransformer(DecoderConfig(vocab_size=60, width=32, tie_embeddings=tied)).eval()
+        module.save(tmp_path / str(tied))
+        again = TinyTransformer.from_folder(tmp_path / str(tied))
+        ids = torch.arange(10)[None]
+        torch.testing.assert_close(again(ids), module(ids))

@@ -1,0 +1,130 @@
+"""The model folder: everything that is not exactly as the manifest says is refused before ONNX Runtime opens a file."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import onnx_textgen
+from onnx_textgen import textgen
+from onnx_textgen.artifact import embedded_packages, find_package, manifest_from_json, manifest_to_json, read_manifest
+from onnx_textgen.errors import PackageError
+
+
+@pytest.fixture(autouse=True)
+def no_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged folder must be refused before a session is made."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a session was opened on a folder that should have been refused")
+
+    monkeypatch.setattr(textgen, "open_session", fail)
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(PackageError) as caught:
+        onnx_textgen.load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def edit(folder: Path, change: Callable[[dict], object]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_a_missing_folder_and_one_without_a_manifest_are_named(tmp_path: Path) -> None:
+    assert "is not a folder" in refusal(tmp_path / "nowhere")
+    assert "has no manifest.json" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+def test_one_flipped_bit_anywhere_is_found(package: Path, name: str) -> None:
+    path, choose = package / name, random.Random(name)
+    original = path.read_bytes()
+    for _ in range(10):
+        damaged = bytearray(original)
+        damaged[choose.randrange(len(damaged))] ^= 1 << choose.randrange(8)
+        path.write_bytes(damaged)
+        message = refusal(package)
+        assert name in message
+        assert "sha256" in message
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+def test_a_shorter_longer_or_missing_file_is_found(package: Path, name: str) -> None:
+    path = package / name
+    original = path.read_bytes()
+    for damaged in (original[:-1], original + b"\0", b""):
+        path.write_bytes(damaged)
+        assert "is damaged" in refusal(package)
+    path.unlink()
+    assert f"{name} is missing" in refusal(package)
+
+
+def test_an_unknown_key_is_refused_at_every_level(package: Path) -> None:
+    edit(package, lambda manifest: manifest.update(custom_ops_library="evil.so"))
+    assert "unknown key 'custom_ops_library'" in refusal(package)
+
+
+@pytest.mark.parametrize("part", ["geometry", "golden"])
+def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
+    def add(manifest: dict) -> None:
+        target = manifest[part] if part == "geometry" else manifest[part][0]
+        target["session_options"] = {}
+
+    edit(package, add)
+    assert "unknown key 'session_options'" in refusal(package)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda m: m.update(format_version=99), "format version 99"),
+        (lambda m: m.update(format_version="1"), "format version '1'"),
+        (lambda m: m.pop("geometry"), "geometry should be a JSON object"),
+        (lambda m: m["geometry"].pop("layers"), "lacks the key 'layers'"),
+        (lambda m: m["geometry"].update(layers=0), "geometry.layers should be a positive integer"),
+        (lambda m: m["geometry"].update(context_length=True), "context_length should be a positive integer"),
+        (lambda m: m.update(eos_ids="all"), "eos_ids should be a list of integers"),
+        (lambda m: m.update(target="gpu"), "target should be"),
+        (lambda m: m.update(files={}), "lists no model.onnx"),
+        (lambda m: m.update(files=[]), "lists no files"),
+        (lambda m: m["files"].update({"../../etc/passwd": m["files"]["model.onnx"]}), "no file of a model folder"),
+        (lambda m: m["files"].update({"evil.so": m["files"]["model.onnx"]}), "no file of a model folder"),
+        (lambda m: m["files"]["model.onnx"].update(sha256="0"), "no file of a model folder"),
+    ],
+)
+def test_a_manifest_that_is_not_as_it_should_be_is_refused_with_the_reason(package: Path, change, expected: str) -> None:
+    edit(package, change)
+    assert expected in refusal(package)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "[" * 100_000])
+def test_a_manifest_that_is_no_json_object_is_refused(package: Path, text: str) -> None:
+    (package / "manifest.json").write_text(text)
+    assert "JSON" in refusal(package)
+
+
+def test_a_link_in_place_of_a_file_is_judged_by_its_content(package: Path) -> None:
+    kept = package.parent / "blob"
+    (package / "model.onnx.data").rename(kept)
+    (package / "model.onnx.data").symlink_to(kept)
+    with pytest.raises(AssertionError, match="a session was opened"):
+        onnx_textgen.load(package)
+    kept.write_bytes(b"other")
+    assert "is damaged" in refusal(package)
+
+
+def test_a_manifest_survives_writing_and_reading() -> None:
+    manifest = read_manifest(find_package())
+    assert manifest_from_json(json.loads(manifest_to_json(manifest))) == manifest
+
+
+def test_embedded_models_are_found_by_name_and_the_default_is_small() -> None:
+    assert find_package("story") == find_package() == embedded_packages()["story"]
+    assert sum(path.stat().st_size for path in find_package().iterdir()) <= 10_000_000

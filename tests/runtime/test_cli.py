@@ -1,0 +1,254 @@
+"""`onnx-textgen`: what goes to which stream, how errors read, and how the process ends."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import onnx_textgen
+from cli_model import CharacterModel
+from onnx_textgen.cli import run
+from onnx_textgen.cli.screen import collect, prefill_progress
+from onnx_textgen.decoder import Progress
+from onnx_textgen.errors import ModelError
+
+STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | stop: length\n"
+
+
+@pytest.fixture
+def model(monkeypatch):
+    model = CharacterModel()
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: model)
+    return model
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    def give(content: bytes):
+        monkeypatch.setattr("typer.get_binary_stream", lambda name: __import__("io").BytesIO(content))
+
+    return give
+
+
+def test_generated_text_alone_goes_to_stdout_and_the_numbers_to_stderr(model, capsys):
+    assert run(["generate", "Hello"]) == 0
+    assert capsys.readouterr() == ("Hello\n", STATS_LINE)
+
+
+def test_json_is_one_object_with_the_new_ids_and_no_other_output(model, capsys):
+    assert run(["generate", "Hello", "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert set(answer) == {"text", "token_ids", "finish_reason", "stats"}
+    assert (answer["text"], answer["token_ids"], answer["finish_reason"]) == ("Hello", [72, 101, 108, 108, 111], "length")
+    assert answer["stats"]["seed"] == 7
+    assert (out.count("\n"), err) == (1, "")
+
+
+def test_every_option_reaches_the_model_and_those_not_given_do_not(model):
+    assert run(["generate", "a"]) == 0
+    options = "--max-new-tokens 5 --temperature 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 --seed 3 --stop . --stop !"
+    assert run(["generate", "a", *options.split()]) == 0
+    assert model.calls[0] == ("a", {})
+    given = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "seed": 3, "stop": [".", "!"]}
+    assert model.calls[1] == ("a", given)
+
+
+def test_model_device_and_threads_reach_load(monkeypatch):
+    seen = []
+    monkeypatch.setattr(onnx_textgen, "load", lambda *args, **options: seen.append((args, options)) or CharacterModel())
+    assert run(["generate", "a", "--model", "folder", "--device", "cpu", "--threads", "2"]) == 0
+    assert seen == [(("folder",), {"device": "cpu", "threads": 2})]
+
+
+def test_a_prompt_of_one_dash_is_read_from_stdin(model, stdin):
+    stdin("Grüße\n".encode())
+    assert run(["generate", "-", "--json"]) == 0
+    assert model.calls[0][0] == "Grüße\n"
+
+
+def test_token_ids_stand_in_for_a_prompt(model):
+    assert run(["generate", "--token-ids", "5, 17,100"]) == 0
+    assert model.calls[0][0] == [5, 17, 100]
+
+
+def test_without_a_prompt_the_embedded_model_gets_a_few_words(model):
+    assert run(["generate"]) == 0
+    assert model.calls[0][0] == "Once upon a time"
+
+
+def test_a_package_without_a_tokenizer_shows_its_ids(monkeypatch, capsys):
+    bare = CharacterModel(("", ""), tokenizer=False)
+    bare.speak = lambda prompt_tokens: iter([onnx_textgen.Chunk("", (5,)), onnx_textgen.Chunk("", (17,), finish_reason="length")])
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: bare)
+    assert run(["generate", "--token-ids", "3"]) == 0
+    assert capsys.readouterr().out == "5,17\n"
+
+
+def test_an_accelerator_that_auto_took_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: CharacterModel(device="cuda:0"))
+    assert run(["generate", "Hello"]) == 0
+    assert capsys.readouterr() == ("Hello\n", "device: cuda:0\n" + STATS_LINE)
+
+
+def test_ctrl_c_keeps_the_text_so_far_closes_the_stream_and_exits_with_130(model, capsys):
+    model.reply = ("Hel", KeyboardInterrupt(), "lo")
+    assert run(["generate", "Hello"]) == 130
+    assert capsys.readouterr() == ("Hel\n", "text 3 tokens | stop: cancelled\n")
+    assert model.closed == 1
+    assert run(["generate", "Hello", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out) == {
+        "text": "Hel",
+        "token_ids": [72, 101, 108],
+        "finish_reason": "cancelled",
+        "stats": None,
+    }
+
+
+def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
+    def load(package, *, device, threads):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(onnx_textgen, "load", load)
+    assert run(["generate", "Hello"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["generate", "a", "--temperature", "-1"], 2, ["temperature", "-1"]),
+        (["generate", "a", "--temperature", "nan"], 2, ["temperature", "nan"]),
+        (["generate", "a", "--temperature", "warm"], 2, ["--temperature", "generate -h"]),
+        (["generate", "a", "--top-p", "1.5"], 2, ["top_p", "1.5"]),
+        (["generate", "a", "--tempature", "1"], 2, ["--tempature", "--temperature"]),
+        (["generate", "a", "b"], 2, ["b", "generate -h"]),
+        (["generate", "a", "--num-beams", "4"], 2, ["--num-beams 4", "leave it out"]),
+        (["generate", "a", "--token-ids", "5"], 2, ["PROMPT", "--token-ids"]),
+        (["generate", "--token-ids", "5;6"], 2, ["5,17,300", "'5;6'"]),
+        (["generate", "--model", "somewhere"], 2, ["somewhere", "PROMPT"]),
+        (["generate", ""], 1, ["prompt is empty"]),
+        (["info", "somewhere", "--model", "elsewhere"], 2, ["somewhere", "elsewhere"]),
+        (["info", "somewhere"], 1, ["somewhere", "export"]),
+        (["verify", "somewhere"], 1, ["somewhere"]),
+        (["score"], 2, ["TEXT"]),
+        (["genarate"], 2, ["genarate", "generate"]),
+        (["--nonsense"], 2, ["--nonsense"]),
+    ],
+)
+def test_an_error_is_one_line_that_names_the_thing(model, capsys, arguments, code, words):
+    assert run(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert all(word in err for word in words), err
+
+
+def test_a_failure_in_the_middle_of_a_text_is_one_line_and_exits_with_1(model, capsys):
+    model.reply = ("Hel", ModelError("the model failed while it ran:\nsomething"))
+    assert run(["generate", "Hello"]) == 1
+    assert capsys.readouterr() == ("Hel", "error: the model failed while it ran: something\n")
+
+
+def test_a_bug_is_one_line_too_and_its_traceback_is_there_for_who_asks(model, capsys, monkeypatch):
+    model.reply = (ZeroDivisionError("division by zero"),)
+    assert run(["generate", "Hello"]) == 1
+    assert capsys.readouterr().err == "error: ZeroDivisionError: division by zero; for the traceback set ONNX_TEXTGEN_DEBUG=1\n"
+    monkeypatch.setenv("ONNX_TEXTGEN_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(["generate", "Hello"])
+
+
+def test_text_that_is_no_utf8_on_stdin_is_an_error(model, stdin, capsys):
+    stdin(b"abc\xff")
+    assert run(["generate", "-"]) == 1
+    assert "not UTF-8 text (byte 3)" in capsys.readouterr().err
+
+
+class Terminal:
+    """Takes what is written, and says that it is a terminal."""
+
+    def __init__(self):
+        self.shown = ""
+
+    def write(self, text):
+        self.shown += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_is_not_sent_the_commands_a_model_writes():
+    terminal = Terminal()
+    answer = collect(CharacterModel(("a\tb\n", "\x1b[2J\x07", "\x9b1m")).speak(1), terminal)
+    assert terminal.shown == "a\tb\n�[2J��1m"
+    assert answer.text == "a\tb\n\x1b[2J\x07\x9b1m"
+
+
+def test_the_reading_of_a_long_prompt_is_shown_on_a_terminal_and_wiped_off_at_its_end(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    for done in (512, 1024, 1100):
+        prefill_progress(Progress(done, 1100))
+    assert terminal.shown.split("\r\033[K") == ["", "prompt: 512 of 1,100 tokens", "prompt: 1,024 of 1,100 tokens", ""]
+
+
+def test_progress_is_not_written_into_a_file(capsys):
+    prefill_progress(Progress(512, 1100))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_no_command_at_all_shows_the_help_on_stderr_and_is_a_usage_error(capsys):
+    assert run([]) == 2
+    out, err = capsys.readouterr()
+    assert (out, "Usage: onnx-textgen" in err) == ("", True)
+
+
+COMMANDS = ["generate", "chat", "inspect", "score", "info", "verify", "bench", "doctor", "export", "demo"]
+
+
+def test_the_help_names_every_command(capsys):
+    assert run(["-h"]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"\n  {name} " not in out] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS[:-2])
+def test_every_command_explains_itself_at_80_columns(command, capsys):
+    assert run([command, "-h"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: onnx-textgen {command} ")
+    assert "-h, --help" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_version_is_that_of_the_installed_distribution(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"onnx-textgen {onnx_textgen.__version__}\n"
+
+
+def in_a_process(code: str) -> list[str]:
+    setup = "import sys; sys.path.insert(0, 'tests'); import onnx_textgen; from cli_model import CharacterModel; "
+    load = "onnx_textgen.load = lambda package, **options: CharacterModel(" + code + "); "
+    return [sys.executable, "-W", "error", "-c", setup + load + "from onnx_textgen.cli import main; main()"]
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(request):
+    command = [*in_a_process("('word ' * 100,) * 10_000"), "generate", "Hello"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=request.config.rootpath) as process:
+        assert process.stdout.read(9) == b"word word"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 1
+
+
+def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
+    command = [*in_a_process("('Grüße 🙂',)"), "generate", "Hello"]
+    environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PATH": ""}
+    done = subprocess.run(command, capture_output=True, cwd=request.config.rootpath, env=environment, check=False, timeout=60)
+    assert (done.returncode, done.stdout.decode()) == (0, "Grüße 🙂\n")

@@ -1,0 +1,119 @@
+"""`onnx-textgen doctor`: each thing that may be wrong is named with the line that mends it."""
+
+import dataclasses
+import json
+
+import pytest
+
+from onnx_textgen import doctor
+from onnx_textgen.cli import run
+
+CPU = doctor.Engine("1.31.1", {"onnxruntime": "1.31.1"}, "onnxruntime", ("CPUExecutionProvider",), ())
+BOTH = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
+
+
+def fixes(engine):
+    return [problem.fix for problem in doctor.engine_problems(engine)]
+
+
+def test_the_facts_of_this_machine_are_found():
+    report = doctor.examine()
+    assert report.engine.version is not None
+    assert "CPUExecutionProvider" in report.engine.providers
+    assert report.engine.winner in report.engine.installed
+    assert report.telemetry_off
+    assert report.cores >= 1
+    assert "onnx-textgen" in report.versions
+
+
+def test_a_cpu_installation_has_no_problem():
+    assert fixes(CPU) == []
+
+
+def test_both_engines_with_the_cpu_ones_files_are_a_problem():
+    engine = dataclasses.replace(CPU, installed=BOTH)
+    assert fixes(engine) == ["pip install --force-reinstall --no-deps onnxruntime-gpu"]
+
+
+def test_both_engines_with_the_gpu_ones_files_work():
+    assert fixes(dataclasses.replace(CPU, installed=BOTH, winner="onnxruntime-gpu")) == []
+
+
+def test_both_engines_of_different_versions_are_a_problem():
+    engine = dataclasses.replace(CPU, installed={**BOTH, "onnxruntime": "1.30.0"}, winner="onnxruntime-gpu")
+    assert fixes(engine) == ["pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"]
+
+
+def test_missing_cuda_libraries_are_named():
+    engine = dataclasses.replace(CPU, missing_libraries=("libcublas.so.12", "libcudnn.so.9"))
+    assert fixes(engine) == ['pip install "onnxruntime-gpu[cuda,cudnn]"']
+    assert "libcublas.so.12, libcudnn.so.9" in doctor.engine_problems(engine)[0].what
+
+
+def test_an_engine_that_cannot_be_imported_is_a_problem_and_no_crash(monkeypatch):
+    def import_module(name):
+        raise ImportError(f"{name} is broken")
+
+    monkeypatch.setattr(doctor.importlib, "import_module", import_module)
+    engine = doctor.examine_engine()
+    assert engine.version is None
+    assert fixes(engine) == ["pip install --force-reinstall onnxruntime"]
+
+
+def test_the_libraries_a_provider_wants_are_read_from_its_file(tmp_path, monkeypatch):
+    provider = tmp_path / "libonnxruntime_providers_cuda.so"
+    provider.write_bytes(b"\x7fELF\0libcublasLt.so.12\0libcudnn.so.9\0libcudart.so.12\0libc.so.6\0libnvrtc.so.12\0libcudnn.so.9\0")
+    monkeypatch.setattr(doctor, "can_load", lambda name: name == "libcudart.so.12")
+    assert doctor.missing_libraries(provider) == ["libcublasLt.so.12", "libcudnn.so.9", "libnvrtc.so.12"]
+    assert doctor.missing_libraries(tmp_path / "nothing.so") == []
+
+
+def test_a_library_that_is_nowhere_cannot_be_loaded():
+    assert not doctor.can_load("libcublas_that_is_nowhere.so.99")
+
+
+def test_embedded_models_that_are_damaged_or_missing_are_problems(tmp_path):
+    state = doctor.examine_model(tmp_path)
+    assert "manifest.json" in state
+    assert [problem.what for problem in doctor.model_problems({"story": state, "other": "ok"})] == [
+        f"the embedded model story does not verify: {state}"
+    ]
+    assert len(doctor.model_problems({})) == 1
+
+
+def test_telemetry_that_the_user_switched_on_is_said(monkeypatch):
+    monkeypatch.setenv(doctor.TELEMETRY_VARIABLE, "0")
+    report = doctor.examine()
+    assert not report.telemetry_off
+    assert "export ORT_DISABLE_TELEMETRY=1" in [problem.fix for problem in report.problems]
+
+
+@pytest.fixture
+def report(monkeypatch):
+    def put(*problems):
+        found = dataclasses.replace(doctor.examine(), problems=problems)
+        monkeypatch.setattr(doctor, "examine", lambda: found)
+
+    return put
+
+
+def test_a_healthy_installation_exits_with_0(report, capsys):
+    report()
+    assert run(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "ONNX Runtime" in out
+    assert out.endswith("no problems found\n")
+
+
+def test_a_problem_is_shown_with_its_fix_and_exits_with_1(report, capsys):
+    report(doctor.Problem("something is wrong", "pip install something"))
+    assert run(["doctor"]) == 1
+    assert capsys.readouterr().out.endswith("problem: something is wrong\n    fix: pip install something\n")
+
+
+def test_json_has_the_facts_and_the_problems(report, capsys):
+    report(doctor.Problem("something is wrong", "pip install something"))
+    assert run(["doctor", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["problems"] == [{"what": "something is wrong", "fix": "pip install something"}]
+    assert "CPUExecutionProvider" in facts["engine"]["providers"]

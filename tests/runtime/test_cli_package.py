@@ -1,0 +1,123 @@
+"""`onnx-textgen info`, `verify` and `bench`: what they say about a model folder."""
+
+import dataclasses
+import json
+
+import pytest
+
+import onnx_textgen
+from cli_model import CharacterModel
+from onnx_textgen import bench
+from onnx_textgen.artifact import GRAPH, MANIFEST, TOKENIZER, GoldenRun, file_record, manifest_to_json
+from onnx_textgen.cli import run
+from onnx_textgen.errors import OptionError
+from onnx_textgen.replay import replay
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A package whose files are as its manifest says, though none of them is a model."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    for name in (GRAPH, TOKENIZER):
+        (folder / name).write_text(name, encoding="utf-8")
+    write_manifest(folder, golden=(GoldenRun((97,), (98, 99)), GoldenRun((100, 101), (102,))))
+    return folder
+
+
+def write_manifest(folder, **changes):
+    files = {path.name: file_record(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    scenario = {"name": "whole prompt", "tokens": 48, "logits_error": 1.4648e-06}
+    certificate = {"reference": "PyTorch", "scenarios": [scenario]}
+    manifest = dataclasses.replace(CharacterModel().manifest, files=files, certificate=certificate, **changes)
+    (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
+
+
+@pytest.fixture
+def model(monkeypatch):
+    model = CharacterModel()
+    for module in (onnx_textgen, bench):
+        monkeypatch.setattr(module, "load", lambda package, *, device, threads: model)
+    return model
+
+
+def test_info_says_what_the_manifest_says(folder, capsys):
+    assert run(["info", str(folder)]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "name characters" in lines
+    assert "heads 4 of size 4, 2 for keys and values" in lines
+    assert "cache 192 bytes a token, 19.2 kB in a full context" in lines
+    assert "proof: whole prompt tokens 48, logits_error 1.46e-06" in lines
+
+
+def test_info_as_json_is_the_manifest(folder, capsys):
+    assert run(["info", "--model", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+
+
+def test_verify_replays_the_golden_runs_and_prints_a_line_for_each(folder, model, capsys):
+    assert run(["verify", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "files: 2 as the manifest says",
+        "golden 1: 1 prompt tokens, 2 new tokens, all the same",
+        "golden 2: 2 prompt tokens, 1 new tokens, all the same",
+    ]
+
+
+def test_verify_names_the_first_token_that_differs_and_exits_with_1(folder, model, capsys):
+    write_manifest(folder, golden=(GoldenRun((97,), (98, 50)), GoldenRun((100,), (101,))))
+    assert run(["verify", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "golden 1: 1 prompt tokens, DIFFERENT at new token 2 of 2: behind by " in out
+    assert "golden 2: 1 prompt tokens, 1 new tokens, all the same" in out
+
+
+def test_verify_opens_no_model_whose_files_differ(folder, capsys):
+    (folder / GRAPH).write_text("MODEL.ONNX", encoding="utf-8")
+    assert run(["verify", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "model.onnx is damaged: its sha256" in err
+
+
+def test_verify_says_when_there_is_nothing_to_replay(folder, capsys):
+    write_manifest(folder)
+    assert run(["verify", str(folder)]) == 0
+    assert "no runs to replay" in capsys.readouterr().out
+
+
+def test_bench_prints_every_number_it_measures(model, capsys):
+    assert run(["bench", "--new-tokens", "8", "--rounds", "2", "--threads", "2"]) == 0
+    out = capsys.readouterr().out
+    names = ["prompt", "text", "first token", "load", "peak memory"]
+    assert [name for name in names if f"\n{name}" not in out] == []
+    assert "92 prompt and 8 new tokens, median of 2" in out  # a context of 100 leaves no room for 512
+    assert "cpu, 2 threads" in out
+
+
+def test_bench_as_json_has_the_same_numbers(model, capsys):
+    assert run(["bench", "--prompt-tokens", "9", "--new-tokens", "8", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert (measured["prompt_tokens"], measured["new_tokens"], measured["rounds"]) == (9, 8, 3)
+    assert all(
+        measured[name] > 0 for name in ("prefill_tokens_per_second", "decode_tokens_per_second", "first_token_ms", "load_seconds")
+    )
+
+
+def test_bench_does_the_same_work_whatever_the_model_says(model):
+    assert bench.measure(prompt_tokens=3, new_tokens=90, rounds=1).new_tokens == 90  # past the end-of-text id
+
+
+@pytest.mark.parametrize(("prompt_tokens", "new_tokens"), [(95, 6), (None, 100)])
+def test_bench_refuses_what_the_context_cannot_hold(model, prompt_tokens, new_tokens):
+    with pytest.raises(OptionError, match="do not fit in the context of 100"):
+        bench.measure(prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+
+
+def test_verify_lets_a_token_be_behind_by_what_the_certificate_allows(folder, model, capsys):
+    certificate = {"tolerance": {"logits_error": 0.1}, "scenarios": []}
+    manifest = dataclasses.replace(CharacterModel().manifest, files={}, certificate=certificate)
+    close, far = (replay(model.new_context(), manifest, GoldenRun((97,), (98, new_id))) for new_id in (98, 50))
+    assert (close.same, close.is_right, far.is_right) == (1, True, False)
+    assert 0 < close.largest_gap < 0.1
+    assert far.first_difference == 1

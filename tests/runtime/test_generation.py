@@ -1,0 +1,282 @@
+"""Generation with the embedded default: the cache law, streaming, seeds, stops, batches, bad prompts."""
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import onnx_textgen
+from onnx_textgen.decoder import Decoder, prefill
+from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
+from onnx_textgen.session import open_session
+
+Model = onnx_textgen.Model
+PROMPTS = ["Once upon a time", "The", "Lily and Tom went to the park. They saw a big dog and", "One day, a small boat"]
+
+
+def all_logits(model: Model, parts: list[list[int]], capacity: int | None = None) -> np.ndarray:
+    decoder = Decoder(model.session, model.manifest.geometry, capacity=capacity)
+    return np.concatenate([decoder.feed(part, every_position=True) for part in parts])
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_the_cache_law_abc_at_once_equals_any_way_of_cutting_it(exact: Model, data) -> None:
+    vocab_size = exact.manifest.geometry.vocab_size
+    ids = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=2, max_size=90))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(ids) - 1), max_size=6)))
+    parts = [ids[a:b] for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
+    whole = all_logits(exact, [ids])
+    np.testing.assert_allclose(all_logits(exact, parts, capacity=1), whole, atol=0.02 * np.abs(whole).max())
+
+
+def test_rewinding_forgets_and_growing_keeps(exact: Model) -> None:
+    ids = exact.encode(PROMPTS[2])
+    decoder = Decoder(exact.session, exact.manifest.geometry, capacity=2)
+    first = decoder.feed(ids, every_position=True)
+    for length in (len(ids) - 1, 5, 1, 0):
+        decoder.rewind(length)
+        decoder.feed([7, 8, 9][: min(3, length + 1)])
+        decoder.rewind(length)
+        again = decoder.feed(ids[length:], every_position=True)
+        np.testing.assert_allclose(again, first[length:], atol=1e-5 * np.abs(first).max())
+    assert decoder.token_ids[0] == ids
+
+
+def test_prefill_feeds_only_what_the_cache_does_not_hold(exact: Model) -> None:
+    ids = exact.encode(PROMPTS[2])
+    decoder, fed = exact.new_context(), []
+    run = decoder.run
+
+    def counted(tokens, *rest, **options):
+        fed.append(tokens.shape[1])
+        return run(tokens, *rest, **options)
+
+    decoder.run = counted  # type: ignore[method-assign]
+    prefill(decoder, ids)
+    prefill(decoder, [*ids, 5, 6])
+    prefill(decoder, [*ids[:4], 9])
+    prefill(decoder, [*ids[:4], 9])
+    assert fed == [len(ids), 2, 1, 1]
+
+
+def test_step_time_buffers_are_not_moved_between_steps(story: Model) -> None:
+    decoder = Decoder(story.session, story.manifest.geometry, capacity=200)
+    decoder.feed([1, 2, 3])
+    pointers = [value.data_ptr() for value in decoder.cache.buffers.values()]  # type: ignore[union-attr]
+    for token in range(50):
+        decoder.feed([token])
+    assert pointers == [value.data_ptr() for value in decoder.cache.buffers.values()]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.9}, {"top_k": 40, "min_p": 0.02}])
+def test_a_stream_is_generate_in_pieces(exact: Model, options: dict) -> None:
+    whole = exact.generate(PROMPTS[0], max_new_tokens=80, seed=3, **options)
+    chunks = list(exact.stream(PROMPTS[0], max_new_tokens=80, seed=3, **options))
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert tuple(i for chunk in chunks for i in chunk.token_ids) == whole.token_ids
+    assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].finish_reason == whole.finish_reason
+    assert chunks[-1].stats is not None
+    assert chunks[-1].stats.generated_tokens == len(whole.token_ids)
+
+
+def test_a_seed_gives_the_same_text_alone_and_in_any_row_of_a_batch(exact: Model) -> None:
+    alone = [exact.generate(prompt, max_new_tokens=40, seed=11) for prompt in PROMPTS]
+    for order in ([0, 1, 2, 3], [3, 1], [2, 2, 0]):
+        together = exact.generate([PROMPTS[i] for i in order], max_new_tokens=40, seed=11)
+        assert [result.token_ids for result in together] == [alone[i].token_ids for i in order]
+        assert [result.text for result in together] == [alone[i].text for i in order]
+
+
+def test_more_prompts_than_rows_come_back_in_order(story: Model) -> None:
+    prompts = [f"Tom has {number} apples" for number in range(20)]
+    results = story.generate(prompts, max_new_tokens=3, temperature=0)
+    assert [result.prompt_ids for result in results] == [tuple(story.encode(prompt)) for prompt in prompts]
+    assert results[18].token_ids == story.generate(prompts[18], max_new_tokens=3, temperature=0).token_ids
+
+
+def test_without_a_seed_texts_differ_and_the_reported_seed_repeats_them(story: Model) -> None:
+    first, second = (story.generate(PROMPTS[0], max_new_tokens=30, temperature=1.0) for _ in range(2))
+    assert first.token_ids != second.token_ids
+    assert story.generate(PROMPTS[0], max_new_tokens=30, temperature=1.0, seed=first.stats.seed).token_ids == first.token_ids
+
+
+@settings(deadline=None, max_examples=20)
+@given(start=st.integers(0, 120), length=st.integers(1, 12))
+def test_a_stop_string_ends_the_text_before_it_however_tokens_fall(story: Model, start: int, length: int) -> None:
+    free = story.generate(PROMPTS[0], max_new_tokens=60, temperature=0)
+    stop = free.text[start : start + length]
+    if not stop:
+        return
+    stopped = story.generate(PROMPTS[0], max_new_tokens=60, temperature=0, stop=stop)
+    assert stopped.text == free.text[: free.text.index(stop)]
+    assert stopped.finish_reason == "stop"
+    assert "".join(chunk.text for chunk in story.stream(PROMPTS[0], max_new_tokens=60, temperature=0, stop=stop)) == stopped.text
+
+
+def test_the_end_of_text_id_ends_the_text_and_is_left_out(story: Model) -> None:
+    result = story.generate(PROMPTS[0], max_new_tokens=500, temperature=0.5, seed=1)
+    assert result.finish_reason == "eos"
+    assert not set(result.token_ids) & set(story.manifest.eos_ids)
+    assert not any(special in result.text for special in ("<s>", "</s>"))
+
+
+def test_the_context_limit_ends_the_text(story: Model) -> None:
+    context = story.manifest.geometry.context_length
+    ids = [5] * (context - 4)
+    model_without_end = onnx_textgen.Model(story.folder, story.manifest, story.session, chat_template=None)
+    model_without_end.limits = type(story.limits)(frozenset(), context)
+    result = model_without_end.generate(ids, max_new_tokens=50, temperature=0)
+    assert result.finish_reason == "context"
+    assert len(result.token_ids) == 4
+
+
+def test_one_token_is_length_one(story: Model) -> None:
+    result = story.generate(PROMPTS[0], max_new_tokens=1)
+    assert (result.finish_reason, len(result.token_ids)) == ("length", 1)
+
+
+def test_prompt_and_text_join_without_a_seam(story: Model) -> None:
+    result = story.generate(PROMPTS[0], max_new_tokens=20, temperature=0)
+    assert story.tokenizer.decode([*result.prompt_ids, *result.token_ids]) == PROMPTS[0] + result.text
+
+
+def test_closing_a_stream_leaves_model_and_context_usable(exact: Model) -> None:
+    context = exact.new_context()
+    wanted = exact.generate(PROMPTS[2], max_new_tokens=20, temperature=0).token_ids
+    for steps in (1, 3, 7):
+        stream = exact.stream(PROMPTS[2], max_new_tokens=20, temperature=0, context=context)
+        for _ in range(steps):
+            next(stream)
+        stream.close()  # type: ignore[attr-defined]
+    again = list(exact.stream(PROMPTS[2], max_new_tokens=20, temperature=0, context=context))
+    assert tuple(i for chunk in again for i in chunk.token_ids) == wanted
+    assert again[-1].stats is not None
+    assert again[-1].stats.reused_tokens == len(exact.encode(PROMPTS[2])) - 1
+
+
+def test_a_conversation_over_one_context_equals_starting_anew(exact: Model) -> None:
+    context, text = exact.new_context(), PROMPTS[0]
+    for turn in range(3):
+        kept = list(exact.stream(text, max_new_tokens=15, seed=turn, context=context))
+        fresh = exact.generate(text, max_new_tokens=15, seed=turn)
+        assert "".join(chunk.text for chunk in kept) == fresh.text
+        text += fresh.text + " Then"
+
+
+def test_a_run_that_fails_leaves_the_cache_as_it_was(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = exact.generate(PROMPTS[0], max_new_tokens=10, temperature=0).token_ids
+
+    class FailingOnce:
+        def __init__(self, real, at: int) -> None:
+            self.real, self.left = real, at
+
+        def __getattr__(self, name: str):
+            return getattr(self.real, name)
+
+        def run_with_iobinding(self, binding) -> None:
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("the disk is on fire\nsecond line")
+            self.real.run_with_iobinding(binding)
+
+    for at in range(1, 8):
+        session = dataclasses.replace(exact.session, ort=FailingOnce(exact.session.ort, at))
+        decoder = Decoder(session, exact.manifest.geometry)
+        with pytest.raises(ModelError, match=r"the disk is on fire$"):
+            list(exact.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=decoder))
+        chunks = list(exact.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=decoder))
+        assert tuple(i for chunk in chunks for i in chunk.token_ids) == wanted
+
+
+def test_threads_sharing_a_model_get_the_texts_they_get_alone(story: Model) -> None:
+    wanted = [story.generate(prompt, max_new_tokens=25, seed=2).text for prompt in PROMPTS]
+    got: dict[int, str] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: got.update({i: story.generate(PROMPTS[i % 4], max_new_tokens=25, seed=2).text}))
+        for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[i] for i in range(8)] == wanted * 2
+
+
+def test_alternatives_are_the_models_own_probabilities(story: Model) -> None:
+    chunk = next(story.stream(PROMPTS[0], max_new_tokens=1, temperature=0, top_alternatives=5))
+    ids, probabilities = zip(*chunk.alternatives[0], strict=True)
+    logits = story.new_context().feed(story.encode(PROMPTS[0]))[-1].astype(np.float64)
+    full = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    assert list(ids) == np.argsort(-full)[:5].tolist()
+    np.testing.assert_allclose(probabilities, full[list(ids)], rtol=1e-5)
+    assert chunk.token_ids == (ids[0],)
+    assert np.exp(chunk.logprobs[0]) == pytest.approx(probabilities[0])
+
+
+def test_scores_are_the_log_probabilities_of_the_text(story: Model) -> None:
+    text = "Once upon a time, there was a little girl."
+    score = story.score(text)
+    ids = story.encode(text)
+    logits = all_logits(story, [[i] for i in ids]).astype(np.float64)
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    want = [logprobs[i, token] for i, token in enumerate(ids[1:])]
+    assert score.token_ids == tuple(ids)
+    np.testing.assert_allclose(score.logprobs, want, atol=0.15)
+    assert score.perplexity == pytest.approx(np.exp(-np.mean(score.logprobs)))
+    assert score.bits_per_byte == pytest.approx(-sum(score.logprobs) / np.log(2) / len(text.encode()))
+    assert story.score(text).bits_per_byte < story.score("time upon Once a girl little. was,").bits_per_byte
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("", "the prompt is empty"),
+        ([], "no "),
+        ([0, 10**6], "token id 1000000 is outside the vocabulary"),
+        ([-1], "token id -1 is outside the vocabulary"),
+        ([1.5], "whole numbers, found 1.5"),
+        ([True], "whole numbers, found True"),
+        ("word " * 600, "this model takes 511 at most"),
+        ([1] * 512, "has 512 tokens; this model takes 511 at most"),
+        ("x" * 10_000_000, "characters; this model takes"),
+        ("\ud800", "lone surrogate"),
+    ],
+)
+def test_a_prompt_that_cannot_be_fed_is_refused_in_one_line(story: Model, prompt, expected: str) -> None:
+    for call in (story.generate, lambda p: next(story.stream(p)), story.score):
+        with pytest.raises(PromptError) as caught:
+            call(prompt)
+        assert expected in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model) -> None:
+    with pytest.raises(OptionError, match="temperature"):
+        story.stream(PROMPTS[0], temperature=float("nan"))
+    with pytest.raises(OptionError, match="top_alternatives"):
+        story.stream(PROMPTS[0], top_alternatives=-1)
+    with pytest.raises(TypeError, match="topp"):
+        story.generate(PROMPTS[0], topp=0.5)  # type: ignore[call-overload]
+
+
+def test_devices_and_threads_that_do_not_exist_are_refused(story: Model) -> None:
+    graph = story.folder / "model.onnx"
+    for device in ("gpu", "cuda:x", "cpu:1", ""):
+        with pytest.raises(OptionError, match="device should be"):
+            open_session(graph, device=device)
+    for threads in (0, -1, 1.5, True):
+        with pytest.raises(OptionError, match="threads should be"):
+            open_session(graph, threads=threads)  # type: ignore[arg-type]
+    with pytest.raises(PackageError, match=r"cannot open tokenizer\.json"):
+        open_session(story.folder / "tokenizer.json", device="cpu")
+
+
+def test_one_thread_and_two_give_the_same_tokens(story: Model) -> None:
+    two = onnx_textgen.load(threads=2, device="cpu")
+    results = [model.generate(PROMPTS[2], max_new_tokens=60, seed=5) for model in (two, story)]
+    assert results[0].token_ids == results[1].token_ids

@@ -1,0 +1,164 @@
+"""The options of a call: their limits, their defaults, and what is said about a wrong one."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_textgen.errors import OptionError, PackageError
+from onnx_textgen.generation_config import OPTION_NAMES, GenerationConfig, make_generation_config
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 1),
+        ("max_new_tokens", 10**30),
+        ("temperature", 0),
+        ("temperature", 100),
+        ("top_k", 0),
+        ("top_k", 10**9),
+        ("top_p", 1),
+        ("top_p", 1e-9),
+        ("min_p", 0),
+        ("min_p", 1.0),
+        ("seed", None),
+        ("seed", 0),
+        ("seed", 2**63 - 1),
+        ("stop", ()),
+        ("stop", ("x" * 256,) * 16),
+        ("stop", ("\n",)),
+    ],
+)
+def test_the_ends_of_every_range_are_accepted(name, value):
+    assert getattr(GenerationConfig(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 0),
+        ("max_new_tokens", -1),
+        ("max_new_tokens", 1.0),
+        ("temperature", -0.1),
+        ("temperature", 100.1),
+        pytest.param("temperature", 10**400, id="longer than a float holds"),
+        ("temperature", 1j),
+        ("top_k", -1),
+        ("top_k", 5.0),
+        ("top_p", 0),
+        ("top_p", 1.01),
+        pytest.param("top_p", Fraction(1, 10**400), id="zero once it is a float"),
+        ("min_p", -0.01),
+        ("min_p", 1.01),
+        ("seed", -1),
+        ("seed", 2**63),
+        pytest.param("seed", 10**6000, id="longer than Python prints"),
+        ("stop", "a text in place of a tuple"),
+        ("stop", ("x",) * 17),
+        ("stop", ("",)),
+        ("stop", ("x" * 257,)),
+        ("stop", (b"x",)),
+        ("stop", 5),
+        *[(name, wrong) for name in ("temperature", "top_p", "min_p") for wrong in (NAN, INF, -INF, None)],
+        *[(name, wrong) for name in OPTION_NAMES for wrong in (True, "0.7", [[]], np.bool_(True), np.ones(2))],
+    ],
+)
+def test_whatever_is_out_of_range_or_of_another_type_is_one_line_that_names_the_option(name, value):
+    with pytest.raises(OptionError) as caught:
+        GenerationConfig(**{name: value})
+    message = str(caught.value)
+    assert name in message and "should" in message and "found" in message
+    assert "\n" not in message and len(message) < 200
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.fractions(),
+    st.complex_numbers(),
+    st.text(),
+    st.binary(),
+    st.lists(st.one_of(st.text(), st.integers()), max_size=20),
+    st.tuples(st.text()),
+)
+
+
+@given(st.dictionaries(st.one_of(st.sampled_from(OPTION_NAMES), st.text()), ANYTHING))
+@settings(deadline=None)
+def test_any_options_give_a_checked_configuration_or_an_option_error(options):
+    try:
+        config = make_generation_config({}, options)
+    except OptionError as error:
+        assert str(error).count("\n") == 0
+        return
+    assert type(config.max_new_tokens) is int and config.max_new_tokens >= 1
+    assert type(config.temperature) is float and 0 <= config.temperature <= 100
+    assert type(config.top_k) is int and config.top_k >= 0
+    assert type(config.top_p) is float and 0 < config.top_p <= 1
+    assert type(config.min_p) is float and 0 <= config.min_p <= 1
+    assert config.seed is None or 0 <= config.seed < 2**63
+    assert type(config.stop) is tuple and all(1 <= len(text) <= 256 for text in config.stop)
+
+
+def test_numbers_of_other_kinds_become_pythons_own():
+    config = GenerationConfig(max_new_tokens=np.int64(5), temperature=np.float32(0.5), top_p=Fraction(1, 2), min_p=0, stop=["a"])
+    assert [type(value) for value in dataclasses.astuple(config)] == [int, float, int, float, float, type(None), tuple]
+    assert (config.max_new_tokens, config.temperature, config.top_p) == (5, 0.5, 0.5)
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GenerationConfig().top_k = 5
+
+
+def test_what_the_caller_gives_wins_over_the_package_and_the_package_over_the_class():
+    config = make_generation_config({"temperature": 0.6, "top_k": 20}, {"top_k": 5, "seed": 7})
+    assert config == GenerationConfig(temperature=0.6, top_k=5, seed=7)
+    assert config.top_p == GenerationConfig().top_p
+
+
+def test_none_means_not_given():
+    nothing = dict.fromkeys(OPTION_NAMES)
+    assert make_generation_config({}, nothing) == GenerationConfig()
+    assert make_generation_config({"top_k": 20, "min_p": 0.1}, nothing) == GenerationConfig(top_k=20, min_p=0.1)
+
+
+def test_zero_is_given():
+    assert make_generation_config({"temperature": 0.6, "top_k": 20}, {"temperature": 0, "top_k": 0}).temperature == 0
+
+
+def test_one_stop_string_stands_for_a_tuple_of_it():
+    assert make_generation_config({}, {"stop": "END"}).stop == ("END",)
+    assert make_generation_config({}, {"stop": ["a", "b"]}).stop == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "closest"), [("topk", "top_k"), ("temprature", "temperature"), ("max_tokens", "max_new_tokens"), ("stops", "stop")]
+)
+def test_an_unknown_option_is_named_with_the_closest_that_exists(wrong, closest):
+    with pytest.raises(OptionError, match=rf"there is no option '{wrong}'; did you mean {closest}\?"):
+        make_generation_config({}, {wrong: 1})
+
+
+def test_an_unknown_option_like_no_other_is_answered_with_all_of_them():
+    with pytest.raises(OptionError, match=r"'zzz'; the options are max_new_tokens, temperature, top_k"):
+        make_generation_config({}, {"zzz": None})
+
+
+@pytest.mark.parametrize("defaults", [{"temperature": NAN}, {"top_p": 0}, {"top_k": 0.5}, {"repetition_penalty": 1.1}])
+def test_an_unusable_default_is_the_packages_fault_even_where_the_caller_overrides_it(defaults):
+    with pytest.raises(PackageError, match=r"unusable generation default: .*export the model again"):
+        make_generation_config(defaults, {"temperature": 0.5, "top_p": 0.5, "top_k": 5})
+
+
+def test_a_negative_zero_temperature_is_greedy_too():
+    assert GenerationConfig(temperature=-0.0).temperature == 0 and math.isfinite(GenerationConfig(temperature=-0.0).temperature)
