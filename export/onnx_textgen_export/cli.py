@@ -52,6 +52,7 @@ def export(
     eos_id: Annotated[list[int] | None, typer.Option(help="An id that ends a text, where the source names none.")] = None,
     context_length: Annotated[int | None, typer.Option(min=2, help="Most tokens, if the source does not say.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name; default: the folder's.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Where the weights came from, and their licence.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     r"""Make a model folder from a PyTorch decoder, and prove that both compute the same.
@@ -77,6 +78,7 @@ def export(
         eos_ids=tuple(eos_id or ()),
         context_length=context_length,
         name=name,
+        origin=origin,
         force=force,
         report=stages.begin,
     )

@@ -127,6 +127,7 @@ def export(
     eos_ids: tuple[int, ...] = (),
     context_length: int | None = None,
     name: str | None = None,
+    origin: str | None = None,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -134,15 +135,17 @@ def export(
 
     source: a Hugging Face checkpoint folder, a `TinyTransformer` folder, a transformers model, or an `nn.Module` whose forward
     takes `(input_ids, position_ids, cache)` or `(input_ids, past_key_values=...)`. A module brings no text of its own: give it
-    `tokenizer` (a tokenizer.json) and `eos_ids`, or generate from token ids. `context_length` overrides what the source says.
+    `tokenizer` (a tokenizer.json) and `eos_ids`, or generate from token ids. `context_length` overrides what the source says;
+    `origin` tells where the weights came from, and their licence.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """
     report("load")
-    assets, origin = TextAssets(), name or ""
+    assets = TextAssets()
     if isinstance(source, nn.Module):
         module: nn.Module = source
         name = name or type(source).__name__
+        origin = origin or f"the module {type(source).__qualname__}"
     else:
         folder = Path(source)
         if not folder.is_dir():
@@ -150,7 +153,7 @@ def export(
         is_ours = read_json(folder / "config.json").get("model_type") == "tiny_transformer"
         module = TinyTransformer.from_folder(folder) if is_ours else load_model(folder)
         assets, name = read_text_assets(folder), name or folder.resolve().name
-        origin = f"checkpoint {folder.resolve().name}"
+        origin = origin or f"the checkpoint {folder.resolve().name}"
     if tokenizer is not None:
         opened = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.from_file(str(tokenizer))
         assets = dataclasses.replace(assets, tokenizer=opened)
