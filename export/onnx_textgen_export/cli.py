@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import sys
 import time
 from enum import StrEnum
@@ -68,6 +69,7 @@ def export(
     from .exporting import export as make  # noqa: PLC0415
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing half-written stays
     stages = Stages()
     made = make(
         import_module(source) if is_import(source) else source,
@@ -163,6 +165,8 @@ def show(made: Exported) -> None:
     size = sum(record.size for record in manifest.files.values()) / 1e6
     console.print(
         f"{made.folder}: {manifest.name}, {manifest.precision}, target {manifest.target}, {geometry.layers} layers, "
-        f"context {geometry.context_length:,}, {size:.1f} MB, {len(manifest.golden)} golden runs"
+        f"context {geometry.context_length:,}, {size:.1f} MB, proved to {manifest.certificate['longest_text']:,} tokens"
     )
+    if untested := manifest.certificate["untested_windows"]:
+        console.print(f"Not tested: the window of {untested[0]:,} tokens, longer than the longest text compared")
     console.print(f'Next: onnx-textgen generate "Once upon a time" --model {made.folder}', style="dim")

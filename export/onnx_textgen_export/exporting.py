@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
+import onnxruntime
+import torch
+import transformers
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedModel
@@ -20,12 +26,12 @@ from onnx_textgen.session import open_session
 from .errors import ExportError
 from .folder import check_target, new_folder, records, write_manifest
 from .huggingface import load_model, source_from_model
-from .parity import certificate, needed_tokens, prove
+from .parity import LAST_STEPS, SHORTEST_CONTEXT, certificate, long_length, prove, spread_ids
 from .passes.quantize import quantize
 from .sources import Source, source_from_module
-from .text_assets import TextAssets, read_json, read_text_assets
+from .text_assets import TextAssets, read_json, read_text_assets, read_tokenizer
 from .tiny_transformer import TinyTransformer
-from .trace import trace
+from .trace import first_line, trace
 
 PROBE_TEXT = (
     "The ferry left the harbour a little after six, when the fog had begun to lift. Anna counted the gulls on the railing and "
@@ -46,12 +52,13 @@ class Exported:
 
 
 def probe_ids(source: Source, assets: TextAssets) -> list[int]:
-    """Real token ids to compare on: text where there is a tokenizer, else ids drawn once and for all."""
-    needed = needed_tokens(source)
+    """Real token ids to compare on: text where there is a tokenizer, else ids drawn once and for all; a spread at the end."""
+    needed, vocab_size = long_length(source), source.geometry.vocab_size
+    end = spread_ids(vocab_size, LAST_STEPS)
     if assets.tokenizer is None:
-        return [int(i) for i in np.random.default_rng(1).integers(0, source.geometry.vocab_size, needed)]
+        return [int(i) for i in np.random.default_rng(1).integers(0, vocab_size, needed - len(end))] + end
     ids: list[int] = []
-    while len(ids) < needed:
+    while len(ids) < needed - len(end):
         more = assets.tokenizer.encode(PROBE_TEXT, add_special_tokens=not ids).ids
         if not more or max(more) >= source.geometry.vocab_size:
             raise ExportError(
@@ -59,7 +66,25 @@ def probe_ids(source: Source, assets: TextAssets) -> list[int]:
                 "they do not belong together"
             )
         ids += more
-    return ids[:needed]
+    return ids[: needed - len(end)] + end
+
+
+def versions() -> dict[str, str]:
+    """Exporter and libraries."""
+    libraries = {"torch": torch, "transformers": transformers, "onnx": onnx, "onnxruntime": onnxruntime}
+    return {"onnx-textgen": version("onnx-textgen"), **{name: str(library.__version__) for name, library in libraries.items()}}
+
+
+def check_text_assets(source: Source, assets: TextAssets) -> None:
+    """Refuse a context too short to prove anything in, and special ids that the model has no logits for."""
+    geometry = source.geometry
+    if geometry.context_length < SHORTEST_CONTEXT:
+        raise ExportError(f"a context of {geometry.context_length} is too short to prove; it takes at least {SHORTEST_CONTEXT}")
+    for token_id in (assets.bos_id, assets.pad_id, *assets.eos_ids):
+        if token_id is not None and not 0 <= token_id < geometry.vocab_size:
+            raise ExportError(
+                f"the special id {token_id} is outside the vocabulary of {geometry.vocab_size}; mend the source's config"
+            )
 
 
 def export_source(
@@ -82,6 +107,7 @@ def export_source(
         raise ExportError(f"precision {precision} is not available yet; take fp32, int8 or int4")
     if precision in BITS and target == "standard":
         raise ExportError(f"{precision} needs operators of ONNX Runtime; take --target ort, or --precision fp32")
+    check_text_assets(source, assets)
     target_folder = Path(out)
     check_target(target_folder, force=force)
     report("trace")
@@ -109,8 +135,8 @@ def export_source(
             files=records(folder),
             generation=assets.generation,
             source=origin,
-            versions={package: version(package) for package in ("onnx-textgen", "torch", "transformers", "onnx", "onnxruntime")},
-            certificate=certificate(measured, precision),
+            versions=versions(),
+            certificate=certificate(source, measured, precision),
             golden=golden,
         )
         write_manifest(folder, manifest)
@@ -155,14 +181,38 @@ def export(
         assets, name = read_text_assets(folder), name or folder.resolve().name
         origin = origin or f"the checkpoint {folder.resolve().name}"
     if tokenizer is not None:
-        opened = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.from_file(str(tokenizer))
-        assets = dataclasses.replace(assets, tokenizer=opened)
+        assets = dataclasses.replace(
+            assets, tokenizer=tokenizer if isinstance(tokenizer, Tokenizer) else read_tokenizer(Path(tokenizer))
+        )
     if eos_ids:
         assets = dataclasses.replace(assets, eos_ids=eos_ids)
-    if isinstance(module, PreTrainedModel):
-        made = source_from_model(module, context_length=context_length)
-    else:
-        made = source_from_module(module, context_length=context_length)
-    return export_source(
-        made, out, assets=assets, name=name, origin=origin, precision=precision, target=target, force=force, report=report
-    )
+    with as_it_runs(module) as running:
+        made = make_source(running, context_length)
+        return export_source(
+            made, out, assets=assets, name=name, origin=origin, precision=precision, target=target, force=force, report=report
+        )
+
+
+@contextlib.contextmanager
+def as_it_runs(module: nn.Module) -> Iterator[nn.Module]:
+    """The module in evaluation mode and float32 on the CPU; the caller's own stays as it was."""
+    if any(t.is_floating_point() and (t.dtype != torch.float32 or t.device.type != "cpu") for t in module.state_dict().values()):
+        module = copy.deepcopy(module).to("cpu", torch.float32)
+    was_training = module.training
+    module.train(False)
+    try:
+        yield module
+    finally:
+        module.train(was_training)
+
+
+def make_source(module: nn.Module, context_length: int | None) -> Source:
+    """Bring a module to the shape that is traced; what its own code raises becomes one line."""
+    try:
+        if isinstance(module, PreTrainedModel):
+            return source_from_model(module, context_length=context_length)
+        return source_from_module(module, context_length=context_length)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"{type(module).__name__} failed on two tokens: {first_line(error)}") from error

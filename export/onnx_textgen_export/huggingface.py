@@ -24,6 +24,7 @@ from .errors import ExportError
 from .sources import Caches, Source, source_from_cached
 
 ATTENTION = "onnx_textgen"
+HARMLESS = frozenset({"position_ids", "cache_position"})  # they say what the cache and the mask know already
 CURRENT: ContextVar[PassThroughCache] = ContextVar("onnx_textgen_cache")
 
 
@@ -76,10 +77,12 @@ def attention(  # noqa: PLR0917 - the signature is transformers'
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **_: object,
+    **rest: object,
 ) -> tuple[Tensor, None]:
     """transformers' attention signature -> `cached_attention`; returns [batch, new, heads, head_size]."""
     layer, CURRENT.get().current = CURRENT.get().current, None
+    if unknown := [name for name, value in rest.items() if isinstance(value, Tensor) and name not in HARMLESS]:
+        raise ExportError(f"{type(module).__name__} gives its attention {unknown[0]}, which no target here knows")
     if layer is None:
         raise ExportError(f"{type(module).__name__} attends without updating the cache, so its attention cannot be traced")
     output = cached_attention(query, key, value, layer, scale=scaling, window=sliding_window, softcap=softcap)
@@ -108,7 +111,6 @@ def output_layer(model: PreTrainedModel) -> nn.Module | None:
 
 def source_from_model(model: PreTrainedModel, *, context_length: int | None = None) -> Source:
     """A source from a transformers causal language model."""
-    cast(nn.Module, model).eval().to(torch.float32)
     config = model.config.get_text_config()
     length = context_length or getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):

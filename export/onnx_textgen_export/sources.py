@@ -45,15 +45,16 @@ class Source:
 
 def find_head(module: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
     """The linear layer whose output is, untouched, what `run` returns."""
-    outputs: dict[int, nn.Module] = {}
+    outputs: list[tuple[Tensor, nn.Module]] = []  # the tensors themselves: an id may be used again
     hooks = [
-        part.register_forward_hook(lambda part, _, output: outputs.__setitem__(id(output), part))
+        part.register_forward_hook(lambda part, _, output: outputs.append((output, part)))
         for part in module.modules()
         if isinstance(part, nn.Linear)
     ]
     try:
-        logits = run()
-        return outputs.get(id(logits))
+        with torch.no_grad():
+            logits = run()
+        return next((part for output, part in outputs if output is logits), None)
     finally:
         for hook in hooks:
             hook.remove()
@@ -132,12 +133,18 @@ def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
     """
     named = inspect.signature(module.forward).parameters
 
+    def positions(input_ids: Tensor, attention_mask: Tensor, past: Pasts | None) -> Tensor:
+        new = input_ids.shape[1]
+        if "attention_mask" in named:
+            return positions_from_mask(attention_mask, new)
+        return (torch.arange(new) + (past[0][0].shape[2] if past else 0))[None]  # no padding without a mask
+
     def run(input_ids: Tensor, attention_mask: Tensor, past: Pasts | None) -> tuple[Tensor, list[Tensor]]:
         options: dict[str, Tensor] = {}
         if "attention_mask" in named:
             options["attention_mask"] = attention_mask
         if "position_ids" in named:
-            options["position_ids"] = positions_from_mask(attention_mask, input_ids.shape[1])
+            options["position_ids"] = positions(input_ids, attention_mask, past)
         result = module(input_ids, past_key_values=past, **options)
         if not isinstance(result, tuple) or len(result) != 2:
             found = type(result).__name__
@@ -161,7 +168,6 @@ def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
 
 def source_from_module(module: nn.Module, *, context_length: int | None = None) -> Source:
     """A source from a user's module, by the names its `forward` takes: `cache` or `past_key_values`."""
-    module = module.eval()
     named = inspect.signature(module.forward).parameters
     length = context_length_of(module, context_length)
     if "past_key_values" in named:
@@ -173,11 +179,13 @@ def source_from_module(module: nn.Module, *, context_length: int | None = None) 
         )
 
     def forward(input_ids: Tensor, position_ids: Tensor, cache: Caches) -> Tensor:
-        logits: Tensor = module(input_ids, position_ids, cache)
+        options = {"position_ids": position_ids} if "position_ids" in named else {}
+        logits: Tensor = module(input_ids, cache=cache, **options)
         return logits
 
     def reference(ids: Tensor) -> Tensor:
-        logits: Tensor = module(ids, torch.arange(ids.shape[1])[None], None)
+        options = {"position_ids": torch.arange(ids.shape[1])[None]} if "position_ids" in named else {}
+        logits: Tensor = module(ids, cache=None, **options)
         return logits
 
     head = find_head(module, lambda: reference(torch.tensor([[0, 1]])))

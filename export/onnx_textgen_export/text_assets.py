@@ -11,6 +11,8 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
+from onnx_textgen.errors import OptionError
+from onnx_textgen.generation_config import make_generation_config
 
 from .errors import ExportError
 
@@ -50,6 +52,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def is_usable(name: str, value: object) -> bool:
+    """Whether the runtime can take a sampling default; checkpoints write top_k 0 or -1, or top_p 0, for none."""
+    try:
+        make_generation_config({}, {name: value})
+    except OptionError:
+        return False
+    return value is not None
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Open a tokenizer.json."""
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ExportError(f"{path} is no tokenizer.json: {str(error).splitlines()[0]}") from error
+
+
 def as_ids(value: object) -> tuple[int, ...]:
     """An id, a list of ids or nothing, as a tuple."""
     if value is None:
@@ -60,7 +79,7 @@ def as_ids(value: object) -> tuple[int, ...]:
 def open_tokenizer(folder: Path) -> tuple[Tokenizer | None, str | None]:
     """The checkpoint's tokenizer, converted to tokenizer.json's form where it is in another, and its chat template."""
     if (folder / TOKENIZER).is_file() and not (folder / "tokenizer_config.json").is_file():
-        return Tokenizer.from_file(str(folder / TOKENIZER)), None
+        return read_tokenizer(folder / TOKENIZER), None
     if not any((folder / name).is_file() for name in (TOKENIZER, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")):
         return None, None
     try:
@@ -79,9 +98,11 @@ def open_tokenizer(folder: Path) -> tuple[Tokenizer | None, str | None]:
 
 def read_text_assets(folder: Path) -> TextAssets:
     """Tokenizer, template, ids and defaults of a checkpoint folder; `generation_config.json` wins over `config.json`."""
-    settings = read_json(folder / "config.json") | read_json(folder / "generation_config.json")
+    settings: dict[str, Any] = {}
+    for name in ("config.json", "generation_config.json"):
+        settings |= {key: value for key, value in read_json(folder / name).items() if value is not None}
     tokenizer, template = open_tokenizer(folder)
-    defaults = {name: settings[name] for name in DEFAULTS if isinstance(settings.get(name), int | float)}
+    defaults = {name: settings[name] for name in DEFAULTS if is_usable(name, settings.get(name))}
     bos = as_ids(settings.get("bos_token_id"))
     return TextAssets(
         tokenizer=tokenizer,

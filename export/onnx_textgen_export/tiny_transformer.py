@@ -17,10 +17,12 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .attention import LayerCache, cached_attention
+from .errors import ExportError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,12 +211,16 @@ class TinyTransformer(nn.Module):
 
     @classmethod
     def from_folder(cls, folder: Path) -> TinyTransformer:
-        """Read what `save` wrote."""
-        record = json.loads((folder / "config.json").read_text())
-        del record["model_type"]
-        model = cls(DecoderConfig(**record))
-        tensors = load_file(folder / "model.safetensors")
-        if model.config.tie_embeddings:
-            tensors["head.weight"] = tensors["embedding.weight"]
-        model.load_state_dict(tensors)
+        """Read what `save` wrote; raises `ExportError` where that is not what the folder holds."""
+        try:
+            record = json.loads((folder / "config.json").read_text())
+            del record["model_type"]
+            model = cls(DecoderConfig(**record))
+            tensors = load_file(folder / "model.safetensors")
+            if model.config.tie_embeddings:
+                tensors["head.weight"] = tensors["embedding.weight"]
+            model.load_state_dict(tensors)
+        except (OSError, TypeError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ExportError(f"{folder} is no folder that TinyTransformer.save wrote: {reason}") from error
         return model.eval()

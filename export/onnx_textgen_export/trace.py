@@ -72,7 +72,7 @@ def only_these_positions(head: nn.Module | None, positions: Tensor) -> Iterator[
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the tracer's own chatter off the terminal; its errors are raised all the same."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)
@@ -121,9 +121,21 @@ def trace(source: Source, target: Target) -> ir.Model:
         raise ExportError(f"{type(source.module).__name__} cannot be traced: {first_line(error)}") from error
     if program is None:
         raise ExportError(f"{type(source.module).__name__} cannot be traced: the tracer returned nothing")
+    check_ranges(program, source)
     model = program.model
     finish_interface(model, source, target)
     return model
+
+
+def check_ranges(program: torch.onnx.ONNXProgram, source: Source) -> None:
+    """Refuse a trace that holds for short texts only, because the model's code branched on a length."""
+    exported = program.exported_program
+    for allowed in exported.range_constraints.values() if exported is not None else ():
+        if allowed.upper < source.geometry.context_length:
+            raise ExportError(
+                f"{type(source.module).__name__} takes another path above {allowed.upper} tokens, which one graph cannot follow; "
+                f"export it with context_length={allowed.upper}, or write the two paths as one"
+            )
 
 
 def finish_interface(model: ir.Model, source: Source, target: Target) -> None:

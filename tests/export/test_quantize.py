@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,3 +59,14 @@ def test_an_int8_package_is_close_to_pytorch_and_stores_tied_embeddings_once(tie
         want = module(torch.tensor([ids]))[0].numpy()
     got = onnx_textgen.load(made.folder).new_context().feed(ids, every_position=True)
     assert np.abs(got - want).max() < 0.05 * np.abs(want).max()
+
+
+def test_the_linear_layers_of_gpt2_are_quantised_too(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    config = transformers.GPT2Config(
+        vocab_size=2048, n_embd=64, n_layer=2, n_head=2, n_positions=128, bos_token_id=None, eos_token_id=None
+    )
+    export(transformers.GPT2LMHeadModel(config), tmp_path / "package", precision="int8")
+    graph = onnx.load(tmp_path / "package" / "model.onnx", load_external_data=False).graph
+    kinds = [node.op_type for node in graph.node]
+    assert (kinds.count("MatMulNBits"), kinds.count("Gemm"), kinds.count("MatMul")) == (4 * 2 + 1, 0, 0)

@@ -54,7 +54,7 @@ def test_a_graph_without_its_sliding_window_is_refused(tmp_path: Path, monkeypat
             node.attributes.pop("local_window_size", None)
 
     spoil(monkeypatch, drop_window)
-    refused(model, tmp_path, "beyond the window of 60")
+    refused(model, tmp_path, "long text beyond the window of 60")
 
 
 def test_a_graph_with_one_matrix_transposed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +101,66 @@ class BranchesOnData(nn.Module):
         return cached_attention(heads, heads, heads, cache[0] if cache is not None else None)[:, 0]
 
 
+class BranchesOnLength(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 50)
+
+    def forward(self, input_ids, past_key_values=None, attention_mask=None):
+        x = self.table(input_ids)
+        key = x[:, None] if past_key_values is None else torch.cat([past_key_values[0][0], x[:, None]], dim=2)
+        if key.shape[2] > 100:
+            x = -x
+        return x + key.sum(dim=(1, 2))[:, None] * 1e-3 * attention_mask.sum(), [(key, key)]
+
+
+class LooksLikeAHead(nn.Module):
+    """Its logits are no linear layer's output, though a dead one may have lain at the same address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.mix = nn.Embedding(64, 64), nn.Linear(64, 64)
+
+    def forward(self, input_ids, position_ids, cache=None):
+        x = self.table(input_ids)
+        heads = x[:, None]
+        attended = cached_attention(heads, heads, heads, cache[0] if cache is not None else None)[:, 0]
+        y = self.mix(attended)
+        z = y * 2
+        del y
+        return z + x
+
+
+def test_a_head_is_only_what_made_the_logits(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = LooksLikeAHead()
+    assert export(module, tmp_path / "package", context_length=64).manifest.geometry.layers == 1
+    assert module.training, "the caller's module stays as it was"
+
+
+def test_a_half_precision_module_is_exported_in_float32_and_stays_as_it_was(tmp_path: Path) -> None:
+    module = tiny().half()
+    assert export(module, tmp_path / "package").manifest.precision == "fp32"
+    assert module.embedding.weight.dtype == torch.float16
+
+
+class Breaks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 50)
+
+    def forward(self, input_ids, position_ids, cache=None):
+        raise ZeroDivisionError("its own\nmistake")
+
+
 def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path: Path) -> None:
     refused(NoCache(), tmp_path, "attention cannot be traced", context_length=32)
     refused(BranchesOnData(), tmp_path, "cannot be traced", context_length=32)
+    refused(BranchesOnLength(), tmp_path, "takes another path above 100 tokens", context_length=300)
+    refused(Breaks(), tmp_path, "failed on two tokens: its own", context_length=32)
+    refused(tiny(), tmp_path, "too short to prove", context_length=8)
+    refused(tiny(), tmp_path, "special id 500 is outside", eos_ids=(500,))
+    refused(tiny(), tmp_path, "is no tokenizer", tokenizer=tmp_path / "nowhere.json")
     refused(nn.Linear(3, 3), tmp_path, "it needs `cache`", context_length=32)
     refused(NoCache(), tmp_path, "pass context_length")
     refused(tiny(), tmp_path, "precision fp16 is not available", precision="fp16")

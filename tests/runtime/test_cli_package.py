@@ -115,7 +115,7 @@ def test_bench_refuses_what_the_context_cannot_hold(model, prompt_tokens, new_to
 
 
 def test_verify_lets_a_token_be_behind_by_what_the_certificate_allows(folder, model, capsys):
-    certificate = {"tolerance": {"logits_error": 0.1}, "scenarios": []}
+    certificate = {"largest_logits_error": 0.04, "scenarios": []}
     manifest = dataclasses.replace(CharacterModel().manifest, files={}, certificate=certificate)
     close, far = (replay(model.new_context(), manifest, GoldenRun((97,), (98, new_id))) for new_id in (98, 50))
     assert (close.same, close.is_right, far.is_right) == (1, True, False)

@@ -72,6 +72,9 @@ def quantize(model: ir.Model, bits: int) -> None:
         if node.op_type == "MatMul" and (found := matrix_of(node.inputs[1], weights)) is not None:
             value, transposed = found
             replace_matmul(graph, node, store(value, transposed=transposed), matrix_shape(value, transposed), bits)
+        elif node.op_type == "Gemm" and (found := gemm_matrix(node, weights)) is not None:
+            value, transposed = found
+            replace_gemm(graph, node, store(value, transposed=transposed), matrix_shape(value, transposed), bits)
         elif node.op_type == "Gather" and is_table(node.inputs[0], weights):
             assert node.inputs[0] is not None, "is_table looked at it"
             replace_gather(graph, node, store(node.inputs[0], transposed=False), bits)
@@ -90,6 +93,17 @@ def matrix_of(value: ir.Value | None, weights: dict[int, ir.Value]) -> tuple[ir.
         if source is not None and len(source.shape or ()) == 2:
             return source, False
     return None
+
+
+def gemm_matrix(node: ir.Node, weights: dict[int, ir.Value]) -> tuple[ir.Value, bool] | None:
+    """The weight of a Gemm that is a plain linear layer, and whether its rows are inputs."""
+    value = node.inputs[1]
+    plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta")) and not node.attributes.get_int(
+        "transA", 0
+    )
+    if not plain or value is None or id(value) not in weights:
+        return None
+    return value, not node.attributes.get_int("transB", 0)
 
 
 def matrix_shape(value: ir.Value, transposed: bool) -> tuple[int, int]:
@@ -111,6 +125,17 @@ def replace_matmul(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Va
     """Put MatMulNBits in the place of a MatMul."""
     attributes = {"K": shape[0], "N": shape[1], "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
     swap(graph, node, ir.node("MatMulNBits", [node.inputs[0], *stored], attributes, domain="com.microsoft", name=node.name))
+
+
+def replace_gemm(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], shape: tuple[int, int], bits: int) -> None:
+    """Put MatMulNBits, and an Add where there is a bias, in the place of a Gemm."""
+    attributes = {"K": shape[0], "N": shape[1], "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
+    product = ir.node("MatMulNBits", [node.inputs[0], *stored], attributes, domain="com.microsoft")
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        swap(graph, node, product)
+        return
+    graph.insert_before(node, product)
+    swap(graph, node, ir.node("Add", [product.outputs[0], node.inputs[2]], name=node.name))
 
 
 def replace_gather(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], bits: int) -> None:

@@ -1,0 +1,49 @@
+"""`verify` finds a package, or a machine, that computes something else."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onnx_textgen
+from onnx_textgen.artifact import GoldenRun
+from onnx_textgen.replay import replay
+
+
+def replays(model: onnx_textgen.Model) -> list[bool]:
+    return [replay(model.new_context(), model.manifest, run).is_right for run in model.manifest.golden]
+
+
+def test_an_intact_package_replays(exact: onnx_textgen.Model, story: onnx_textgen.Model) -> None:
+    assert all(replays(exact))
+    assert all(replays(story))
+
+
+def test_a_cache_that_forgets_is_found(exact: onnx_textgen.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = type(exact.new_context().cache)
+    begin = cache.begin
+
+    def forgetful(self, row, new):
+        values = self.buffers if hasattr(self, "buffers") else self.values
+        for value in values.values():
+            value.update_inplace(np.zeros(value.shape(), np.float32))
+        return begin(self, row, new)
+
+    monkeypatch.setattr(cache, "begin", forgetful)
+    assert not all(replays(exact))
+
+
+def test_another_token_is_found_even_in_an_int8_package(story: onnx_textgen.Model) -> None:
+    run = story.manifest.golden[1]
+    chunks = list(story.stream(list(run.prompt_ids), max_new_tokens=len(run.new_ids), temperature=0, top_alternatives=8))
+    for place in range(0, len(chunks), 5):
+        new_ids = list(run.new_ids)
+        new_ids[place] = chunks[place].alternatives[0][7][0]  # the eighth-best there
+        changed = GoldenRun(run.prompt_ids, tuple(new_ids[: place + 1]))
+        assert replay(story.new_context(), story.manifest, changed).first_difference == place
+
+
+def test_weights_of_another_model_are_found(exact: onnx_textgen.Model, tmp_path: Path) -> None:
+    other = dataclasses.replace(exact.manifest.golden[1], new_ids=tuple(reversed(exact.manifest.golden[1].new_ids)))
+    assert not replay(exact.new_context(), exact.manifest, other).is_right
