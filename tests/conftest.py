@@ -3,6 +3,10 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
+settings.load_profile("no deadline")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

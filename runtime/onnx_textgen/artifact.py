@@ -7,12 +7,15 @@ all is the exporter's business.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import re
+import types
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from .errors import PackageError
 
@@ -59,7 +62,7 @@ class Geometry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoldenRun:
-    """A greedy continuation that PyTorch produced when the package was made; `verify` replays it."""
+    """A greedy continuation from when the package was made and judged by PyTorch; `verify` replays it."""
 
     prompt_ids: tuple[int, ...]
     new_ids: tuple[int, ...]
@@ -90,27 +93,63 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
 
-Record = TypeVar("Record", FileRecord, Geometry, GoldenRun, Manifest)
+KINDS: dict[object, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    type(None): "null",
+    dict: "a JSON object",
+    tuple: "a list",
+}
 
 
-def record_from_json(cls: type[Record], value: object, where: str) -> Record:
-    """Build one of the records above from parsed JSON; unknown and missing keys are errors."""
-    if not isinstance(value, dict):
-        raise PackageError(f"{where} should be a JSON object, found {type(value).__name__}; export the model again")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    if unknown := sorted(set(value) - set(fields)):
+def kind_in_words(kind: object) -> str:
+    """An annotated type for a message: `int | None` is "a whole number or null"."""
+    if get_origin(kind) is Literal:
+        return " or ".join(repr(choice) for choice in get_args(kind))
+    if isinstance(kind, types.UnionType):
+        return " or ".join(kind_in_words(choice) for choice in get_args(kind))
+    return KINDS.get(get_origin(kind) or kind, "a JSON object")
+
+
+def read_as(kind: object, value: object, where: str) -> object:
+    """Parsed JSON as a value of an annotated type: a record above, a tuple, a dict, a choice of types or a plain one.
+
+    Raises `PackageError` naming the place for a value of another type, and for an unknown or missing key.
+    """
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if dataclasses.is_dataclass(origin) and isinstance(value, dict):
+        return read_record(cast(type[Any], origin), value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(read_as(inner[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: read_as(inner[1], item, f"{where}[{key!r}]") for key, item in value.items()}
+    if origin is Any or (origin is Literal and isinstance(value, str) and value in inner) or type(value) is origin:
+        return value
+    if isinstance(kind, types.UnionType) and type(value) in inner:  # of plain types only
+        return value
+    found = type(value).__name__ if isinstance(value, dict | list) else f"{value!r:.60}"
+    raise PackageError(f"{where} should be {kind_in_words(kind)}, found {found}; export the model again")
+
+
+def read_record(cls: type[Any], value: dict[str, object], where: str) -> object:
+    """A record from a JSON object, field by field."""
+    fields, kinds = {field.name: field for field in dataclasses.fields(cls)}, get_type_hints(cls)
+    if unknown := sorted(value.keys() - fields.keys()):
         raise PackageError(f"{where} has the unknown key {unknown[0]!r}; upgrade with: pip install -U onnx-textgen")
     required = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     if missing := [name for name in required if name not in value]:
         raise PackageError(f"{where} lacks the key {missing[0]!r}; export the model again")
-    return cls(**value)
+    prefix = "" if cls is Manifest else f"{where}."
+    return cls(**{name: read_as(kinds[name], item, f"{prefix}{name}") for name, item in value.items()})
 
 
-def ints(value: object, where: str) -> tuple[int, ...]:
-    """A JSON list of integers as a tuple."""
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
-        raise PackageError(f"{where} should be a list of integers; export the model again")
-    return tuple(value)
+def check_ids(ids: tuple[int, ...], vocab_size: int, where: str) -> None:
+    """Refuse ids outside the vocabulary."""
+    if wrong := [i for i in ids if not 0 <= i < vocab_size]:
+        raise PackageError(
+            f"{where} has the token id {wrong[0]}, and the vocabulary goes from 0 to {vocab_size - 1}; export the model again"
+        )
 
 
 def manifest_from_json(value: object) -> Manifest:
@@ -118,39 +157,45 @@ def manifest_from_json(value: object) -> Manifest:
     if not isinstance(value, dict):
         raise PackageError(f"{MANIFEST} should be a JSON object, found {type(value).__name__}; export the model again")
     version = value.get("format_version")
-    if type(version) is not int or version > FORMAT_VERSION:
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise PackageError(
-            f"{MANIFEST} has format version {version!r} and this onnx-textgen reads up to {FORMAT_VERSION}; "
-            "upgrade with: pip install -U onnx-textgen"
+            f"{MANIFEST} has format version {version!r:.60} and this onnx-textgen reads 1 to {FORMAT_VERSION}; "
+            "upgrade with: pip install -U onnx-textgen, or export the model again"
         )
-    value = dict(value)
-    value["geometry"] = geometry = record_from_json(Geometry, value.get("geometry"), "geometry")
-    for name, size in dataclasses.asdict(geometry).items():
-        if type(size) is not int or size < 1:
-            raise PackageError(f"geometry.{name} should be a positive integer, found {size!r}; export the model again")
-    if not isinstance(value.get("files"), dict):
-        raise PackageError(f"{MANIFEST} lists no files; export the model again")
-    value["files"] = {name: record_from_json(FileRecord, record, f"files.{name}") for name, record in value["files"].items()}
-    value["eos_ids"] = ints(value.get("eos_ids"), "eos_ids")
-    runs = [record_from_json(GoldenRun, run, "golden") for run in value.get("golden", [])]
-    value["golden"] = tuple(GoldenRun(ints(r.prompt_ids, "golden"), ints(r.new_ids, "golden")) for r in runs)
-    manifest = record_from_json(Manifest, value, MANIFEST)
-    if manifest.target not in ("ort", "standard"):
-        raise PackageError(f"target should be 'ort' or 'standard', found {manifest.target!r}; export the model again")
+    manifest = cast(Manifest, read_as(Manifest, value, MANIFEST))
+    for name, size in dataclasses.asdict(manifest.geometry).items():
+        if size < 1:
+            raise PackageError(f"geometry.{name} should be at least 1, found {size}; export the model again")
+    vocab_size = manifest.geometry.vocab_size
+    check_ids(manifest.eos_ids, vocab_size, "eos_ids")
+    for index, run in enumerate(manifest.golden):
+        if not run.prompt_ids or not run.new_ids:
+            raise PackageError(f"golden[{index}] should have token ids in prompt_ids and in new_ids; export the model again")
+        check_ids(run.prompt_ids + run.new_ids, vocab_size, f"golden[{index}]")
     return manifest
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses (no permission, a name too long) into `PackageError`."""
+    try:
+        yield
+    except OSError as error:
+        raise PackageError(f"{str(path)[:200]} cannot be read ({error.strerror}); give a model folder you can read") from error
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read `folder`'s manifest without opening any other file."""
     path = folder / MANIFEST
-    if not folder.is_dir():
-        raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
-    if not path.is_file():
-        raise PackageError(f"{folder} has no {MANIFEST}; export it again with: onnx-textgen export SOURCE --out {folder}")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise PackageError(f"{path} is not valid JSON ({str(error).splitlines()[0]}); export the model again") from error
+    with readable(folder):
+        if not folder.is_dir():
+            raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
+        if not path.is_file():
+            raise PackageError(f"{folder} has no {MANIFEST}; export it again with: onnx-textgen export SOURCE --out {folder}")
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise PackageError(f"{path} is not valid JSON ({str(error).splitlines()[0]}); export the model again") from error
     return manifest_from_json(value)
 
 
@@ -170,6 +215,8 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     """Compare every listed file with its size and sha256; raises `PackageError` naming the first that differs."""
     if GRAPH not in manifest.files:
         raise PackageError(f"{folder / MANIFEST} lists no {GRAPH}; export the model again")
+    if extra := sorted(name for name in ALLOWED_FILES - manifest.files.keys() if (folder / name).exists()):
+        raise PackageError(f"{folder / MANIFEST} does not list {extra[0]}, which is there; export or copy the model again")
     for name, expected in manifest.files.items():
         if name not in ALLOWED_FILES or not re.fullmatch(r"[0-9a-f]{64}", str(expected.sha256)):
             raise PackageError(f"{folder / MANIFEST} lists {name!r}, which is no file of a model folder; export the model again")
@@ -179,7 +226,9 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         size = path.stat().st_size
         if size != expected.size:
             raise PackageError(f"{path} is damaged: {size:,} bytes, the manifest says {expected.size:,}; export or copy it again")
-        if (found := file_record(path).sha256) != expected.sha256:
+        with readable(path):
+            found = file_record(path).sha256
+        if found != expected.sha256:
             raise PackageError(
                 f"{path} is damaged: its sha256 is {found[:12]}..., the manifest says {expected.sha256[:12]}...; "
                 "export or copy it again"
@@ -195,12 +244,13 @@ def embedded_packages() -> dict[str, Path]:
 
 
 def find_package(name: str | Path | None = None) -> Path:
-    """The folder of an embedded model (`story`, `tiny-transformer`; None: the default), or the folder at that path."""
+    """The folder of an embedded model (`story`, `tiny-transformer`; None: the default), or the folder at that path.
+
+    A folder called like an embedded model is meant where it is written as a path: `./story`, or a `Path`.
+    """
     embedded = embedded_packages()
     if name is None:
         if DEFAULT_PACKAGE not in embedded:
             raise PackageError("this installation has no embedded model; reinstall it, or give a model folder")
         return embedded[DEFAULT_PACKAGE]
-    if str(name) in embedded and not Path(name).exists():
-        return embedded[str(name)]
-    return Path(name)
+    return embedded[name] if isinstance(name, str) and name in embedded else Path(name)

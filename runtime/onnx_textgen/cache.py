@@ -2,12 +2,11 @@
 
 A graph whose attention updates its cache in place gets `SharedCache`: one buffer per tensor, bound as past and as present, its
 capacity doubled when it runs out. A graph that returns a longer present gets `GrowingCache`. Both hold one or more rows, each
-with its own length; what lies beyond a row's length is never read.
+with its own length; what no row holds is never read. An exception on the way leaves a cache as it was.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -18,10 +17,11 @@ from .artifact import Geometry
 from .errors import PackageError
 from .session import IOBinding, OrtValue, Session
 
-ELEMENT_TYPES: dict[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+ELEMENT_TYPES: dict[str, np.dtype[Any]] = {"tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16)}
 SMALLEST_CAPACITY = 64
 
-Array = npt.NDArray[Any]
+Tensors = dict[str, OrtValue]
+"""Keys and values by the name of the graph's past input."""
 
 
 class Cache(Protocol):
@@ -30,8 +30,11 @@ class Cache(Protocol):
     lengths: list[int]
     """Tokens held, per row."""
 
-    def begin(self, row: int | None, new: int) -> IOBinding:
-        """A binding with the past of one row (or of all, where `row` is None) in place, and room for `new` more tokens."""
+    def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
+        """A binding with the past of one row (or of all, where `row` is None) in place, and room for `new` more tokens.
+
+        `active` says which rows are going to advance, if not all.
+        """
         ...
 
     def end(self, row: int | None, advanced: Sequence[int]) -> None:
@@ -39,7 +42,7 @@ class Cache(Protocol):
         ...
 
     def mask(self, row: int | None, new: int) -> npt.NDArray[np.int64]:
-        """The attention mask of the coming run: [1 or rows, past + new]."""
+        """The attention mask of the run that `begin` prepared: [1 or rows, past + new]."""
         ...
 
     def rewind(self, row: int, length: int) -> None:
@@ -47,37 +50,30 @@ class Cache(Protocol):
         ...
 
 
-def cache_pairs(session: Session) -> dict[str, str]:
-    """Past input -> present output, found by name."""
-    pairs = {
-        name: re.sub(r"^past_key_values\.", "present.", name)
-        for name in session.inputs
-        if re.match(r"past_key_values\.\d+\.", name)
-    }
-    missing = [present for present in pairs.values() if present not in session.outputs]
-    if not pairs or missing:
-        raise PackageError(f"the graph has no key/value cache to work with (lacks {(missing or ['past_key_values.0.key'])[0]})")
-    return pairs
+def element_type(session: Session) -> np.dtype[Any]:
+    """What the graph's keys and values are made of."""
+    found = sorted({session.inputs[past][1] for past in session.cache_pairs})
+    if len(found) != 1 or found[0] not in ELEMENT_TYPES:
+        raise PackageError(f"the graph's cache holds {' and '.join(found)}, not float or float16 alone; export the model again")
+    return ELEMENT_TYPES[found[0]]
 
 
 def make_cache(session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None) -> SharedCache | GrowingCache:
     """The cache that the graph's own shapes ask for: shared where past and present have the same length."""
-    pairs = cache_pairs(session)
-    past, present = next(iter(pairs.items()))
-    if session.inputs[past][0][2] == session.outputs[present][0][2]:
-        return SharedCache(session, geometry, pairs, rows=rows, capacity=capacity)
-    return GrowingCache(session, geometry, pairs, rows=rows)
+    if session.shares_cache:
+        return SharedCache(session, geometry, rows=rows, capacity=capacity)
+    return GrowingCache(session, geometry, rows=rows)
 
 
 class SharedCache:
     """One buffer [rows, kv_heads, capacity, head_size] per tensor, updated in place by the graph."""
 
-    def __init__(self, session: Session, geometry: Geometry, pairs: dict[str, str], *, rows: int, capacity: int | None) -> None:
-        self.session, self.geometry, self.pairs, self.rows = session, geometry, pairs, rows
+    def __init__(self, session: Session, geometry: Geometry, *, rows: int, capacity: int | None) -> None:
+        self.session, self.geometry, self.pairs, self.rows = session, geometry, session.cache_pairs, rows
         self.lengths = [0] * rows
-        self.dtype = np.dtype(ELEMENT_TYPES[session.inputs[next(iter(pairs))][1]])
+        self.dtype = element_type(session)
         self.capacity = 0
-        self.buffers: dict[str, OrtValue] = {}
+        self.buffers: Tensors = {}
         self.bindings: dict[int | None, IOBinding] = {}
         self.grow(min(capacity or SMALLEST_CAPACITY, geometry.context_length))
 
@@ -85,15 +81,15 @@ class SharedCache:
         """Make buffers of `capacity` tokens and carry the used part over."""
         used, device = max(self.lengths), self.session.device
         shape = (self.rows, self.geometry.kv_heads, capacity, self.geometry.head_size)
+        buffers = {}
         for name in self.pairs:
             array = np.zeros(shape, self.dtype)  # pages nobody touches cost nothing
             if used:
                 array[:, :, :used] = self.buffers[name].numpy()[:, :, :used]
-            self.buffers[name] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
-        self.capacity = capacity
-        self.bindings.clear()
+            buffers[name] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
+        self.buffers, self.capacity, self.bindings = buffers, capacity, {}  # together, once nothing can fail any more
 
-    def begin(self, row: int | None, new: int) -> IOBinding:
+    def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
         """See `Cache.begin`; bindings last until the buffers move."""
         needed = (max(self.lengths) if row is None else self.lengths[row]) + new
         if needed > self.capacity:
@@ -131,17 +127,25 @@ class SharedCache:
 
 
 class GrowingCache:
-    """Tensors [rows, kv_heads, width, head_size] that the graph returns one piece longer; rows end together, on the right."""
+    """Tensors that the graph returns one piece longer.
 
-    def __init__(self, session: Session, geometry: Geometry, pairs: dict[str, str], *, rows: int) -> None:
-        self.session, self.geometry, self.pairs, self.rows = session, geometry, pairs, rows
+    A row that is fed alone lies alone: [1, kv_heads, tokens, head_size]. A common step joins the rows: [rows, kv_heads, width,
+    head_size], their ends aligned on the right. `held` [rows, width] is then 1 where a column is a token of the row and 0 where
+    the row was padded or idled.
+    """
+
+    def __init__(self, session: Session, geometry: Geometry, *, rows: int) -> None:
+        self.session, self.geometry, self.pairs, self.rows = session, geometry, session.cache_pairs, rows
         self.lengths = [0] * rows
-        self.dtype = np.dtype(ELEMENT_TYPES[session.inputs[next(iter(pairs))][1]])
-        empty = np.zeros((rows, geometry.kv_heads, 0, geometry.head_size), self.dtype)
-        self.values = {name: self.to_device(empty) for name in pairs}
+        self.dtype = element_type(session)
+        empty = np.zeros((1, geometry.kv_heads, 0, geometry.head_size), self.dtype)
+        self.apart: list[Tensors] = [{name: self.to_device(empty) for name in self.pairs} for _ in range(rows)]
+        self.joined: Tensors = {}
+        """All rows in one, or nothing while they lie apart."""
+        self.held = np.zeros((rows, 0), dtype=np.int64)
         self.running: IOBinding | None = None
 
-    def to_device(self, array: Array) -> OrtValue:
+    def to_device(self, array: npt.NDArray[Any]) -> OrtValue:
         """An array as a tensor where the session runs."""
         device = self.session.device
         return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
@@ -149,16 +153,44 @@ class GrowingCache:
     @property
     def width(self) -> int:
         """Tokens of the longest row."""
-        return int(next(iter(self.values.values())).shape()[2])
+        return max(self.lengths)
 
-    def begin(self, row: int | None, new: int) -> IOBinding:
-        """See `Cache.begin`."""
+    def join(self) -> None:
+        """Put the rows side by side, their ends aligned."""
+        if self.joined:
+            return
+        starts = [self.width - length for length in self.lengths]
+        joined = {}
+        for name in self.pairs:
+            array = np.zeros((self.rows, self.geometry.kv_heads, self.width, self.geometry.head_size), self.dtype)
+            for row, start in enumerate(starts):
+                array[row, :, start:] = self.apart[row][name].numpy()[0]
+            joined[name] = self.to_device(array)
+        self.held = (np.arange(self.width)[None] >= np.array(starts)[:, None]).astype(np.int64)
+        self.joined, self.apart = joined, []
+
+    def split(self) -> None:
+        """Take the rows apart again, without padding and without what idle rows were given."""
+        if not self.joined:
+            return
+        arrays = {name: value.numpy() for name, value in self.joined.items()}
+        rows = [np.flatnonzero(held) for held in self.held]
+        self.apart = [
+            {name: self.to_device(array[row : row + 1, :, columns]) for name, array in arrays.items()}
+            for row, columns in enumerate(rows)
+        ]
+        self.joined = {}
+
+    def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
+        """See `Cache.begin`; a row that idled and goes on is moved up first, as sliding windows count columns."""
+        if row is not None or any(on and not self.held[index, -1:].any() for index, on in enumerate(active)):
+            self.split()
+        if row is None:
+            self.join()
         binding, device = self.session.ort.io_binding(), self.session.device
+        values = self.joined if row is None else self.apart[row]
         for past, present in self.pairs.items():
-            value = self.values[past]
-            if row is not None and self.rows > 1:
-                value = self.to_device(value.numpy()[row : row + 1, :, self.width - self.lengths[row] :])
-            binding.bind_ortvalue_input(past, value)
+            binding.bind_ortvalue_input(past, values[past])
             binding.bind_output(present, device.kind, device.index)
         self.running = binding
         return binding
@@ -166,41 +198,23 @@ class GrowingCache:
     def end(self, row: int | None, advanced: Sequence[int]) -> None:
         """See `Cache.end`."""
         assert self.running is not None, "end follows begin"
-        presents = dict(zip(self.output_names(), self.running.get_outputs(), strict=True))
+        presents = dict(zip(self.pairs, self.running.get_outputs(), strict=False))  # in the order bound; the logits come after
         self.running = None
-        for past, present in self.pairs.items():
-            value = presents[present]
-            if row is not None and self.rows > 1:
-                value = self.put_row(self.values[past].numpy(), row, value.numpy())
-            self.values[past] = value
+        if row is None:
+            self.joined, self.held = presents, np.hstack([self.held, np.array(advanced, dtype=np.int64)[:, None]])
+        else:
+            self.apart[row] = presents
         rows = range(self.rows) if row is None else [row]
         for index, count in zip(rows, advanced, strict=True):
             self.lengths[index] += count
 
-    def output_names(self) -> list[str]:
-        """Names in the order in which `begin` and the decoder bound the outputs."""
-        return [*self.pairs.values(), "logits"]
-
-    def put_row(self, array: Array, row: int, tokens: Array) -> OrtValue:
-        """`array` with one row replaced by `tokens` [1, kv_heads, n, head_size], widened where needed, all ends aligned."""
-        width = max(array.shape[2], tokens.shape[2])
-        wider = np.zeros((*array.shape[:2], width, array.shape[3]), array.dtype)
-        wider[:, :, width - array.shape[2] :] = array
-        wider[row] = 0
-        wider[row, :, width - tokens.shape[2] :] = tokens[0]
-        return self.to_device(wider)
-
     def mask(self, row: int | None, new: int) -> npt.NDArray[np.int64]:
-        """See `Cache.mask`; padding comes first."""
-        lengths = self.lengths if row is None else [self.lengths[row]]
-        width = (max(lengths) if self.rows == 1 or row is not None else self.width) + new
-        return (np.arange(width)[None] >= width - (np.array(lengths)[:, None] + new)).astype(np.int64)
+        """See `Cache.mask`."""
+        past = self.held if row is None else np.ones((1, self.lengths[row]), dtype=np.int64)
+        return np.pad(past, ((0, 0), (0, new)), constant_values=1)
 
     def rewind(self, row: int, length: int) -> None:
         """See `Cache.rewind`."""
-        start = self.width - self.lengths[row]
-        for name, value in self.values.items():
-            array = value.numpy()
-            kept = array[row : row + 1, :, start : start + length]
-            self.values[name] = self.to_device(kept) if self.rows == 1 else self.put_row(array, row, kept)
+        self.split()
+        self.apart[row] = {name: self.to_device(value.numpy()[:, :, :length]) for name, value in self.apart[row].items()}
         self.lengths[row] = length

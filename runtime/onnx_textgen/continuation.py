@@ -41,12 +41,11 @@ class Continuation:
         self.stream = StreamDecoder(tokenizer, after=prompt_ids) if tokenizer is not None else None
         self.stops = StopMatcher(config.stop)
         self.reused_tokens = 0
-        self.started = self.prefilled = self.first_token = self.ended = time.perf_counter()
+        self.prefill_seconds = 0.0
+        self.started = self.first_token = self.ended = time.perf_counter()
 
     def choose(self, logits: Logits) -> int:
         """The next token id for logits [vocabulary]."""
-        if not self.token_ids:
-            self.prefilled = time.perf_counter()
         return self.sample(logits, self.seed, 0, len(self.token_ids))
 
     def accept(self, token_id: int, logits: Logits | None = None, top_alternatives: int = 0) -> Chunk:
@@ -85,7 +84,7 @@ class Continuation:
     def stats(self) -> Stats:
         """The numbers so far."""
         prompt, new = len(self.prompt_ids), len(self.token_ids)
-        prefill, decode = self.prefilled - self.started, self.ended - self.first_token
+        prefill, decode = self.prefill_seconds, self.ended - self.first_token
         return Stats(
             prompt_tokens=prompt,
             reused_tokens=self.reused_tokens,

@@ -6,17 +6,18 @@ is read off the graph. Choosing tokens is `sampling`'s business, text is `tokeni
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .artifact import Geometry
-from .cache import make_cache
-from .errors import ModelError, PackageError, PromptError
-from .session import IOBinding, OrtValue, Session
+from .cache import element_type, make_cache
+from .errors import ModelError, OnnxTextgenError, PackageError, PromptError
+from .session import PAST, IOBinding, OrtValue, Session, first_line
 
 CHUNK = 512
 """Most tokens of a prompt per run, so that a caller can stop in between."""
@@ -25,22 +26,57 @@ Logits = npt.NDArray[np.float32]
 INTEGER_TYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 
 
-def check_graph(session: Session) -> None:
-    """Refuse a graph that asks for inputs this decoder does not know, or gives no logits."""
+def check_graph(session: Session, geometry: Geometry) -> None:
+    """Refuse a graph whose inputs, outputs, types or sizes are not those that `Decoder` works with; raises `PackageError`."""
     known = {"input_ids", "attention_mask", "position_ids", "logits_positions"}
-    unknown = [name for name in session.inputs if name not in known and not name.startswith("past_key_values.")]
+    unknown = [name for name in session.inputs if name not in known and not name.startswith(PAST)]
     if unknown or "input_ids" not in session.inputs or "logits" not in session.outputs:
         problem = f"wants the input {unknown[0]!r}" if unknown else "lacks input_ids or logits"
         raise PackageError(f"the graph {problem}, which no decoder here can give; export the model again")
+    for name in known & session.inputs.keys():
+        if session.inputs[name][1] not in INTEGER_TYPES:
+            raise PackageError(f"the graph takes {name} as {session.inputs[name][1]}, not as integers; export the model again")
+    pairs = session.cache_pairs
+    if missing := [present for present in pairs.values() if present not in session.outputs]:
+        raise PackageError(f"the graph's key/value cache is not whole: it lacks the output {missing[0]!r}; export the model again")
+    if len(pairs) != 2 * geometry.layers:
+        raise PackageError(
+            f"the graph has {len(pairs)} keys and values and the manifest {geometry.layers} layers; export the model again"
+        )
+    element_type(session)
+    cache_shape = (None, geometry.kv_heads, None, geometry.head_size)
+    wanted = [(session.inputs, past, cache_shape) for past in pairs]
+    wanted += [(session.outputs, present, cache_shape) for present in pairs.values()]
+    for values, name, sizes in [*wanted, (session.outputs, "logits", (None, None, geometry.vocab_size))]:
+        shape = values[name][0]
+        if len(shape) != len(sizes) or any(
+            isinstance(found, int) and size not in (None, found) for found, size in zip(shape, sizes, strict=True)
+        ):
+            expected = ", ".join(str(size or "any") for size in sizes)
+            raise PackageError(
+                f"the graph's {name} has the shape {shape}, the manifest's geometry asks for [{expected}]; export the model again"
+            )
+
+
+@contextlib.contextmanager
+def model_errors(doing: str) -> Iterator[None]:
+    """Turn whatever ONNX Runtime and NumPy raise, out of memory included, into `ModelError`."""
+    try:
+        yield
+    except OnnxTextgenError:
+        raise
+    except Exception as error:
+        raise ModelError(f"the model failed while it {doing}: {first_line(error)}") from error
 
 
 class Decoder:
     """A graph at work on `rows` sequences of its own."""
 
     def __init__(self, session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None) -> None:
-        check_graph(session)
+        check_graph(session, geometry)
         self.session, self.geometry, self.rows = session, geometry, rows
-        self.cache = make_cache(session, geometry, rows=rows, capacity=capacity)
+        with model_errors("made its cache"):
+            self.cache = make_cache(session, geometry, rows=rows, capacity=capacity)
         self.token_ids: list[list[int]] = [[] for _ in range(rows)]
         """The ids whose keys and values the cache holds, per row."""
         self.last_only = np.array([-1], dtype=np.int64)
@@ -52,24 +88,33 @@ class Decoder:
         is as before.
         """
         ids = self.checked(token_ids)
-        if (total := len(self.token_ids[row]) + len(ids)) > self.geometry.context_length:
-            context = self.geometry.context_length
-            raise PromptError(f"{total:,} tokens do not fit in the context of {context:,}; give a shorter text")
+        self.check_room(row, len(ids))
         positions = np.arange(len(ids), dtype=np.int64) if every_position else self.last_only
         logits: Logits = self.run(ids[None], positions, row, advanced=[len(ids)])[0]
         self.token_ids[row] += ids.tolist()
         return logits if len(positions) == len(logits) else logits[positions]
 
     def step(self, token_ids: Sequence[int], active: Sequence[bool]) -> Logits:
-        """One token for every row at once: logits [rows, vocabulary]. Rows that are not `active` do not advance."""
+        """One token for every row at once: logits [rows, vocabulary]; rows that are not `active` do not advance.
+
+        Their logits mean nothing, and any id may stand in their place. Raises as `feed` does.
+        """
+        if len(token_ids) != self.rows or len(active) != self.rows:
+            found = f"{len(token_ids)} token ids and {len(active)} flags"
+            raise PromptError(f"a step takes one token id and one flag for each of {self.rows} rows, found {found}")
         ids = self.checked(token_ids)
-        if "attention_mask" not in self.session.inputs and self.rows > 1:  # rows of unequal length need a mask
-            idle = np.zeros(self.geometry.vocab_size, dtype=np.float32)
-            return np.stack([self.feed([int(ids[row])], row=row)[0] if on else idle for row, on in enumerate(active)])
-        logits = self.run(ids[:, None], self.last_only, 0 if self.rows == 1 else None, advanced=[int(on) for on in active])
-        for row, on in enumerate(active):
-            self.token_ids[row] += ids[row : row + 1].tolist() if on else []
-        return logits[:, -1]
+        going = [row for row, on in enumerate(active) if on]
+        for row in going:
+            self.check_room(row, 1)
+        logits = np.zeros((self.rows, self.geometry.vocab_size), dtype=np.float32)
+        if self.rows == 1 or "attention_mask" not in self.session.inputs:  # rows of unequal length need a mask
+            for row in going:
+                logits[row] = self.feed([int(ids[row])], row=row)[0]
+        elif going:
+            logits = self.run(ids[:, None], self.last_only, None, advanced=[int(on) for on in active])[:, -1]
+            for row in going:
+                self.token_ids[row].append(int(ids[row]))
+        return logits
 
     def rewind(self, length: int, *, row: int = 0) -> None:
         """Forget all but the first `length` tokens of a row."""
@@ -79,6 +124,12 @@ class Decoder:
         if length < held:
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
+
+    def check_room(self, row: int, new: int) -> None:
+        """Raise `PromptError` where a row has no room for `new` more tokens."""
+        total, context = len(self.token_ids[row]) + new, self.geometry.context_length
+        if total > context:
+            raise PromptError(f"{total:,} tokens do not fit in the context of {context:,}; give a shorter text")
 
     def checked(self, token_ids: Sequence[int]) -> npt.NDArray[np.int64]:
         """Token ids as an array, none empty and none outside the vocabulary."""
@@ -95,23 +146,21 @@ class Decoder:
     ) -> Logits:
         """Run the graph on ids [1 or rows, new]; returns logits [1 or rows, positions or new, vocabulary]."""
         inputs, new = self.session.inputs, ids.shape[1]
-        mask = self.cache.mask(row, new)
-        binding = self.cache.begin(row, new)
-        self.bind(binding, "input_ids", ids.astype(INTEGER_TYPES[inputs["input_ids"][1]], copy=False))
-        if "attention_mask" in inputs:
-            self.bind(binding, "attention_mask", mask.astype(INTEGER_TYPES[inputs["attention_mask"][1]], copy=False))
-        if "position_ids" in inputs:
-            position_ids = (mask.cumsum(1) - 1)[:, -new:].clip(min=0)
-            self.bind(binding, "position_ids", position_ids.astype(INTEGER_TYPES[inputs["position_ids"][1]]))
-        if "logits_positions" in inputs:
-            self.bind(binding, "logits_positions", positions)
-        binding.bind_output("logits", "cpu")
-        try:
+        with model_errors("ran"):
+            binding = self.cache.begin(row, new, advanced)
+            mask = self.cache.mask(row, new)
+            self.bind(binding, "input_ids", ids.astype(INTEGER_TYPES[inputs["input_ids"][1]], copy=False))
+            if "attention_mask" in inputs:
+                self.bind(binding, "attention_mask", mask.astype(INTEGER_TYPES[inputs["attention_mask"][1]], copy=False))
+            if "position_ids" in inputs:
+                position_ids = (mask.cumsum(1) - 1)[:, -new:].clip(min=0)
+                self.bind(binding, "position_ids", position_ids.astype(INTEGER_TYPES[inputs["position_ids"][1]]))
+            if "logits_positions" in inputs:
+                self.bind(binding, "logits_positions", positions)
+            binding.bind_output("logits", "cpu")
             self.session.ort.run_with_iobinding(binding)
-        except Exception as error:
-            raise ModelError(f"the model failed while it ran: {str(error).strip().splitlines()[0][:300]}") from error
-        logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
-        self.cache.end(row, advanced)
+            logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
+            self.cache.end(row, advanced)
         return logits
 
     def bind(self, binding: IOBinding, name: str, array: npt.NDArray[Any]) -> None:

@@ -6,21 +6,29 @@ import dataclasses
 import math
 from typing import Literal
 
+from .errors import OptionError
+
 FinishReason = Literal["eos", "length", "stop", "context", "loop", "cancelled", "deadline"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stats:
-    """How a generation went."""
+    """How a generation went.
+
+    The clock starts when the text is asked for: for a stream when `stream` is called, not at its first chunk, so a caller who
+    waits in between is in it; for a row of a list when its own prompt is fed.
+    """
 
     prompt_tokens: int
     reused_tokens: int
     """Prompt tokens that were in the cache already."""
     generated_tokens: int
     prefill_seconds: float
+    """Feeding this text's own prompt, nothing else."""
     first_token_seconds: float
-    """From the call to the first token."""
+    """From the start of the clock to the first token."""
     total_seconds: float
+    """From the start of the clock to the last token."""
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
     """After the first token; of this text alone, also where several are generated together."""
@@ -66,8 +74,8 @@ class Score:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Natural-log probability of each token after the first, given all before it."""
-    text_bytes: int
-    """UTF-8 bytes of the text that was scored."""
+    text_bytes: int | None
+    """UTF-8 bytes of the text that was scored; None for ids of a package without a tokenizer."""
 
     @property
     def perplexity(self) -> float:
@@ -76,5 +84,11 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits the model needs per UTF-8 byte: comparable between tokenizers, unlike perplexity."""
+        """Bits the model needs per UTF-8 byte: comparable between tokenizers, unlike perplexity.
+
+        Raises `OptionError` where the bytes are not known or none (ids of special tokens only).
+        """
+        if not self.text_bytes:
+            reason = "without a tokenizer the text is not known" if self.text_bytes is None else "the text has no bytes"
+            raise OptionError(f"there are no bits per byte: {reason}; take perplexity")
         return -sum(self.logprobs) / math.log(2) / self.text_bytes

@@ -6,8 +6,12 @@ and the wrapper's own fallback, which prints to stdout, is disabled.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,10 @@ import onnxruntime
 from .errors import DeviceError, OptionError, PackageError
 
 IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
+LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
+PAST = "past_key_values."
 INSTALL_CUDA = (
     'install it with: pip install "onnxruntime-gpu[cuda,cudnn]" && pip install --force-reinstall --no-deps onnxruntime-gpu; '
     "if that does not help, look at: onnx-textgen doctor"
@@ -51,6 +57,30 @@ class Session:
     """Shape and ONNX Runtime's type of each input, those with a default included."""
     outputs: dict[str, tuple[list[int | str], str]]
 
+    @property
+    def cache_pairs(self) -> dict[str, str]:
+        """Past input -> present output, by name."""
+        return {past: f"present.{past[len(PAST) :]}" for past in self.inputs if past.startswith(PAST)}
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether the graph updates its cache in place: past and present have a length of the same name."""
+        no_shape: tuple[list[int | str], str] = ([], "")
+        lengths = [
+            (self.inputs[past][0][2:3], self.outputs.get(present, no_shape)[0][2:3]) for past, present in self.cache_pairs.items()
+        ]
+        return bool(lengths) and all(past == present and isinstance((*past, None)[0], str) for past, present in lengths)
+
+    @property
+    def suits_cuda(self) -> bool:
+        """Whether ONNX Runtime has CUDA kernels for the graph's attention: not for GroupQueryAttention in float32."""
+        return not (self.shares_cache and any(self.inputs[past][1] == "tensor(float)" for past in self.cache_pairs))
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, short."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
 
 def has_cuda() -> bool:
     """Whether the installed ONNX Runtime was built with CUDA."""
@@ -59,10 +89,9 @@ def has_cuda() -> bool:
 
 def parse_device(name: str) -> tuple[str, int]:
     """`auto`, `cpu`, `cuda` or `cuda:1` as (kind, index)."""
-    kind, _, index = name.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdigit())):
-        raise OptionError(f"device should be auto, cpu, cuda or cuda:N, found {name!r}")
-    return kind, int(index or 0)
+    if not isinstance(name, str) or not (found := re.fullmatch(r"(auto|cpu|cuda)|cuda:([0-9]{1,3})", name)):
+        raise OptionError(f"device should be auto, cpu, cuda or cuda:N, found {name!r:.60}")
+    return found[1] or "cuda", int(found[2] or 0)
 
 
 def make_options(threads: int | None) -> onnxruntime.SessionOptions:
@@ -76,36 +105,51 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
     return options
 
 
-def open_on(path: Path, device: Device, threads: int | None) -> onnxruntime.InferenceSession:
-    """An InferenceSession on exactly that device."""
+def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions) -> Session:
+    """A session on exactly that device."""
     providers: list[Any] = [CPU_PROVIDER]
-    if device.kind == "cuda":
-        if hasattr(onnxruntime, "preload_dlls"):
-            onnxruntime.preload_dlls()  # finds the CUDA libraries that pip installed
-        providers.insert(0, (CUDA_PROVIDER, {"device_id": device.index}))
     try:
-        session = onnxruntime.InferenceSession(str(path), make_options(threads), providers=providers, enable_fallback=0)
-    except OptionError:
-        raise
+        if device.kind == "cuda":
+            if hasattr(onnxruntime, "preload_dlls"):
+                with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+                    onnxruntime.preload_dlls()  # finds the CUDA libraries that pip installed
+            providers.insert(0, (CUDA_PROVIDER, {"device_id": device.index}))
+        ort = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise PackageError(f"ONNX Runtime cannot open {path.name}: {reason}; export the model again") from error
-    if device.kind == "cuda" and session.get_providers()[0] != CUDA_PROVIDER:
-        raise DeviceError(f"CUDA was asked for and did not start (a driver or library is missing); {INSTALL_CUDA}")
-    return session
+        if device.kind == "cuda":
+            raise DeviceError(f"{device} was asked for and did not start: {first_line(error)}; {INSTALL_CUDA}") from error
+        raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export the model again") from error
+    if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
+        raise DeviceError(f"{device} was asked for and did not start (a driver or library is missing); {INSTALL_CUDA}")
+    inputs = {node.name: (node.shape, node.type) for node in (*ort.get_inputs(), *ort.get_overridable_initializers())}
+    return Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()})
 
 
 def open_session(path: Path, *, device: str = "auto", threads: int | None = None) -> Session:
-    """Open the graph at `path`; `auto` takes CUDA where it works and else the CPU."""
+    """Open the graph at `path`; `auto` takes CUDA where it works and suits the graph, and else the CPU; the log says why.
+
+    ONNX Runtime's list of kernels has GroupQueryAttention for CUDA in float16 and bfloat16 only. A graph with a shared float32
+    cache would attend on the CPU and copy the cache to and fro, so `auto` leaves it there; `cuda` is obeyed, with a warning.
+    This follows from the list and has not been measured on a GPU.
+    """
     kind, index = parse_device(device)
+    options = make_options(threads)
     if kind == "cuda" and not has_cuda():
         raise DeviceError(f"CUDA was asked for, but the installed onnxruntime has no CUDA provider; {INSTALL_CUDA}")
-    chosen = Device("cuda", index) if kind == "cuda" or (kind == "auto" and has_cuda()) else CPU
-    try:
-        ort = open_on(path, chosen, threads)
-    except DeviceError:
-        if kind == "cuda":
-            raise
-        chosen, ort = CPU, open_on(path, CPU, threads)
-    inputs = {node.name: (node.shape, node.type) for node in (*ort.get_inputs(), *ort.get_overridable_initializers())}
-    return Session(ort, chosen, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()})
+    if kind == "cuda" or (kind == "auto" and has_cuda()):
+        try:
+            session = open_on(path, Device("cuda", index), options)
+        except DeviceError as error:
+            if kind == "cuda":
+                raise
+            LOG.info("taking the CPU: %s", error)
+        else:
+            if session.suits_cuda:
+                return session
+            if kind == "cuda":
+                LOG.warning(
+                    "%s has a float32 cache, whose attention ONNX Runtime computes on the CPU; device cpu may be faster", path
+                )
+                return session
+            LOG.info("taking the CPU: ONNX Runtime has no CUDA attention for the float32 cache of %s", path)
+    return open_on(path, CPU, options)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
 from .artifact import CHAT_TEMPLATE, GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
 from .continuation import Continuation, Limits
-from .decoder import Decoder, Progress, common_prefix, prefill
+from .decoder import Decoder, Logits, Progress, check_graph, common_prefix, prefill
 from .errors import OptionError, PackageError, PromptError
-from .generation_config import GenerationConfig, make_generation_config
+from .generation_config import GenerationConfig, make_generation_config, shown, whole_number
+from .prompts import Prompt, is_batch, read_token_ids
 from .results import Chunk, Generation, Score
 from .scoring import token_logprobs
 from .session import Session, open_session
 from .tokenizer import TextTokenizer
 
-Prompt = str | Sequence[int]
 MOST_ROWS = 16
 """Most texts generated side by side."""
 MOST_ALTERNATIVES = 64
@@ -37,10 +38,13 @@ def load(
     >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
     'length'
     """
+    if capacity is not None:
+        capacity = whole_number("capacity", capacity, 1)
     folder = find_package(package)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     session = open_session(folder / GRAPH, device=device, threads=threads)
+    check_graph(session, manifest.geometry)
     has_template = CHAT_TEMPLATE in manifest.files
     template = (folder / CHAT_TEMPLATE).read_text(encoding="utf-8") if has_template else None
     return Model(folder, manifest, session, chat_template=template, capacity=capacity)
@@ -79,9 +83,9 @@ class Model:
         """An empty cache; pass the same one to several `stream` calls to keep what they share."""
         return Decoder(self.session, self.manifest.geometry, capacity=self.capacity)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """A prompt's token ids, checked: not empty, inside the vocabulary, with room for at least one new token."""
-        context = self.manifest.geometry.context_length
+    def encode(self, prompt: Prompt, *, new_tokens: int = 1) -> list[int]:
+        """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
+        context, vocab_size = self.manifest.geometry.context_length, self.manifest.geometry.vocab_size
         if isinstance(prompt, str):
             if not prompt:
                 begin = f" or the begin token alone: [{self.manifest.bos_id}]" if self.manifest.bos_id is not None else ""
@@ -90,17 +94,13 @@ class Model:
                 raise PromptError(f"the prompt has {len(prompt):,} characters; this model takes {context:,} tokens. Shorten it")
             ids = self.tokenizer.encode(prompt)
         else:
-            ids = list(prompt)
-            if not ids:
-                raise PromptError("the prompt has no token ids; give at least one")
-            if wrong := [i for i in ids if isinstance(i, bool) or not hasattr(i, "__index__")]:
-                raise PromptError(f"token ids should be whole numbers, found {wrong[0]!r}")
-        vocab_size = self.manifest.geometry.vocab_size
+            ids = read_token_ids(prompt)
         if wrong := [i for i in ids if not 0 <= i < vocab_size]:
-            raise PromptError(f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {vocab_size - 1}")
-        if len(ids) >= context:
-            raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {context - 1:,} at most. Shorten it")
-        return [int(i) for i in ids]
+            raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {vocab_size - 1}")
+        if len(ids) + new_tokens > context:
+            most = context - new_tokens
+            raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
+        return ids
 
     def config(self, options: Mapping[str, object]) -> GenerationConfig:
         """The call's options over the package's defaults; raises `OptionError`."""
@@ -125,7 +125,8 @@ class Model:
 
         Options are checked at once, not at the first chunk. `context` keeps the cache between calls: the tokens a new prompt
         shares with the last one are not computed again. `top_alternatives=N` adds log-probabilities and the N most likely
-        tokens to each chunk. `on_progress` is told after each part of a long prompt.
+        tokens to each chunk. `on_progress` is told after each part of a long prompt. Raises `PromptError` and `OptionError`;
+        the latter also later, where another stream used the same context in between.
 
         >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
         ...     print(chunk.text, end="")
@@ -139,10 +140,11 @@ class Model:
             "seed": seed,
             "stop": stop,
         }
-        if not 0 <= top_alternatives <= MOST_ALTERNATIVES:
-            raise OptionError(f"top_alternatives should be from 0 to {MOST_ALTERNATIVES}, found {top_alternatives}")
+        top_alternatives = whole_number("top_alternatives", top_alternatives, 0, MOST_ALTERNATIVES)
+        if context is not None and (context.session is not self.session or context.rows != 1):
+            raise OptionError("this context belongs to another model; take one from this model's new_context()")
         continuation = self.begin(prompt, self.config(options))
-        return run(context or self.new_context(), continuation, top_alternatives, on_progress)
+        return run(self.new_context() if context is None else context, continuation, top_alternatives, on_progress)
 
     @overload
     def generate(
@@ -200,16 +202,15 @@ class Model:
                 "stop": stop,
             }
         )
-        if isinstance(prompt, str) or (prompt and not isinstance(prompt[0], str | Sequence)):
+        if not is_batch(prompt):
             continuation = self.begin(prompt, config)  # type: ignore[arg-type]
             for _ in run(self.new_context(), continuation):
                 pass
             return continuation.result()
-        if not prompt:
-            raise PromptError("there is no prompt; give some text, token ids, or a list of either")
         rows = [self.begin(each, config) for each in prompt]  # type: ignore[arg-type]
         for start in range(0, len(rows), MOST_ROWS):
-            run_together(self.session, self.manifest, rows[start : start + MOST_ROWS])
+            together = rows[start : start + MOST_ROWS]
+            run_together(Decoder(self.session, self.manifest.geometry, rows=len(together), capacity=self.capacity), together)
         return [row.result() for row in rows]
 
     def begin(self, prompt: Prompt, config: GenerationConfig) -> Continuation:
@@ -221,9 +222,23 @@ class Model:
 
     def score(self, text: Prompt) -> Score:
         """Log-probabilities of a text (or of token ids) under the model; raises `PromptError` beyond the context."""
-        ids = self.encode(text)
-        size = len(text.encode()) if isinstance(text, str) else len(self.tokenizer.decode(ids).encode())
+        ids = self.encode(text, new_tokens=0)
+        if not isinstance(text, str) and self._tokenizer is None:
+            size = None
+        else:
+            size = len((text if isinstance(text, str) else self.tokenizer.decode(ids)).encode())
         return Score(tuple(ids), token_logprobs(self.new_context(), ids), size)
+
+
+def feed_prompt(
+    decoder: Decoder, continuation: Continuation, *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
+) -> Logits:
+    """Feed what the row does not hold yet of a prompt, by the clock; returns the logits [vocabulary] of its last token."""
+    continuation.reused_tokens = common_prefix(decoder.token_ids[row], continuation.prompt_ids[:-1])
+    start = time.perf_counter()
+    logits = prefill(decoder, continuation.prompt_ids, row=row, on_progress=on_progress)
+    continuation.prefill_seconds = time.perf_counter() - start
+    return logits
 
 
 def run(
@@ -233,19 +248,23 @@ def run(
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Iterator[Chunk]:
     """The loop: feed, choose, append, until something ends the text."""
-    continuation.reused_tokens = common_prefix(decoder.token_ids[0], continuation.prompt_ids[:-1])
-    logits = prefill(decoder, continuation.prompt_ids, on_progress=on_progress)
+    logits = feed_prompt(decoder, continuation, on_progress=on_progress)
     while continuation.finish_reason is None:
         token_id = continuation.choose(logits)
+        before = [*continuation.prompt_ids, *continuation.token_ids]
         yield continuation.accept(token_id, logits, top_alternatives)
         if continuation.finish_reason is None:
+            if decoder.token_ids[0] != before:
+                raise OptionError("another stream used this context meanwhile; give each of them one of its own: new_context()")
             logits = decoder.feed([token_id])[-1]
 
 
-def run_together(session: Session, manifest: Manifest, rows: list[Continuation]) -> None:
+def run_together(decoder: Decoder, rows: list[Continuation]) -> None:
     """The same loop over several texts: each prompt alone into its row, then one step for all at a time."""
-    decoder = Decoder(session, manifest.geometry, rows=len(rows))
-    logits = [prefill(decoder, row.prompt_ids, row=index) for index, row in enumerate(rows)]
+    logits = []
+    for index, row in enumerate(rows):
+        row.started = time.perf_counter()  # the rows fed before it are not on its clock
+        logits.append(feed_prompt(decoder, row, row=index))
     while any(active := [row.finish_reason is None for row in rows]):
         token_ids = [row.choose(logits[index]) if active[index] else 0 for index, row in enumerate(rows)]
         for index, row in enumerate(rows):

@@ -86,14 +86,35 @@ def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
     [
         (lambda m: m.update(format_version=99), "format version 99"),
         (lambda m: m.update(format_version="1"), "format version '1'"),
-        (lambda m: m.pop("geometry"), "geometry should be a JSON object"),
+        (lambda m: m.update(format_version=0), "format version 0"),
+        (lambda m: m.update(format_version=-3), "format version -3"),
+        (lambda m: m.pop("geometry"), "lacks the key 'geometry'"),
+        (lambda m: m.update(geometry=5), "geometry should be a JSON object, found 5"),
         (lambda m: m["geometry"].pop("layers"), "lacks the key 'layers'"),
-        (lambda m: m["geometry"].update(layers=0), "geometry.layers should be a positive integer"),
-        (lambda m: m["geometry"].update(context_length=True), "context_length should be a positive integer"),
-        (lambda m: m.update(eos_ids="all"), "eos_ids should be a list of integers"),
+        (lambda m: m["geometry"].update(layers=0), "geometry.layers should be at least 1"),
+        (lambda m: m["geometry"].update(context_length=True), "geometry.context_length should be a whole number, found True"),
+        (lambda m: m.update(eos_ids="all"), "eos_ids should be a list, found 'all'"),
         (lambda m: m.update(target="gpu"), "target should be"),
         (lambda m: m.update(files={}), "lists no model.onnx"),
-        (lambda m: m.update(files=[]), "lists no files"),
+        (lambda m: m.update(files=[]), "files should be a JSON object, found list"),
+        (lambda m: m.update(eos_ids=[1, True]), "eos_ids[1] should be a whole number, found True"),
+        (lambda m: m.update(eos_ids=[4096]), "eos_ids has the token id 4096"),
+        (lambda m: m.update(eos_ids=[-1]), "eos_ids has the token id -1"),
+        (lambda m: m.update(golden=5), "golden should be a list, found 5"),
+        (lambda m: m.update(golden=None), "golden should be a list, found None"),
+        (lambda m: m["golden"][0].update(prompt_ids=[]), "golden[0] should have token ids"),
+        (lambda m: m["golden"][0].update(new_ids=[]), "golden[0] should have token ids"),
+        (lambda m: m["golden"][0].update(new_ids=[4096]), "golden[0] has the token id 4096"),
+        (lambda m: m.update(generation=5), "generation should be a JSON object, found 5"),
+        (lambda m: m.update(generation=None), "generation should be a JSON object, found None"),
+        (lambda m: m.update(generation={"top_k": "9"}), "generation['top_k'] should be a whole number or a number, found '9'"),
+        (lambda m: m.update(certificate=[]), "certificate should be a JSON object, found list"),
+        (lambda m: m.update(versions={"a\nb": 1}), "versions['a\\nb'] should be a string, found 1"),
+        (lambda m: m.update(precision="fp64"), "precision should be 'fp32' or 'fp16' or 'int8' or 'int4', found 'fp64'"),
+        (lambda m: m.update(bos_id="x"), "bos_id should be a whole number or null, found 'x'"),
+        (lambda m: m.update(pad_id=1.5), "pad_id should be a whole number or null, found 1.5"),
+        (lambda m: m.update(name=5), "name should be a string, found 5"),
+        (lambda m: m["files"]["model.onnx"].update(size="1"), "files['model.onnx'].size should be a whole number, found '1'"),
         (lambda m: m["files"].update({"../../etc/passwd": m["files"]["model.onnx"]}), "no file of a model folder"),
         (lambda m: m["files"].update({"evil.so": m["files"]["model.onnx"]}), "no file of a model folder"),
         (lambda m: m["files"]["model.onnx"].update(sha256="0"), "no file of a model folder"),
@@ -110,6 +131,16 @@ def test_a_manifest_that_is_no_json_object_is_refused(package: Path, text: str) 
     assert "JSON" in refusal(package)
 
 
+@pytest.mark.parametrize("name", ["model.onnx.data", "tokenizer.json"])
+def test_a_file_that_the_manifest_does_not_list_is_refused_as_nothing_vouches_for_it(package: Path, name: str) -> None:
+    edit(package, lambda manifest: manifest["files"].pop(name))
+    assert f"does not list {name}" in refusal(package)
+
+
+def test_a_path_that_the_file_system_refuses_is_a_package_error(tmp_path: Path) -> None:
+    assert "cannot be read (File name too long)" in refusal(tmp_path / ("x" * 5000))
+
+
 def test_a_link_in_place_of_a_file_is_judged_by_its_content(package: Path) -> None:
     kept = package.parent / "blob"
     (package / "model.onnx.data").rename(kept)
@@ -123,6 +154,15 @@ def test_a_link_in_place_of_a_file_is_judged_by_its_content(package: Path) -> No
 def test_a_manifest_survives_writing_and_reading() -> None:
     manifest = read_manifest(find_package())
     assert manifest_from_json(json.loads(manifest_to_json(manifest))) == manifest
+
+
+def test_a_folder_called_like_an_embedded_model_is_meant_only_where_it_is_written_as_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "story").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_package("story") == embedded_packages()["story"]
+    assert find_package("./story").resolve() == find_package(Path("story")).resolve() == tmp_path / "story"
 
 
 def test_embedded_models_are_found_by_name_and_the_default_is_small() -> None:

@@ -1,13 +1,15 @@
 """Choosing a device, with and without CUDA in the installed ONNX Runtime."""
 
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnxruntime
 import pytest
 
 from onnx_textgen import session
 from onnx_textgen.artifact import find_package
-from onnx_textgen.errors import DeviceError
+from onnx_textgen.errors import DeviceError, OptionError, PackageError
 
 GRAPH = find_package() / "model.onnx"
 
@@ -25,6 +27,34 @@ class CpuOnly:
         return []
 
     get_overridable_initializers = get_outputs = get_inputs
+
+
+class NoDriver(CpuOnly):
+    """An InferenceSession that raises where CUDA is asked for, as ONNX Runtime does without a driver or a device."""
+
+    def __init__(self, path: str, options: object, providers: list, **rest: object) -> None:
+        if len(providers) > 1:
+            raise RuntimeError("CUDA failure 35: CUDA driver version is insufficient\nsecond line")
+        super().__init__(path, options, providers)
+
+
+class WorkingCuda(CpuOnly):
+    """An InferenceSession on whatever was asked for, of a graph with one key tensor."""
+
+    past, present, element_type = "cache_length", "cache_length", "tensor(float)"
+
+    def get_providers(self) -> list[str]:
+        return [provider if isinstance(provider, str) else provider[0] for provider in self.asked]
+
+    def get_inputs(self) -> list:
+        shape = ["batch", 2, self.past, 8]
+        return [SimpleNamespace(name="past_key_values.0.key", shape=shape, type=self.element_type)]
+
+    def get_outputs(self) -> list:
+        return [SimpleNamespace(name="present.0.key", shape=["batch", 2, self.present, 8], type=self.element_type)]
+
+    def get_overridable_initializers(self) -> list:
+        return []
 
 
 @pytest.fixture
@@ -53,3 +83,59 @@ def test_auto_takes_the_cpu_where_cuda_does_not_start_and_says_so(pretended_cuda
 
 def test_auto_on_a_cpu_build_is_the_cpu() -> None:
     assert str(session.open_session(Path(GRAPH), device="auto").device) in ("cpu", "cuda:0")
+
+
+def test_cuda_that_fails_by_exception_is_a_device_error_and_auto_takes_the_cpu_and_logs_it(
+    pretended_cuda: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(onnxruntime, "InferenceSession", NoDriver)
+    with pytest.raises(DeviceError, match="cuda:7 was asked for and did not start: CUDA failure 35") as caught:
+        session.open_session(GRAPH, device="cuda:7")
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with caplog.at_level(logging.INFO, logger="onnx_textgen"):
+        assert str(session.open_session(GRAPH, device="auto").device) == "cpu"
+    assert "taking the CPU: cuda:0 was asked for and did not start: CUDA failure 35" in caplog.text
+
+
+def test_a_graph_that_cannot_be_opened_is_a_package_error_also_where_cuda_was_tried_first(
+    pretended_cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("no protobuf")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
+    with pytest.raises(PackageError, match=r"cannot open model\.onnx: no protobuf"):
+        session.open_session(GRAPH, device="auto")
+
+
+def test_auto_takes_cuda_only_where_its_attention_runs_there(
+    pretended_cuda: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(onnxruntime, "InferenceSession", WorkingCuda)
+    with caplog.at_level(logging.INFO, logger="onnx_textgen"):
+        assert str(session.open_session(GRAPH, device="auto").device) == "cpu"
+        assert "taking the CPU: ONNX Runtime has no CUDA attention for the float32 cache" in caplog.text
+        assert str(session.open_session(GRAPH, device="cuda").device) == "cuda:0"
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+    for name, value in (("element_type", "tensor(float16)"), ("present", "total_length")):
+        with monkeypatch.context() as other:
+            other.setattr(WorkingCuda, name, value)
+            assert str(session.open_session(GRAPH, device="auto").device) == "cuda:0"
+
+
+def test_two_lengths_without_a_name_do_not_make_a_cache_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "InferenceSession", WorkingCuda)
+    assert session.open_session(GRAPH, device="cpu").shares_cache
+    monkeypatch.setattr(WorkingCuda, "past", None)
+    monkeypatch.setattr(WorkingCuda, "present", None)
+    assert not session.open_session(GRAPH, device="cpu").shares_cache
+
+
+@pytest.mark.parametrize(
+    "device", [None, 0, "gpu", "cuda:x", "cuda:\u00b2", "cuda:" + "9" * 5000, "cuda:", "cpu:1", "auto:0", "", "cpu\n"]
+)
+def test_a_device_that_does_not_exist_is_refused(device) -> None:
+    with pytest.raises(OptionError, match="device should be") as caught:
+        session.open_session(GRAPH, device=device)
+    assert "\n" not in str(caught.value)

@@ -1,7 +1,10 @@
 """Generation with the embedded default: the cache law, streaming, seeds, stops, batches, bad prompts."""
 
 import dataclasses
+import json
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
+from onnx_textgen import textgen
 from onnx_textgen.decoder import Decoder, prefill
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.session import open_session
@@ -186,10 +190,11 @@ def test_a_run_that_fails_leaves_the_cache_as_it_was(exact: Model, monkeypatch: 
 
     for at in range(1, 8):
         session = dataclasses.replace(exact.session, ort=FailingOnce(exact.session.ort, at))
-        decoder = Decoder(session, exact.manifest.geometry)
+        model = Model(exact.folder, exact.manifest, session, chat_template=None)
+        context = model.new_context()
         with pytest.raises(ModelError, match=r"the disk is on fire$"):
-            list(exact.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=decoder))
-        chunks = list(exact.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=decoder))
+            list(model.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=context))
+        chunks = list(model.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=context))
         assert tuple(i for chunk in chunks for i in chunk.token_ids) == wanted
 
 
@@ -241,8 +246,22 @@ def test_scores_are_the_log_probabilities_of_the_text(story: Model) -> None:
         ([-1], "token id -1 is outside the vocabulary"),
         ([1.5], "whole numbers, found 1.5"),
         ([True], "whole numbers, found True"),
-        ("word " * 600, "this model takes 511 at most"),
-        ([1] * 512, "has 512 tokens; this model takes 511 at most"),
+        ([10**5000], "token id a number of 16,610 bits is outside"),
+        ("word " * 600, "tokens; this model takes 51"),
+        ([1] * 513, "has 513 tokens; this model takes 51"),
+        (b"Once", "should be text or a list of token ids, found a bytes"),
+        (bytearray(b"Once"), "found a bytearray"),
+        ({"a": 1}, "found a dict"),
+        ({1, 2}, "found a set"),
+        (5, "found 5"),
+        (None, "found None"),
+        (object(), "found a object"),
+        ((i for i in [1, 2]), "found a generator"),
+        (np.array(5), "found a ndarray"),
+        (np.zeros((0, 3), dtype=int), "the prompt has no token ids"),
+        (np.array([1.5, 2]), "whole numbers, found"),
+        ([1, "a"], "whole numbers, found 'a'"),
+        ([[[1]]], "one prompt is wanted here, found a list of 1"),
         ("x" * 10_000_000, "characters; this model takes"),
         ("\ud800", "lone surrogate"),
     ],
@@ -258,17 +277,15 @@ def test_a_prompt_that_cannot_be_fed_is_refused_in_one_line(story: Model, prompt
 def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model) -> None:
     with pytest.raises(OptionError, match="temperature"):
         story.stream(PROMPTS[0], temperature=float("nan"))
-    with pytest.raises(OptionError, match="top_alternatives"):
-        story.stream(PROMPTS[0], top_alternatives=-1)
+    for count in (-1, 2.5, 65, "3", True):
+        with pytest.raises(OptionError, match="top_alternatives should be a whole number from 0 to 64"):
+            story.stream(PROMPTS[0], top_alternatives=count)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="topp"):
         story.generate(PROMPTS[0], topp=0.5)  # type: ignore[call-overload]
 
 
-def test_devices_and_threads_that_do_not_exist_are_refused(story: Model) -> None:
+def test_threads_that_do_not_exist_and_a_file_that_is_no_graph_are_refused(story: Model) -> None:
     graph = story.folder / "model.onnx"
-    for device in ("gpu", "cuda:x", "cpu:1", ""):
-        with pytest.raises(OptionError, match="device should be"):
-            open_session(graph, device=device)
     for threads in (0, -1, 1.5, True):
         with pytest.raises(OptionError, match="threads should be"):
             open_session(graph, threads=threads)  # type: ignore[arg-type]
@@ -280,3 +297,121 @@ def test_one_thread_and_two_give_the_same_tokens(story: Model) -> None:
     two = onnx_textgen.load(threads=2, device="cpu")
     results = [model.generate(PROMPTS[2], max_new_tokens=60, seed=5) for model in (two, story)]
     assert results[0].token_ids == results[1].token_ids
+
+
+def test_prompts_may_be_any_sequence_numpy_arrays_too(story: Model) -> None:
+    ids = story.encode(PROMPTS[0])
+    wanted = story.generate(ids, max_new_tokens=5, temperature=0).token_ids
+    for prompt in (tuple(ids), np.array(ids), np.array(ids, dtype=np.int32)):
+        assert story.generate(prompt, max_new_tokens=5, temperature=0).token_ids == wanted  # type: ignore[call-overload]
+    for batch in ([np.array(ids), np.array(ids)], (tuple(ids), tuple(ids)), np.array([ids, ids])):
+        results = story.generate(batch, max_new_tokens=5, temperature=0)  # type: ignore[call-overload]
+        assert [result.token_ids for result in results] == [wanted, wanted]
+    mixed = story.generate([PROMPTS[0], np.array(ids)], max_new_tokens=5, temperature=0)  # type: ignore[list-item]
+    assert [result.token_ids for result in mixed] == [wanted, wanted]
+
+
+def test_a_stream_and_a_score_take_one_prompt(story: Model) -> None:
+    for call in (story.stream, story.score):
+        for prompts in (["a", "b"], [[1, 2], [3]], np.array([[1, 2]])):
+            with pytest.raises(PromptError, match="one prompt is wanted here, found a list of"):
+                call(prompts)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("capacity", [0, -1, "x", 1.5, True])
+def test_a_capacity_that_cannot_be_is_refused(capacity) -> None:
+    with pytest.raises(OptionError, match="capacity should be a whole number"):
+        onnx_textgen.load(capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("layers", "3 layers"), ("kv_heads", "asks for"), ("head_size", "asks for"), ("vocab_size", "asks for")]
+)
+def test_a_manifest_with_another_geometry_than_its_graph_is_refused(package: Path, name: str, expected: str) -> None:
+    path = package / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["geometry"][name] = 3 if name == "layers" else manifest["geometry"][name] + 1
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(PackageError, match=expected) as caught:
+        onnx_textgen.load(package, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_context_of_another_model_or_of_several_rows_is_refused(exact: Model, story: Model) -> None:
+    for context in (story.new_context(), Decoder(exact.session, exact.manifest.geometry, rows=2)):
+        with pytest.raises(OptionError, match="context belongs to another model"):
+            exact.stream(PROMPTS[0], context=context)
+
+
+def test_two_streams_that_take_turns_on_one_context_are_told_apart_and_not_mixed_up(exact: Model) -> None:
+    context = exact.new_context()
+    first = exact.stream(PROMPTS[0], max_new_tokens=20, temperature=0, context=context)
+    next(first)
+    wanted = exact.generate(PROMPTS[1], max_new_tokens=20, temperature=0).token_ids
+    second = exact.stream(PROMPTS[1], max_new_tokens=20, temperature=0, context=context)
+    got = [next(second)]
+    with pytest.raises(OptionError, match="another stream used this context meanwhile"):
+        next(first)
+    assert tuple(i for chunk in (*got, *second) for i in chunk.token_ids) == wanted
+
+
+def test_a_text_that_fills_the_context_can_be_scored(exact: Model) -> None:
+    length = exact.manifest.geometry.context_length
+    assert len(exact.score([5] * length).logprobs) == length - 1
+    with pytest.raises(PromptError, match=f"takes {length} at most"):
+        exact.score([5] * (length + 1))
+
+
+def test_ids_are_scored_without_a_tokenizer_and_only_bits_per_byte_is_missing(exact: Model, tmp_path: Path) -> None:
+    files = {name: record for name, record in exact.manifest.files.items() if name != "tokenizer.json"}
+    model = Model(tmp_path, dataclasses.replace(exact.manifest, files=files), exact.session, chat_template=None)
+    score = model.score([5, 6, 7])
+    assert score.text_bytes is None
+    assert score.logprobs == exact.score([5, 6, 7]).logprobs
+    assert score.perplexity > 1
+    with pytest.raises(OptionError, match="without a tokenizer the text is not known"):
+        _ = score.bits_per_byte
+    assert exact.score([0, 0, 0]).text_bytes == 0
+    with pytest.raises(OptionError, match="the text has no bytes"):
+        _ = exact.score([0, 0, 0]).bits_per_byte
+
+
+def test_every_row_of_a_list_has_the_clock_of_its_own_prompt(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    def slow_prefill(decoder: Decoder, token_ids, **options):
+        clock[0] += len(token_ids)
+        return prefill(decoder, token_ids, **options)
+
+    monkeypatch.setattr(textgen, "prefill", slow_prefill)
+    lengths = [3, 40, 5]
+    results = exact.generate([[7] * length for length in lengths], max_new_tokens=2, temperature=0)
+    assert [result.stats.prefill_seconds for result in results] == lengths
+    assert [result.stats.prefill_tokens_per_second for result in results] == [1, 1, 1]
+    assert [result.stats.first_token_seconds for result in results] == [48, 45, 5]
+
+
+def test_the_clock_of_a_stream_starts_when_it_is_asked_for(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    stream = exact.stream(PROMPTS[0], max_new_tokens=1, temperature=0)
+    clock[0] = 10
+    stats = next(stream).stats
+    assert stats is not None
+    assert (stats.first_token_seconds, stats.total_seconds, stats.prefill_seconds) == (10, 10, 0)
+
+
+def test_the_capacity_given_to_load_holds_for_a_list_of_prompts(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Watched(Decoder):
+        def __init__(self, *args, **options) -> None:
+            made.append(options.get("capacity"))
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(textgen, "Decoder", Watched)
+    model = Model(exact.folder, exact.manifest, exact.session, chat_template=None, capacity=7)
+    model.generate(["a", "b"], max_new_tokens=2)
+    model.generate("a", max_new_tokens=2)
+    assert made == [7, 7]

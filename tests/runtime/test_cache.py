@@ -1,0 +1,145 @@
+"""The cache's own laws: idle rows, rewinding, growing, and that whatever goes wrong leaves it as it was."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import onnx_textgen
+from onnx_textgen import cache
+from onnx_textgen.cache import GrowingCache, SharedCache
+from onnx_textgen.decoder import Decoder
+from onnx_textgen.errors import ModelError, PackageError, PromptError
+from onnx_textgen.session import OrtValue
+
+Model = onnx_textgen.Model
+TEXTS = [[5, 9, 40, 41], [7, 8], [100, 3, 60, 61, 62, 63, 64]]
+
+
+def decoder_of(model: Model, rows: int, capacity: int | None = None) -> Decoder:
+    return Decoder(model.session, model.manifest.geometry, rows=rows, capacity=capacity)
+
+
+def check_row(model: Model, decoder: Decoder, row: int, logits: np.ndarray) -> None:
+    """A row's logits are those of its tokens fed alone."""
+    alone = decoder_of(model, 1).feed(decoder.token_ids[row])[0]
+    np.testing.assert_allclose(logits, alone, atol=1e-4 * np.abs(alone).max())
+
+
+@pytest.mark.parametrize("pattern", ["100 010 001 111", "110 110 011 111 100 101", "111 000 101 010 110", "001 001 001 111"])
+def test_a_row_that_idles_keeps_exactly_its_tokens(exact: Model, pattern: str) -> None:
+    decoder = decoder_of(exact, 3)
+    for row, ids in enumerate(TEXTS):
+        decoder.feed(ids, row=row)
+    for number, flags in enumerate(pattern.split()):
+        active = [flag == "1" for flag in flags]
+        before = [list(ids) for ids in decoder.token_ids]
+        new = [20 + number, 30 + number, 50 + number]
+        logits = decoder.step(new, active)
+        for row, on in enumerate(active):
+            assert decoder.token_ids[row] == before[row] + [new[row]] * on
+            assert decoder.cache.lengths[row] == len(decoder.token_ids[row])
+            if on:
+                check_row(exact, decoder, row, logits[row])
+
+
+def test_rows_that_idled_are_rewound_and_fed_by_their_own_tokens(exact: Model) -> None:
+    decoder = decoder_of(exact, 3)
+    for row, ids in enumerate(TEXTS):
+        decoder.feed(ids, row=row)
+    decoder.step([1, 2, 3], [True, False, True])
+    decoder.step([1, 2, 3], [False, True, True])
+    decoder.rewind(3, row=0)
+    check_row(exact, decoder, 1, decoder.feed([77, 78], row=1)[0])
+    check_row(exact, decoder, 0, decoder.feed([79], row=0)[0])
+    logits = decoder.step([1, 2, 3], [True, True, True])
+    for row in range(3):
+        check_row(exact, decoder, row, logits[row])
+
+
+def test_a_row_that_goes_on_after_idling_has_no_gap_between_its_columns(exact: Model) -> None:
+    decoder = decoder_of(exact, 2)
+    if isinstance(decoder.cache, SharedCache):
+        pytest.skip("a shared cache has no columns in common")
+    for token in (5, 6):
+        decoder.step([token, token], [True, True])
+    decoder.step([7, 7], [True, False])
+    decoder.step([8, 8], [True, False])
+    decoder.step([9, 9], [True, True])
+    assert decoder.cache.mask(None, 1).tolist() == [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
+
+
+def test_a_single_row_may_idle(exact: Model) -> None:
+    decoder = decoder_of(exact, 1)
+    decoder.step([5], [True])
+    decoder.step([6], [False])
+    check_row(exact, decoder, 0, decoder.step([7], [True])[0])
+    assert decoder.token_ids == [[5, 7]]
+
+
+def test_feeding_one_row_leaves_the_tensors_of_the_others_where_they_are(exact: Model) -> None:
+    decoder = decoder_of(exact, 3)
+    if not isinstance(decoder.cache, GrowingCache):
+        pytest.skip("a shared cache is written in place")
+    decoder.feed(TEXTS[0], row=0)
+    values = decoder.cache.apart[0]
+    decoder.feed(TEXTS[1], row=1)
+    decoder.feed(TEXTS[1], row=1)
+    assert decoder.cache.apart[0] is values
+
+
+def test_a_step_refuses_what_does_not_fit_its_rows_or_the_context(exact: Model) -> None:
+    decoder, full = decoder_of(exact, 2), exact.manifest.geometry.context_length
+    for ids, active in (([1], [True, True]), ([1, 2, 3], [True, True]), ([1, 2], [True]), ([], [])):
+        with pytest.raises(PromptError, match="each of 2 rows"):
+            decoder.step(ids, active)
+    decoder.feed([5] * full, row=0)
+    with pytest.raises(PromptError, match="do not fit in the context"):
+        decoder.step([1, 2], [True, True])
+    assert decoder.token_ids[1] == []
+
+
+def test_running_out_of_memory_while_growing_leaves_the_cache_as_it_was(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of(exact, 2, capacity=4)
+    decoder.feed(TEXTS[0], row=0)
+    decoder.feed(TEXTS[1], row=1)
+    real = OrtValue.ortvalue_from_numpy
+
+    class FailingAfter:
+        left = 0
+
+        @classmethod
+        def ortvalue_from_numpy(cls, *args):
+            cls.left -= 1
+            if cls.left < 0:
+                raise MemoryError
+            return real(*args)
+
+    for left in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(cache, "OrtValue", FailingAfter)
+            FailingAfter.left = left
+            with pytest.raises(ModelError, match=r"failed while it ran: MemoryError$"):
+                decoder.step([1, 2], [True, True])
+        assert decoder.token_ids == TEXTS[:2]
+    logits = decoder.step([1, 2], [True, True])
+    for row in range(2):
+        check_row(exact, decoder, row, logits[row])
+
+
+def test_no_memory_for_a_new_cache_is_a_model_error(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args, **options):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(cache.np, "zeros", fail)
+    with pytest.raises(ModelError, match="Unable to allocate 9 TiB"):
+        exact.new_context()
+
+
+def test_a_cache_of_an_unknown_element_type_is_refused(exact: Model) -> None:
+    inputs = {
+        name: (shape, "tensor(bfloat16)" if name.startswith("past") else kind)
+        for name, (shape, kind) in exact.session.inputs.items()
+    }
+    with pytest.raises(PackageError, match=r"the graph's cache holds tensor\(bfloat16\), not"):
+        Decoder(dataclasses.replace(exact.session, inputs=inputs), exact.manifest.geometry)
