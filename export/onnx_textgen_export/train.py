@@ -58,6 +58,8 @@ class Recipe:
     """Share of rows per corpus while the learning rate decays."""
     decay_share: float = 0.4
     weight_decay: float = 0.05
+    generation: dict[str, float] = dataclasses.field(default_factory=lambda: {"temperature": 0.6, "top_p": 0.9})
+    """Sampling defaults that suit so small a model."""
 
 
 RECIPES = {
@@ -79,7 +81,7 @@ RECIPES = {
         bos="<s>",
         eos="</s>",
         batch=16,
-        tokens=44_000_000,
+        tokens=21_000_000,
         matrix_rate=0.02,
         other_rate=3e-3,
         first_mix={STORIES: 0.45, STORYBOOKS: 0.05, BOOKS[0]: 0.3, BOOKS[1]: 0.2},
@@ -90,7 +92,7 @@ RECIPES = {
         bos="<BOS>",
         eos="<EOS>",
         batch=8,
-        tokens=24_000_000,
+        tokens=10_000_000,
         matrix_rate=0.02,
         other_rate=3e-3,
         first_mix={STORIES: 0.7, STORYBOOKS: 0.05, BOOKS[0]: 0.25},
@@ -257,7 +259,8 @@ def train(name: str, corpora: Path, out: Path, *, tokens: int | None = None, rep
             print(*(f"{key} {value}" for key, value in record.items()), f"minutes {minutes:.1f}", flush=True)
             save_state(state_path, model, optimizers, step)
             model.save(out)
-            (out / "generation_config.json").write_text(json.dumps({"bos_token_id": BOS_ID, "eos_token_id": EOS_ID}) + "\n")
+            settings = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, **recipe.generation}
+            (out / "generation_config.json").write_text(json.dumps(settings) + "\n")
     plot_curve(out, name)
 
 

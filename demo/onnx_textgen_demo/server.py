@@ -1,0 +1,79 @@
+"""Serve the page on this machine and nowhere else, unless told otherwise.
+
+Gradio's defaults fit a hosted service; here the page is one person's own. No file goes in or out, nothing is shared or reported,
+and a foreign web page cannot reach the server under another host name (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import gradio as gr
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from onnx_textgen.errors import OptionError
+
+LOOPBACK = ("127.0.0.1", "localhost")
+QUEUE_LENGTH = 16
+
+# Each opens a door: a public tunnel, files of this machine, code edited from the browser.
+DANGEROUS_VARIABLES = ("GRADIO_SHARE", "GRADIO_ALLOWED_PATHS", "GRADIO_VIBE_MODE")
+
+THEME = gr.themes.Default(
+    primary_hue="blue",
+    neutral_hue="slate",
+    radius_size="lg",
+    font=["system-ui", "-apple-system", "Segoe UI", "sans-serif"],  # The machine's own: nothing is fetched from elsewhere.
+    font_mono=["ui-monospace", "Consolas", "monospace"],
+).set(body_text_color_subdued="*neutral_500", block_info_text_color="*neutral_500")  # The theme's own grey is too pale to read.
+
+
+def serve(page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, open_browser: bool = False) -> str:
+    """Start serving in the background and give the address; `page.close()` ends it.
+
+    Raises `OptionError` for an IPv6 host, a host that others can reach without `allow_public`, a port that is taken, and an
+    environment that would open more than the page.
+    """
+    check_environment(os.environ)
+    if ":" in host:
+        raise OptionError(f"--host takes an IPv4 address or a name, found {host!r}; for this machine alone leave it out")
+    public = host not in LOOPBACK
+    if public and not allow_public:
+        raise OptionError(f"--host {host} lets other machines use this page; add --allow-public if you want that")
+    page.queue(max_size=QUEUE_LENGTH, default_concurrency_limit=1)
+    try:
+        _, address, _ = page.launch(
+            server_name=host,
+            server_port=port,
+            inbrowser=open_browser,
+            prevent_thread_lock=True,
+            share=False,
+            quiet=True,
+            show_error=False,
+            max_file_size=1,  # Nothing on the page takes a file.
+            ssr_mode=False,
+            mcp_server=False,
+            enable_monitoring=False,
+            run_history=False,
+            footer_links=["settings"],
+            theme=THEME,
+            css_paths=Path(__file__).with_name("page.css"),
+            app_kwargs={
+                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=["*"] if public else list(LOOPBACK))],
+                "docs_url": None,
+                "redoc_url": None,
+            },
+        )
+    except OSError as error:
+        raise OptionError(f"port {port} of {host} cannot be used: it is taken, or not ours; choose another with --port") from error
+    return str(address)
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise `OptionError` if a variable asks Gradio to open more than the page."""
+    for name in DANGEROUS_VARIABLES:
+        if environment.get(name):
+            raise OptionError(f"{name} is set, which would open more than this page; unset it and start again")

@@ -1,0 +1,148 @@
+"""How a transcript looks: coloured tokens, a table of them, the bars of the next-token distribution, a line of numbers.
+
+Pure functions from data to what a Gradio component shows. Where that is HTML, every text that came from a model, a prompt or a
+package is escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from .transcript import Token, Transcript
+
+if TYPE_CHECKING:
+    from onnx_textgen import Model
+
+# From a likely token to a surprising one; the names are the page's legend. Blue to orange: apart for every kind of colour vision.
+BANDS = {"80 % or more": 0.8, "40 to 80 %": 0.4, "10 to 40 %": 0.1, "2 to 10 %": 0.02, "below 2 %": 0.0}
+BAND_COLORS = dict(zip(BANDS, ("#2166ac", "#67a9cf", "#a3a3a3", "#f4a460", "#d6541c"), strict=True))
+
+TABLE_HEADERS = ["Position", "Token", "Probability"]
+
+ENDINGS = {
+    "eos": "the model ended its text",
+    "length": "reached max new tokens",
+    "stop": "met a stop string",
+    "context": "the context is full",
+    "loop": "began to repeat itself",
+    "cancelled": "stopped by you",
+    "deadline": "out of time",
+}
+
+
+def percent(probability: float) -> str:
+    """A probability for a person.
+
+    >>> percent(0.8512), percent(0.00312), percent(0.0000004)
+    ('85.1 %', '0.31 %', '< 0.01 %')
+    """
+    if probability < 0.0001:
+        return "< 0.01 %"
+    return f"{100 * probability:.1f} %" if probability >= 0.01 else f"{100 * probability:.2f} %"
+
+
+def visible(piece: str) -> str:
+    r"""A piece with its spaces and line ends made visible.
+
+    >>> visible(" cat"), visible("end.\n")
+    ('␣cat', 'end.⏎')
+    """
+    return piece.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") or "(empty)"
+
+
+def band(probability: float) -> str:
+    """The name of the band a probability falls in.
+
+    >>> band(0.5)
+    '40 to 80 %'
+    """
+    return next(name for name, lowest in BANDS.items() if probability >= lowest)
+
+
+def spans(tokens: Sequence[Token]) -> list[tuple[str, str]]:
+    """The tokens for `gr.HighlightedText`: (text, band)."""
+    # A line end alone would be a span without width, so it gets its sign too.
+    return [(token.piece.replace("\n", "⏎\n"), band(token.probability)) for token in tokens]
+
+
+def rows(tokens: Sequence[Token]) -> list[list[str | int]]:
+    """The tokens for `gr.Dataframe`, under `TABLE_HEADERS`."""
+    return [[position, visible(token.piece), percent(token.probability)] for position, token in enumerate(tokens, 1)]
+
+
+def bars(tokens: Sequence[Token], position: int) -> str:
+    """The distribution at a position (1 = first generated token) as bars, the drawn token marked."""
+    if not 1 <= position <= len(tokens):
+        return bars_panel(
+            "Before each token the model gives every token it knows a probability. The ten likeliest appear here.", ""
+        )
+    token = tokens[position - 1]
+    lines = [bar(piece, probability, drawn=rank == token.rank) for rank, (piece, probability) in enumerate(token.rivals)]
+    if token.rank is None:
+        lines.append(bar(token.piece, token.probability, drawn=True))
+    note = f"What the model expected as token {position}, before temperature and cuts"
+    return bars_panel(note, f"<table><tbody>{''.join(lines)}</tbody></table>")
+
+
+def bars_panel(note: str, table: str) -> str:
+    """The frame around the bars, of one height whether they are there or not."""
+    return f'<section class="bars"><h2>Next token</h2><p>{note}</p>{table}</section>'
+
+
+def bar(piece: str, probability: float, *, drawn: bool) -> str:
+    """One row of `bars`."""
+    mark = '<span class="mark">drawn</span>' if drawn else ""
+    return (
+        f'<tr class="{"drawn" if drawn else "other"}"><th scope="row"><code>{escape(visible(piece))}</code>{mark}</th>'
+        f'<td class="track"><span style="width:{100 * probability:.2f}%"></span></td>'
+        f'<td class="amount">{percent(probability)}</td></tr>'
+    )
+
+
+def status(transcript: Transcript | None, *, problem: str | None = None, stopped: bool = False) -> str:
+    """The line of numbers under the text, and what became of the generation."""
+    facts: list[tuple[str, str]] = []
+    if transcript and transcript.tokens:
+        speed, wait = transcript.tokens_per_second, transcript.first_token_seconds
+        facts = [
+            ("tokens", f"{len(transcript.tokens):,}"),
+            ("tokens/s", f"{speed:,.1f}" if speed else "-"),
+            ("first token", f"{1000 * wait:,.0f} ms" if wait else "-"),
+            ("seed", str(transcript.seed)),
+        ]
+    items = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in facts)
+    role = ' role="alert"' if problem else ""  # Spoken by a screen reader; numbers that change all the time should not be.
+    return f'<div class="status">{items}<span class="state"{role}>{escape(state(transcript, problem, stopped))}</span></div>'
+
+
+def state(transcript: Transcript | None, problem: str | None, stopped: bool) -> str:
+    """What the generation is doing, or how it ended, in words."""
+    if problem:
+        return problem
+    if transcript is None:
+        return "ready"
+    reason = transcript.finish_reason or ("cancelled" if stopped else None)
+    if reason is None:
+        return "writing ..." if transcript.tokens else "reading the prompt ..."
+    return f"finished: {reason} ({ENDINGS[reason]})" if reason in ENDINGS else f"finished: {reason}"
+
+
+def header(model: Model) -> str:
+    """The title of the page and what runs behind it."""
+    manifest = model.manifest
+    megabytes = sum(record.size for record in manifest.files.values()) / 1e6
+    chips = [
+        ("model", manifest.name),
+        ("precision", manifest.precision),
+        ("device", model.device),
+        ("size", f"{megabytes:,.1f} MB"),
+        ("context", f"{manifest.geometry.context_length:,} tokens"),
+    ]
+    items = "".join(f"<li>{name} <b>{escape(value)}</b></li>" for name, value in chips)
+    return (
+        '<header class="masthead"><h1>onnx-textgen</h1>'
+        "<p>A language model writes, token by token, on this machine: ONNX Runtime, no PyTorch.</p>"
+        f"<ul>{items}</ul></header>"
+    )

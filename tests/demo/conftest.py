@@ -1,0 +1,114 @@
+"""Served pages, and one browser for all tests."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import onnx_textgen
+from demo.scripted_model import TINY_PACKAGE, ScriptedModel
+
+HERE = Path(__file__).parent
+MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
+collect_ignore_glob = ["test_*.py"] if MISSING else []
+
+if not MISSING:
+    from demo import browser as browser_tools
+    from onnx_textgen_demo.app import make_page
+    from onnx_textgen_demo.server import serve
+
+
+def pytest_terminal_summary(terminalreporter):
+    if MISSING:
+        terminalreporter.write_line(f"tests/demo left out: needs {' and '.join(MISSING)}; pip install -e .[dev]")
+
+
+def pytest_collection_modifyitems(items):
+    # Gradio's server runs inside the test process; what it and pandas deprecate between themselves is not ours to mend.
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+            item.add_marker(pytest.mark.filterwarnings("error::DeprecationWarning:onnx_textgen"))
+
+
+@contextlib.contextmanager
+def closed_loops():
+    """Closes the event loops that Gradio makes while it builds a page and forgets."""
+    loops = []
+    make_loop = asyncio.new_event_loop
+    with mock.patch.object(asyncio, "new_event_loop", lambda: loops.append(make_loop()) or loops[-1]):
+        yield
+    asyncio.set_event_loop(None)
+    for loop in loops:
+        if not loop.is_running():
+            loop.close()
+
+
+@contextlib.contextmanager
+def served_page(model):
+    """The address of the page of `model`."""
+    with closed_loops():
+        page = make_page(model)
+        address = serve(page, host="127.0.0.1", port=find_free_port())
+        try:
+            yield address
+        finally:
+            page.close(verbose=False)
+
+
+def find_free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def free_port():
+    return find_free_port()
+
+
+@pytest.fixture
+def served():
+    """Call it with a model to serve its page; gives the address."""
+    with contextlib.ExitStack() as stack:
+        yield lambda model: stack.enter_context(served_page(model))
+
+
+@pytest.fixture
+def page():
+    """A page for a scripted model, not served."""
+    with closed_loops():
+        yield make_page(ScriptedModel())
+
+
+@pytest.fixture(scope="module")
+def tiny_address():
+    """The page of a real, tiny model, one for all tests of a module."""
+    with served_page(onnx_textgen.load(TINY_PACKAGE)) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    if None in browser_tools.programs():
+        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
+    with browser_tools.chromium() as driver:
+        yield driver
+
+
+@pytest.fixture
+def eventually():
+    """Call it with a condition that must become true within some seconds."""
+
+    def check(condition, seconds=5.0):
+        deadline = time.monotonic() + seconds
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert condition(), "still not so after waiting"
+
+    return check

@@ -1,0 +1,144 @@
+"""The page in a real browser: type, generate, watch the text grow, stop it."""
+
+import json
+
+import pytest
+
+import onnx_textgen
+from demo.browser import element, elements, open_page, resize, set_value, status_of, text_of, wait_until
+from demo.scripted_model import TINY_PACKAGE, ScriptedModel
+from onnx_textgen.artifact import DEFAULT_PACKAGE, embedded_packages
+
+
+@pytest.fixture
+def slow():
+    return ScriptedModel(seconds_per_token=0.02)
+
+
+def generate(driver):
+    element(driver, "#generate").click()
+
+
+def test_a_typed_prompt_is_continued_while_one_watches(chromium, served):
+    if DEFAULT_PACKAGE not in embedded_packages():
+        pytest.skip("this checkout has no embedded model")
+    open_page(chromium, served(onnx_textgen.load()))
+    assert DEFAULT_PACKAGE in element(chromium, ".masthead").text
+    assert "cpu" in element(chromium, ".masthead").text
+    set_value(chromium, "#prompt textarea", "Lily had a red ball. One day,")
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    assert len(text_of(chromium)) > 20
+    assert "tokens/s" in status_of(chromium)
+    assert len({span.value_of_css_property("background-color") for span in elements(chromium, "#tokens .token")}) > 1
+    assert len(elements(chromium, "#bars tr")) >= 10
+
+
+def test_text_tokens_and_bars_grow_while_the_model_writes(chromium, served, slow):
+    open_page(chromium, served(slow))
+    generate(chromium)
+    for shown in (
+        lambda: len(text_of(chromium)),
+        lambda: len(elements(chromium, "#tokens .token")),
+        lambda: int(element(chromium, "#bars p").text.partition("as token ")[2].partition(",")[0] or 0),
+    ):
+        first = wait_until(chromium, shown, "something to see")
+        wait_until(chromium, lambda: shown() > first, "more of it")  # noqa: B023  (called at once)
+    assert "writing" in status_of(chromium)
+    assert slow.open_streams == 1
+    element(chromium, "#stop").click()
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+
+
+def test_stop_ends_a_long_generation(chromium, served, slow):
+    open_page(chromium, served(slow))
+    generate(chromium)
+    wait_until(chromium, lambda: len(text_of(chromium)) > 20, "some text")
+    element(chromium, "#stop").click()
+    wait_until(chromium, lambda: "finished: cancelled" in status_of(chromium), "the word that it stopped")
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream", seconds=3)
+    written = slow.streamed_tokens
+    text = text_of(chromium)
+    assert written < 256
+    wait_until(chromium, lambda: text_of(chromium) == text and slow.streamed_tokens == written, "standstill")
+    generate(chromium)
+    wait_until(
+        chromium, lambda: slow.streamed_tokens > written and "writing" in status_of(chromium), "a second text after the first"
+    )
+    element(chromium, "#stop").click()
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+
+
+def test_leaving_the_page_ends_the_generation(chromium, served, slow):
+    open_page(chromium, served(slow))
+    generate(chromium)
+    wait_until(chromium, lambda: len(text_of(chromium)) > 20, "some text")
+    chromium.get("about:blank")
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream", seconds=3)
+    assert slow.streamed_tokens < 256
+
+
+def test_bad_input_shows_a_readable_line_and_the_next_try_works(chromium, served):
+    open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
+    set_value(chromium, "#prompt textarea", "a cat")
+    set_value(chromium, "#seed textarea, #seed input", "seven <b>7</b>")
+    generate(chromium)
+    wait_until(chromium, lambda: "seed should be a whole number" in status_of(chromium), "the line about the seed")
+    assert "Traceback" not in element(chromium, "body").text
+    assert not elements(chromium, "#status .state b")
+    set_value(chromium, "#seed textarea, #seed input", "7")
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "a text after the error")
+
+
+def test_a_pressed_token_shows_its_rivals(chromium, served):
+    open_page(chromium, served(ScriptedModel()))
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    for index in (2, 12):  # before and after a line end
+        elements(chromium, "#tokens .token")[index].click()
+        wait_until(chromium, lambda: f"token {index + 1}," in element(chromium, "#bars p").text, "its bars")  # noqa: B023
+
+
+def test_the_table_says_in_numbers_what_the_colours_say(chromium, served):
+    open_page(chromium, served(ScriptedModel()))
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    element(chromium, "#table button").click()
+    wait_until(chromium, lambda: "␣small" in element(chromium, "#table").text, "the rows")
+    assert "45.0 %" in element(chromium, "#table").text
+
+
+def test_an_example_becomes_the_prompt(chromium, served):
+    open_page(chromium, served(ScriptedModel()))
+    example = elements(chromium, "#examples button")[1]
+    wanted = example.text
+    example.click()
+    wait_until(
+        chromium, lambda: element(chromium, "#prompt textarea").get_attribute("value") == wanted, "the example in the prompt"
+    )
+
+
+def test_what_the_model_writes_is_never_run_and_nothing_is_fetched_from_elsewhere(chromium, served):
+    chromium.get_log("performance")  # empties it of what earlier pages did
+    address = served(ScriptedModel())
+    open_page(chromium, address)
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    assert "onerror" in text_of(chromium)
+    assert not elements(chromium, "img[src=x]")
+    events = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
+    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert [url for url in urls if not url.startswith((address, "data:", "blob:", "chrome:"))] == []
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_the_page_fits_every_width(chromium, served, width):
+    resize(chromium, width, 900)
+    try:
+        open_page(chromium, served(ScriptedModel()))
+        generate(chromium)
+        wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+        assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        resize(chromium, 1280, 1100)

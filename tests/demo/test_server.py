@@ -1,0 +1,207 @@
+"""The server as a program sees it: what it answers, what it refuses, and that a generation ends with its client."""
+
+import contextlib
+import gc
+import itertools
+import json
+
+import httpx
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+import onnx_textgen
+from demo.scripted_model import TINY_PACKAGE, ScriptedModel
+from onnx_textgen.errors import ModelError, OptionError
+from onnx_textgen_demo.server import DANGEROUS_VARIABLES, QUEUE_LENGTH, serve
+
+INPUTS = {"prompt": "a cat", "max_new_tokens": 40, "temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": "7"}
+
+
+@pytest.fixture
+def client_of(served):
+    with contextlib.ExitStack() as stack:
+
+        def connect(model):
+            client = Client(served(model), verbose=False)
+            stack.callback(client.close)
+            return client
+
+        yield connect
+
+
+@pytest.fixture(scope="module")
+def tiny_client(tiny_address):
+    with contextlib.closing(Client(tiny_address, verbose=False)) as client:
+        yield client
+
+
+def submit(client, **changes):
+    return client.submit(*(INPUTS | changes).values(), api_name="/generate")
+
+
+def test_the_text_grows_and_ends_with_its_numbers(client_of):
+    job = submit(client_of(ScriptedModel(seconds_per_token=0.02)))
+    job.result(timeout=30)
+    texts = [text for text, *_ in job.outputs()]
+    assert len(set(map(len, texts))) > 3
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+    _, status, tokens, bars, table = job.outputs()[-1]
+    assert "finished: length" in status
+    assert "tokens/s <b>33.3</b>" in status
+    assert len(tokens) == len(table["data"]) == 40
+    assert bars.count("<tr") >= 10
+
+
+def test_the_page_writes_what_the_model_writes(tiny_client):
+    model = onnx_textgen.load(TINY_PACKAGE)
+    expected = model.generate("a cat", max_new_tokens=40, temperature=0.8, seed=7)
+    text, status, *_ = submit(tiny_client).result(timeout=30)
+    assert text == expected.text
+    assert f"finished: {expected.finish_reason}" in status
+
+
+def test_without_a_seed_a_new_one_is_taken_and_shown(client_of):
+    client = client_of(ScriptedModel())
+    first, second = (submit(client, seed="").result(timeout=30)[1] for _ in range(2))
+    seeds = [status.partition("seed <b>")[2].partition("</b>")[0] for status in (first, second)]
+    assert seeds[0].isdigit()
+    assert seeds[0] != seeds[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt": ""}, "prompt is empty"),
+        ({"prompt": "a" * 50_001}, "50,001 characters"),
+        ({"prompt": "a" * 3_000}, "tokens; this model takes"),
+        ({"max_new_tokens": 0}, "minimum value"),
+        ({"max_new_tokens": 10**9}, "maximum value"),
+        ({"temperature": -1}, "minimum value"),
+        ({"temperature": 1e9}, "maximum value"),
+        ({"top_p": 0}, "minimum value"),
+        ({"seed": "seven"}, "seed should be a whole number"),
+        ({"seed": "-3"}, "seed should be a whole number"),
+        ({"seed": str(2**63)}, "seed should be a whole number"),
+        ({"seed": "9" * 5_000}, "seed should be a whole number"),
+    ],
+)
+def test_bad_input_is_answered_with_one_readable_line(tiny_client, changes, words):
+    with pytest.raises(AppError) as caught:
+        submit(tiny_client, **changes).result(timeout=30)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert submit(tiny_client).result(timeout=30)[0], "the next request should be served"
+
+
+def test_an_error_in_mid_stream_keeps_the_text_and_closes_the_stream(client_of):
+    model = ScriptedModel(
+        seconds_per_token=0.02, fail_after=30, error=ModelError("the logits are not numbers; export the model again")
+    )
+    job = submit(client_of(model))
+    with pytest.raises(AppError, match="the logits are not numbers"):
+        job.result(timeout=30)
+    text, status, _, _, table = job.outputs()[-1]
+    assert text.startswith(" a small cat")
+    assert "the logits are not numbers" in status
+    assert len(table["data"]) == 30
+    assert model.open_streams == 0
+
+
+def test_an_error_of_ours_shows_no_inside_to_the_client(client_of):
+    model = ScriptedModel(fail_after=3, error=ZeroDivisionError("secret"))
+    with pytest.raises(AppError) as caught:
+        submit(client_of(model)).result(timeout=30)
+    assert "secret" not in str(caught.value)
+    assert model.open_streams == 0
+
+
+def test_cancelling_ends_the_generation(client_of, eventually):
+    model = ScriptedModel(seconds_per_token=0.01)
+    job = submit(client_of(model), max_new_tokens=1024)
+    eventually(lambda: len(job.outputs()) > 3)
+    job.cancel()
+    eventually(lambda: model.open_streams == 0)
+    assert model.streamed_tokens < 1024
+
+
+def test_a_client_that_goes_away_ends_the_generation(served, eventually):
+    model = ScriptedModel(seconds_per_token=0.01)
+    api = served(model) + "gradio_api"
+    data = list((INPUTS | {"max_new_tokens": 1024}).values())
+    event = httpx.post(f"{api}/call/generate", json={"data": data}).json()["event_id"]
+    with httpx.stream("GET", f"{api}/call/generate/{event}", timeout=30) as response:
+        lines = response.iter_lines()
+        while "cat" not in next(lines):
+            assert model.open_streams == 1
+    eventually(lambda: model.open_streams == 0)
+    assert model.streamed_tokens < 1024
+
+
+def test_one_generation_runs_at_a_time_and_a_full_queue_says_so(served, eventually):
+    model = ScriptedModel(seconds_per_token=0.02)
+    call = served(model) + "gradio_api/call/generate"
+    data = list((INPUTS | {"max_new_tokens": 50}).values())
+    answers = [httpx.post(call, json={"data": data}) for _ in range(QUEUE_LENGTH + 3)]
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert refused
+    assert all(answer.status_code == 503 and "full" in answer.text for answer in refused)
+    eventually(lambda: model.streamed_tokens > 60, seconds=20)  # the second text has begun, and the first ended before it
+    assert model.open_streams <= 1
+
+
+def test_another_host_name_is_refused(tiny_address):
+    assert httpx.get(tiny_address).status_code == 200
+    for headers in ({"Host": "evil.example"}, {"Host": "evil.example", "Origin": "http://evil.example"}):
+        assert httpx.get(tiny_address, headers=headers).status_code == 400
+        assert httpx.get(f"{tiny_address}config", headers=headers).status_code == 400
+
+
+def test_a_foreign_page_is_not_allowed_to_read_answers(tiny_address):
+    headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    response = httpx.options(f"{tiny_address}gradio_api/call/generate", headers=headers)
+    assert response.headers.get("access-control-allow-origin") not in ("*", "http://evil.example")
+
+
+def test_no_file_goes_out_or_in(tiny_address):
+    api = tiny_address + "gradio_api"
+    for wanted in ("/etc/passwd", str(TINY_PACKAGE / "manifest.json"), "http://169.254.169.254/", "../../../etc/passwd"):
+        assert httpx.get(f"{api}/file={wanted}").status_code in (400, 403, 404)
+    assert httpx.post(f"{api}/upload", files={"files": ("a.txt", b"some text")}).status_code >= 400
+
+
+def test_generate_is_the_only_function_offered(tiny_client):
+    assert list(tiny_client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ["/generate"]
+    assert httpx.get(f"{tiny_client.src}docs").status_code == 404
+    assert httpx.get(f"{tiny_client.src}gradio_api/mcp/schema").status_code == 404
+
+
+def test_nothing_is_reported_and_nothing_shared(tiny_address):
+    config = httpx.get(f"{tiny_address}config").json()
+    assert config["analytics_enabled"] is False
+    assert "googleapis" not in json.dumps(config)
+
+
+@pytest.mark.parametrize("name", DANGEROUS_VARIABLES)
+def test_an_environment_that_opens_more_than_the_page_is_refused(name, monkeypatch, page):
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(OptionError, match=name):
+        serve(page, host="127.0.0.1", port=7860)
+
+
+def test_a_host_that_others_can_reach_needs_a_word(page):
+    with pytest.raises(OptionError, match="--allow-public"):
+        serve(page, host="0.0.0.0", port=7860)
+
+
+def test_an_ipv6_host_is_one_readable_line(page):
+    with pytest.raises(OptionError, match="IPv4"):
+        serve(page, host="::1", port=7860)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Gradio leaves open the socket with which it tried the port.
+def test_a_taken_port_is_one_readable_line(tiny_address, page):
+    port = httpx.URL(tiny_address).port
+    with pytest.raises(OptionError, match=f"port {port}"):
+        serve(page, host="127.0.0.1", port=port)
+    gc.collect()
