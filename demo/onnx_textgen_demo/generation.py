@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -21,7 +21,7 @@ from . import view
 from .transcript import Transcript
 
 if TYPE_CHECKING:
-    from onnx_textgen import Chunk, Model
+    from onnx_textgen import Model
 
 MAX_PROMPT_CHARS = 50_000
 RIVALS = 10
@@ -58,7 +58,7 @@ def make_generate(model: Model) -> Callable[..., Iterator[Frame]]:
                 top_alternatives=RIVALS,
             )
             yield frame(transcript)
-            with contextlib.closing(cast("Generator[Chunk, None, None]", stream)) as chunks:
+            with contextlib.closing(stream) as chunks:
                 shown = 0.0
                 for chunk in chunks:
                     transcript.add(chunk)

@@ -145,6 +145,8 @@ def show(made: Exported) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
+    from onnx_textgen.artifact import TOKENIZER  # noqa: PLC0415
+
     manifest: Manifest = made.manifest
     table = Table(title="compared with PyTorch", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("scenario", overflow="fold")
@@ -169,4 +171,5 @@ def show(made: Exported) -> None:
     )
     if untested := manifest.certificate["untested_windows"]:
         console.print(f"Not tested: the window of {untested[0]:,} tokens, longer than the longest text compared")
-    console.print(f'Next: onnx-textgen generate "Once upon a time" --model {made.folder}', style="dim")
+    prompt = '"Once upon a time"' if TOKENIZER in manifest.files else "--token-ids 1,2,3"
+    console.print(f"Next: onnx-textgen generate {prompt} --model {made.folder}", style="dim")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -120,7 +120,7 @@ class Model:
         context: Decoder | None = None,
         top_alternatives: int = 0,
         on_progress: Callable[[Progress], None] | None = None,
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         """Generate one chunk per token; closing the iterator stops the work.
 
         Options are checked at once, not at the first chunk. `context` keeps the cache between calls: the tokens a new prompt
@@ -246,7 +246,7 @@ def run(
     continuation: Continuation,
     top_alternatives: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """The loop: feed, choose, append, until something ends the text."""
     logits = feed_prompt(decoder, continuation, on_progress=on_progress)
     while continuation.finish_reason is None:

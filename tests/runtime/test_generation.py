@@ -156,7 +156,7 @@ def test_closing_a_stream_leaves_model_and_context_usable(exact: Model) -> None:
         stream = exact.stream(PROMPTS[2], max_new_tokens=20, temperature=0, context=context)
         for _ in range(steps):
             next(stream)
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
     again = list(exact.stream(PROMPTS[2], max_new_tokens=20, temperature=0, context=context))
     assert tuple(i for chunk in again for i in chunk.token_ids) == wanted
     assert again[-1].stats is not None
