@@ -79,6 +79,8 @@ class Decoder:
             self.cache = make_cache(session, geometry, rows=rows, capacity=capacity)
         self.token_ids: list[list[int]] = [[] for _ in range(rows)]
         """The ids whose keys and values the cache holds, per row."""
+        self.changes = 0
+        """How often the cache was fed or rewound; who shares a decoder sees by it that someone else did."""
         self.last_only = np.array([-1], dtype=np.int64)
 
     def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False) -> Logits:
@@ -122,6 +124,7 @@ class Decoder:
         if not 0 <= length <= held:
             raise PromptError(f"cannot rewind to {length} tokens: the cache holds {held}")
         if length < held:
+            self.changes += 1
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
 
@@ -161,6 +164,7 @@ class Decoder:
             self.session.ort.run_with_iobinding(binding)
             logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
             self.cache.end(row, advanced)
+        self.changes += 1
         return logits
 
     def bind(self, binding: IOBinding, name: str, array: npt.NDArray[Any]) -> None:

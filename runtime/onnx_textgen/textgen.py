@@ -250,11 +250,10 @@ def run(
     """The loop: feed, choose, append, until something ends the text."""
     logits = feed_prompt(decoder, continuation, on_progress=on_progress)
     while continuation.finish_reason is None:
-        token_id = continuation.choose(logits)
-        before = [*continuation.prompt_ids, *continuation.token_ids]
+        token_id, changes = continuation.choose(logits), decoder.changes
         yield continuation.accept(token_id, logits, top_alternatives)
         if continuation.finish_reason is None:
-            if decoder.token_ids[0] != before:
+            if decoder.changes != changes:
                 raise OptionError("another stream used this context meanwhile; give each of them one of its own: new_context()")
             logits = decoder.feed([token_id])[-1]
 

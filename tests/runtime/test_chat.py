@@ -142,13 +142,17 @@ HOSTILE = {
 }
 
 
+FAR_FROM_HANGING = 5.0
+"""Seconds of processor time: far more than the fraction of one that a refusal takes, far less than the templates would."""
+
+
 @pytest.mark.parametrize("template", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_template_is_refused_in_one_line_and_half_a_second(template: str) -> None:
+def test_a_hostile_template_is_refused_in_one_line_long_before_it_would_end(template: str) -> None:
     render("{{ messages }}")  # imports jinja2
     start = time.thread_time()
     with pytest.raises(TemplateError) as caught:
         render(template)
-    assert time.thread_time() - start < 0.5
+    assert time.thread_time() - start < FAR_FROM_HANGING
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 
@@ -170,7 +174,7 @@ def test_what_is_not_refused_is_harmless_and_quick(template: str) -> None:
         text = render(template)
     except TemplateError:
         text = ""
-    assert time.thread_time() - start < 0.5
+    assert time.thread_time() - start < FAR_FROM_HANGING
     assert "class" not in text and len(text) < 100
 
 
