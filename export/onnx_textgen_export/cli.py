@@ -150,7 +150,7 @@ def show(made: Exported) -> None:
     manifest: Manifest = made.manifest
     table = Table(title="compared with PyTorch", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("scenario", overflow="fold")
-    for column in ("tokens", "logits error", "same top-1", "KL", "perplexity"):
+    for column in ("positions", "logits error", "same top-1", "KL", "perplexity"):
         table.add_column(column, justify="right")
     for scenario in manifest.certificate["scenarios"]:
         table.add_row(
