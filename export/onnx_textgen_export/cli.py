@@ -100,11 +100,12 @@ class Stages:
 
     def begin(self, name: str | None) -> None:
         """End the stage that runs, and begin another if there is one."""
-        now = time.perf_counter()
+        now, on_terminal = time.perf_counter(), sys.stderr.isatty()
         if self.name is not None:
-            typer.echo(f"\r{self.name:<24} {now - self.started:6.1f} s", err=True)
+            start = "\r" if on_terminal else ""  # over the line that said it had begun
+            typer.echo(f"{start}{self.name:<24} {now - self.started:6.1f} s", err=True)
         self.name, self.started = name, now
-        if name is not None and sys.stderr.isatty():
+        if name is not None and on_terminal:
             typer.echo(f"{name} ...", nl=False, err=True)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
@@ -21,24 +20,20 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from onnx_textgen.artifact import GRAPH, WEIGHTS, Manifest, Precision, Target
+from onnx_textgen.errors import first_line
 from onnx_textgen.session import open_session
 
 from .errors import ExportError
 from .folder import check_target, new_folder, records, write_manifest
 from .huggingface import load_model, source_from_model
-from .parity import LAST_STEPS, SHORTEST_CONTEXT, certificate, long_length, prove, spread_ids
+from .parity import SHORTEST_CONTEXT, certificate, prove
 from .passes.quantize import quantize
+from .probe_text import probe_ids
 from .sources import Source, source_from_module
 from .text_assets import TextAssets, read_json, read_text_assets, read_tokenizer
 from .tiny_transformer import TinyTransformer
-from .trace import first_line, trace
+from .trace import innermost, trace
 
-PROBE_TEXT = (
-    "The ferry left the harbour a little after six, when the fog had begun to lift. Anna counted the gulls on the railing and "
-    "wrote the number in her notebook: seven. Her brother said there were eight, because one had flown off while she was "
-    'writing. "Does a bird count if it has left?" she asked. Nobody knew. By noon they could see the island, 40 houses and a '
-    "white tower, and the cook brought them soup; it was hot, salty and very good.\n"
-)
 BITS = {"int8": 8, "int4": 4}
 Report = Callable[[str], None]
 
@@ -51,31 +46,13 @@ class Exported:
     manifest: Manifest
 
 
-def probe_ids(source: Source, assets: TextAssets) -> list[int]:
-    """Real token ids to compare on: text where there is a tokenizer, else ids drawn once and for all; a spread at the end."""
-    needed, vocab_size = long_length(source), source.geometry.vocab_size
-    end = spread_ids(vocab_size, LAST_STEPS)
-    if assets.tokenizer is None:
-        return [int(i) for i in np.random.default_rng(1).integers(0, vocab_size, needed - len(end))] + end
-    ids: list[int] = []
-    while len(ids) < needed - len(end):
-        more = assets.tokenizer.encode(PROBE_TEXT, add_special_tokens=not ids).ids
-        if not more or max(more) >= source.geometry.vocab_size:
-            raise ExportError(
-                f"the tokenizer gives ids up to {max(more, default=0)}, the model has {source.geometry.vocab_size} logits; "
-                "they do not belong together"
-            )
-        ids += more
-    return ids[: needed - len(end)] + end
-
-
 def versions() -> dict[str, str]:
     """Exporter and libraries."""
     libraries = {"torch": torch, "transformers": transformers, "onnx": onnx, "onnxruntime": onnxruntime}
     return {"onnx-textgen": version("onnx-textgen"), **{name: str(library.__version__) for name, library in libraries.items()}}
 
 
-def check_text_assets(source: Source, assets: TextAssets) -> None:
+def check_ids_and_context(source: Source, assets: TextAssets) -> None:
     """Refuse a context too short to prove anything in, and special ids that the model has no logits for."""
     geometry = source.geometry
     if geometry.context_length < SHORTEST_CONTEXT:
@@ -107,7 +84,7 @@ def export_source(
         raise ExportError(f"precision {precision} is not available yet; take fp32, int8 or int4")
     if precision in BITS and target == "standard":
         raise ExportError(f"{precision} needs operators of ONNX Runtime; take --target ort, or --precision fp32")
-    check_text_assets(source, assets)
+    check_ids_and_context(source, assets)
     target_folder = Path(out)
     check_target(target_folder, force=force)
     report("trace")
@@ -123,7 +100,7 @@ def export_source(
         assets.write(folder)
         report("compare with PyTorch")
         session = open_session(folder / GRAPH, device="cpu")
-        measured, golden = prove(source, session, probe_ids(source, assets), precision)
+        measured, golden = prove(source, session, probe_ids(source, assets.tokenizer), precision)
         manifest = Manifest(
             name=name,
             target=target,
@@ -215,4 +192,4 @@ def make_source(module: nn.Module, context_length: int | None) -> Source:
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{type(module).__name__} failed on two tokens: {first_line(error)}") from error
+        raise ExportError(f"{type(module).__name__} failed on two tokens: {first_line(innermost(error))}") from error

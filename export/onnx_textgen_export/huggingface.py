@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from onnx_textgen.errors import first_line
+
 from .attention import LayerCache, cached_attention
 from .errors import ExportError
 from .sources import Caches, Source, source_from_cached
@@ -150,7 +152,7 @@ def load_model(folder: Path) -> PreTrainedModel:
             folder, config=config, dtype=torch.float32, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
     except (ValueError, KeyError, OSError, RuntimeError, SafetensorError) as error:
-        raise ExportError(f"transformers cannot open {folder}: {str(error).strip().splitlines()[0]}") from error
+        raise ExportError(f"transformers cannot open {folder}: {first_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
         raise ExportError(f"{folder} lacks the weights of {missing[0]} ({len(missing)} in all); the checkpoint is incomplete")
     if not isinstance(model, PreTrainedModel):

@@ -186,11 +186,6 @@ def long_length(source: Source) -> int:
     return min(max(LONG_LENGTH, *reachable, 0), source.geometry.context_length)
 
 
-def spread_ids(vocab_size: int, count: int) -> list[int]:
-    """Ids from the first to the last, evenly."""
-    return [int(i) for i in np.linspace(0, vocab_size - 1, count)]
-
-
 def greedy_run(source: Source, session: Session, prompt: list[int], tolerance: Tolerance) -> GoldenRun:
     """A greedy continuation by the package, each token judged by PyTorch on the same text."""
     tokens = min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
-from onnx_textgen.errors import OptionError
+from onnx_textgen.errors import OptionError, first_line
 from onnx_textgen.generation_config import make_generation_config
 
 from .errors import ExportError
@@ -66,7 +66,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:
-        raise ExportError(f"{path} is no tokenizer.json: {str(error).splitlines()[0]}") from error
+        raise ExportError(f"{path} is no tokenizer.json: {first_line(error)}") from error
 
 
 def as_ids(value: object) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ def open_tokenizer(folder: Path) -> tuple[Tokenizer | None, str | None]:
     try:
         wrapper = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        raise ExportError(f"transformers cannot open the tokenizer in {folder}: {str(error).strip().splitlines()[0]}") from error
+        raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}") from error
     if not isinstance(wrapper, PreTrainedTokenizerFast):
         raise ExportError(
             f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; convert it with the tokenizers library"

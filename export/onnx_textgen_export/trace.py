@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from onnx_textgen.artifact import Target
+from onnx_textgen.errors import first_line
 
 from .errors import ExportError
 from .sources import Pasts, Source
@@ -82,12 +83,11 @@ def quiet() -> Iterator[None]:
             logging.disable(before)
 
 
-def first_line(error: BaseException) -> str:
-    """The innermost cause of an error, in one line."""
+def innermost(error: BaseException) -> BaseException:
+    """The cause of the cause ... of an error: what the model's own code raised, under all that the tracer wraps it in."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return error
 
 
 def trace(source: Source, target: Target) -> ir.Model:
@@ -118,7 +118,7 @@ def trace(source: Source, target: Target) -> ir.Model:
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{type(source.module).__name__} cannot be traced: {first_line(error)}") from error
+        raise ExportError(f"{type(source.module).__name__} cannot be traced: {first_line(innermost(error))}") from error
     if program is None:
         raise ExportError(f"{type(source.module).__name__} cannot be traced: the tracer returned nothing")
     check_ranges(program, source)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from .generation_config import GenerationConfig
     from .results import Chunk, Generation, Score, Stats
     from .textgen import Model, load
+
+# Here, because whatever of ours imports ONNX Runtime imports this first; a user's own setting stays.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 __all__ = ["Chunk", "Generation", "GenerationConfig", "Model", "OnnxTextgenError", "Score", "Stats", "load"]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from .errors import PackageError
+from .errors import PackageError, first_line
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -195,7 +195,7 @@ def read_manifest(folder: Path) -> Manifest:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise PackageError(f"{path} is not valid JSON ({str(error).splitlines()[0]}); export the model again") from error
+            raise PackageError(f"{path} is not valid JSON ({first_line(error)}); export the model again") from error
     return manifest_from_json(value)
 
 

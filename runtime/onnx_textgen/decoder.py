@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from .artifact import Geometry
 from .cache import element_type, make_cache
-from .errors import ModelError, OnnxTextgenError, PackageError, PromptError
-from .session import PAST, IOBinding, OrtValue, Session, first_line
+from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
+from .session import PAST, IOBinding, OrtValue, Session
 
 CHUNK = 512
 """Most tokens of a prompt per run, so that a caller can stop in between."""

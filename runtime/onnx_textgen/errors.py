@@ -31,3 +31,12 @@ class TemplateError(OnnxTextgenError):
 
 class ModelError(OnnxTextgenError):
     """The model failed while it ran, or its logits are not numbers."""
+
+
+def first_line(error: BaseException) -> str:
+    r"""What an exception says, in one short line; its name where it says nothing.
+
+    >>> first_line(ValueError("no such file\nat line 3")), first_line(KeyError())
+    ('no such file', 'KeyError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

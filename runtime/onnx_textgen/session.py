@@ -1,7 +1,7 @@
-"""Opens ONNX Runtime: the only file that imports it.
+"""Opens ONNX Runtime: the only file of the runtime that imports it.
 
-Telemetry is off before the import unless the user's environment says otherwise, nothing falls back from CUDA to CPU silently,
-and the wrapper's own fallback, which prints to stdout, is disabled.
+Nothing falls back from CUDA to CPU silently, and the wrapper's own fallback, which prints to stdout, is disabled. Telemetry is
+off already: the package sees to that.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ import contextlib
 import dataclasses
 import io
 import logging
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
 import onnxruntime
 
-from .errors import DeviceError, OptionError, PackageError
+from .errors import DeviceError, OptionError, PackageError, first_line
 
 IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
 LOG = logging.getLogger("onnx_textgen")
@@ -75,11 +72,6 @@ class Session:
     def suits_cuda(self) -> bool:
         """Whether ONNX Runtime has CUDA kernels for the graph's attention: not for GroupQueryAttention in float32."""
         return not (self.shares_cache and any(self.inputs[past][1] == "tensor(float)" for past in self.cache_pairs))
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, short."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def has_cuda() -> bool:

@@ -300,16 +300,16 @@ def render_template(template: str, variables: Mapping[str, object], now: datetim
     try:
         return MeteredEnvironment(budget, now).from_string(template).render(variables)
     except SecurityError as error:
-        raise TemplateError(f"the chat template was stopped: {first_line(error)}; use another template") from error
+        raise TemplateError(f"the chat template was stopped: {on_one_line(error)}; use another template") from error
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(f"the chat template is no valid template: {first_line(error)} (line {error.lineno})") from error
+        raise TemplateError(f"the chat template is no valid template: {on_one_line(error)} (line {error.lineno})") from error
     except jinja2.TemplateError as error:
-        raise TemplateError(f"the chat template refused the messages: {first_line(error)}; change them as it asks") from error
+        raise TemplateError(f"the chat template refused the messages: {on_one_line(error)}; change them as it asks") from error
     except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        reason = f"{type(error).__name__}: {on_one_line(error)}"
         raise TemplateError(f"the chat template failed on the messages ({reason}); change the messages or the template") from error
 
 
-def first_line(error: Exception) -> str:
+def on_one_line(error: Exception) -> str:
     """Put what an error says on one line of bounded length."""
     return " ".join(str(error).split())[:300]

@@ -121,21 +121,25 @@ def is_table(value: ir.Value | None, weights: dict[int, ir.Value]) -> bool:
     return rows >= SMALLEST_TABLE and columns % BLOCK == 0
 
 
+def make_product(node: ir.Node, stored: tuple[ir.Value, ir.Value], shape: tuple[int, int], bits: int) -> ir.Node:
+    """A MatMulNBits of a node's first input with a stored weight."""
+    attributes = {"K": shape[0], "N": shape[1], "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
+    return ir.node("MatMulNBits", [node.inputs[0], *stored], attributes, domain="com.microsoft", name=node.name)
+
+
 def replace_matmul(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], shape: tuple[int, int], bits: int) -> None:
     """Put MatMulNBits in the place of a MatMul."""
-    attributes = {"K": shape[0], "N": shape[1], "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
-    swap(graph, node, ir.node("MatMulNBits", [node.inputs[0], *stored], attributes, domain="com.microsoft", name=node.name))
+    swap(graph, node, make_product(node, stored, shape, bits))
 
 
 def replace_gemm(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], shape: tuple[int, int], bits: int) -> None:
     """Put MatMulNBits, and an Add where there is a bias, in the place of a Gemm."""
-    attributes = {"K": shape[0], "N": shape[1], "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
-    product = ir.node("MatMulNBits", [node.inputs[0], *stored], attributes, domain="com.microsoft")
+    product = make_product(node, stored, shape, bits)
     if len(node.inputs) < 3 or node.inputs[2] is None:
         swap(graph, node, product)
         return
     graph.insert_before(node, product)
-    swap(graph, node, ir.node("Add", [product.outputs[0], node.inputs[2]], name=node.name))
+    swap(graph, node, ir.node("Add", [product.outputs[0], node.inputs[2]]))
 
 
 def replace_gather(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], bits: int) -> None:

@@ -1,0 +1,99 @@
+"""`onnx-textgen export` as a user runs it, and what importing the exporter does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onnx_textgen.cli import run
+
+MODULE = """
+import torch
+from onnx_textgen_export import DecoderConfig, TinyTransformer
+
+def build():
+    torch.manual_seed(0)
+    return TinyTransformer(DecoderConfig(vocab_size=60, width=32, layers=1, context_length=40))
+
+number = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def keep_signal_handlers():
+    """The command listens for the signal that ends it; the test run does not want that."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MODULE)
+    return f"{tmp_path / 'mine.py'}:build"
+
+
+def test_an_export_prints_the_certificate_and_its_stages_and_the_package_generates_and_verifies(source, tmp_path, capsys) -> None:
+    assert run(["export", source, "--out", str(tmp_path / "package"), "--name", "mine", "--origin", "a test"]) == 0
+    out, err = capsys.readouterr()
+    assert [scenario for scenario in ("whole prompt", "token by token", "ragged batch", "long text") if scenario not in out] == []
+    assert "proved to 40 tokens" in " ".join(out.split())
+    assert [line.split("  ")[0].strip() for line in err.splitlines()] == ["load", "trace", "write", "compare with PyTorch"]
+    manifest = json.loads((tmp_path / "package" / "manifest.json").read_text())
+    assert (manifest["name"], manifest["source"]) == ("mine", "a test")
+    assert run(["verify", str(tmp_path / "package")]) == 0
+    assert run(["generate", "--model", str(tmp_path / "package"), "--token-ids", "1,2", "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("mine.py:nothing", 2, "defines no nothing"),
+        ("mine.py:number", 1, "TypeError"),
+        ("absent.py:build", 2, "cannot import"),
+        ("absent", 1, "is not a folder"),
+    ],
+)
+def test_a_source_that_is_none_is_one_line_and_leaves_nothing(source, tmp_path, capsys, case) -> None:
+    name, code, expected = case
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert run(["export", str(tmp_path / name), "--out", str(tmp_path / "package")]) == code
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert expected in errors[0]
+    assert [name for name in sorted(path.name for path in tmp_path.iterdir()) if name != "__pycache__"] == before
+
+
+def test_an_export_that_is_told_to_end_leaves_nothing(source, tmp_path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    command = [sys.executable, "-m", "onnx_textgen.cli", "export", source, "--out", str(folder / "package")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("load")  # loaded: now it traces
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert list(folder.iterdir()) == []
+
+
+def test_importing_the_exporter_switches_telemetry_off_before_onnx_runtime_is_imported() -> None:
+    code = """
+import os, sys
+from importlib.abc import MetaPathFinder
+seen = []
+class Watch(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnxruntime":
+            seen.append(os.environ.get("ORT_DISABLE_TELEMETRY"))
+sys.meta_path.insert(0, Watch())
+import onnx_textgen_export
+print(seen)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "['1']\n"
