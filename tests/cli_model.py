@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from onnx_textgen.artifact import TOKENIZER, FileRecord, Geometry, Manifest
+from onnx_textgen.decoder import common_prefix
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
 from onnx_textgen.results import Chunk, Score, Stats
+from onnx_textgen.session import CacheTensor
 
 BOS, EOS = 1, 2
 VOCAB_SIZE = 128
@@ -32,17 +34,24 @@ class CharacterTokenizer:
 class AlphabetDecoder:
     """Prefers the id after the last one."""
 
-    rows = 1
+    rows, chunk, has_states = 1, 512, False
 
     def __init__(self, geometry):
         self.geometry = geometry
         self.token_ids = [[]]
-        self.cache = SimpleNamespace(width=64, dtype=np.dtype(np.float32))
+        sizes = (None, geometry.kv_heads, None, geometry.head_size)
+        names = [f"{i}.{part}" for i in range(geometry.layers) for part in ("key", "value")]
+        float32 = np.dtype(np.float32)
+        tensors = [CacheTensor(f"past_key_values.{name}", f"present.{name}", sizes, 2, "shared", float32) for name in names]
+        self.cache = SimpleNamespace(room=64, tensors=tuple(tensors))
 
     def feed(self, token_ids, *, row=0, every_position=False):
         self.token_ids[row] += token_ids
         following = np.asarray(token_ids if every_position else token_ids[-1:]) + 1
         return -np.abs(np.arange(VOCAB_SIZE) - following[:, None]).astype(np.float32)
+
+    def reusable(self, token_ids, *, row=0):
+        return common_prefix(self.token_ids[row], token_ids)
 
     def rewind(self, length, *, row=0):
         del self.token_ids[row][length:]

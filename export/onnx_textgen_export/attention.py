@@ -7,6 +7,7 @@ target instead (see `targets`). Positions (rotary and others) are the caller's b
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Protocol
 
@@ -14,12 +15,24 @@ import torch
 from torch import Tensor
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """What a layer's attention does beside the plain product; see `cached_attention`."""
+
+    scale: float | None = None
+    window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+
+PLAIN = AttentionForm()
+
+
 class LayerCache(Protocol):
     """One layer's keys and values so far."""
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None, softcap: float | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
         """Join `key` and `value` to the cache and attend over all of it; shapes as in `cached_attention`."""
         ...
 
@@ -32,58 +45,78 @@ def cached_attention(
     *,
     scale: float | None = None,
     window: int | None = None,
+    chunk: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of new tokens over the cache and themselves.
 
     query: [batch, heads, new, head_size]; key, value: [batch, kv_heads, new, head_size], where `heads` is a multiple of
-    `kv_heads` (grouped-query attention, Ainslie et al. 2023). Returns [batch, heads, new, head_size].
+    `kv_heads` (grouped-query attention, Ainslie et al. 2023). Returns [batch, heads, new, head_size], or the head size of `value`
+    where that is another.
 
     `scale` defaults to 1/sqrt(head_size). `window` lets a token see only that many tokens, itself included (Mistral).
+    `chunk` cuts the text into pieces of that many tokens, each of which sees only itself (Llama 4).
     `softcap` bounds the scores to `softcap * tanh(score / softcap)` (Gemma 2).
+    `sinks` [heads] are scores of a token that is not there: they take part in the softmax and add nothing (gpt-oss).
     """
+    form = AttentionForm(scale=scale, window=window, chunk=chunk, softcap=softcap, sinks=sinks)
     if cache is None:
-        return causal_attention(query, key, value, scale=scale, window=window, softcap=softcap)
-    return cache.attend(query, key, value, scale=scale, window=window, softcap=softcap)
+        return causal_attention(query, key, value, form)
+    return cache.attend(query, key, value, form)
 
 
-def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None, softcap: float | None
-) -> Tensor:
+def visible_columns(new: int, total: int, form: AttentionForm, device: torch.device) -> Tensor:
+    """Which of `total` tokens each of the last `new` sees: bool [new, total]."""
+    queries, keys = torch.arange(total - new, total, device=device)[:, None], torch.arange(total, device=device)[None]
+    visible = keys <= queries
+    if form.window:
+        visible = visible & (keys > queries - form.window)
+    if form.chunk:
+        visible = visible & (keys // form.chunk == queries // form.chunk)
+    return visible
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, form: AttentionForm = PLAIN) -> Tensor:
     """Eager attention of the last `new` of `total` tokens; key, value: [batch, kv_heads, total, head_size]."""
     new, total = query.shape[2], key.shape[2]
-    if new == total and not window and not softcap:
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
-    visible = torch.ones(new, total, dtype=torch.bool, device=query.device).tril(total - new)
-    if window:
-        visible = visible.triu(total - new - window + 1)
+    if new == total and dataclasses.replace(form, scale=None) == PLAIN:
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=form.scale, enable_gqa=True
+        )
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    scores = query @ key.transpose(2, 3) * (scale if scale is not None else 1 / math.sqrt(query.shape[3]))
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    return scores.masked_fill(~visible, -math.inf).softmax(dim=-1) @ value
+    scores = query @ key.transpose(2, 3) * (form.scale if form.scale is not None else 1 / math.sqrt(query.shape[3]))
+    if form.softcap:
+        scores = form.softcap * torch.tanh(scores / form.softcap)
+    scores = scores.masked_fill(~visible_columns(new, total, form, query.device), -math.inf)
+    if form.sinks is not None:
+        sinks = form.sinks.reshape(1, -1, 1, 1).expand(query.shape[0], -1, new, 1)
+        return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1] @ value
+    return scores.softmax(dim=-1) @ value
 
 
 class EagerLayer:
     """A `LayerCache` that keeps its tensors by concatenation."""
 
-    def __init__(self) -> None:
-        self.key: Tensor | None = None  # [batch, kv_heads, so far, head_size]
-        self.value: Tensor | None = None
+    def __init__(self, key: Tensor | None = None, value: Tensor | None = None) -> None:
+        self.key = key  # [batch, kv_heads, so far, head_size]
+        self.value = value
         self.heads = 0
         """Query heads of the last call."""
-        self.window: int | None = None
-        """Window of the last call."""
+        self.form = PLAIN
+        """What the last call asked for."""
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None, softcap: float | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
         """See `LayerCache.attend`."""
         self.key = key = key if self.key is None else torch.cat([self.key, key], dim=2)
         self.value = value = value if self.value is None else torch.cat([self.value, value], dim=2)
-        self.heads, self.window = query.shape[1], window
-        return causal_attention(query, key, value, scale=scale, window=window, softcap=softcap)
+        self.heads, self.form = query.shape[1], form
+        return causal_attention(query, key, value, form)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Key and value so far, or nothing before the first call."""
+        return () if self.key is None or self.value is None else (self.key, self.value)
 
 
 class KeyValueCache:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
 import onnx
 import onnx_ir as ir
@@ -17,24 +16,25 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import PreTrainedModel
 
-from onnx_textgen.artifact import GRAPH, WEIGHTS, Manifest, Precision, Target
-from onnx_textgen.errors import first_line
-from onnx_textgen.session import open_session
+from onnx_textgen.artifact import GRAPH, Manifest, Precision, Target
 
 from .errors import ExportError
 from .folder import check_target, new_folder, records, write_manifest
-from .huggingface import load_model, source_from_model
+from .forecast import Forecast, check_disk, forecast, stored_parameters
+from .opening import as_source, open_source
 from .parity import SHORTEST_CONTEXT, certificate, prove
+from .passes.half import to_half
+from .passes.lean import lean
+from .passes.quantization import DEFAULTS, Quantization
 from .passes.quantize import quantize
 from .probe_text import probe_ids
-from .sources import Source, source_from_module
-from .text_assets import TextAssets, read_json, read_text_assets, read_tokenizer
-from .tiny_transformer import TinyTransformer
-from .trace import innermost, trace
+from .sources import Source
+from .text_assets import TextAssets
+from .trace import trace
+from .weights import OwnWeights, Weights, blocks_of
+from .writer import weights_bytes, write_graph
 
-BITS = {"int8": 8, "int4": 4}
 Report = Callable[[str], None]
 
 
@@ -64,8 +64,21 @@ def check_ids_and_context(source: Source, assets: TextAssets) -> None:
             )
 
 
+def make_graph(source: Source, weights: Weights, *, precision: Precision, options: Quantization | None, target: Target) -> ir.Model:
+    """Trace a source and change the graph to what is stored; its weights are still to be read."""
+    model = trace(source, target, weights)
+    lean(model, context_length=source.geometry.context_length, target=target)
+    if options is not None:
+        quantize(model, options, target)
+    elif precision == "fp16":
+        to_half(model)
+    common_passes.RemoveUnusedNodesPass()(model)
+    return model
+
+
 def export_source(
     source: Source,
+    weights: Weights,
     out: str | Path,
     *,
     assets: TextAssets,
@@ -73,6 +86,7 @@ def export_source(
     origin: str = "",
     precision: Precision = "fp32",
     target: Target = "ort",
+    quantization: Quantization | None = None,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -80,27 +94,25 @@ def export_source(
 
     Raises `ExportError` and leaves nothing behind if the model cannot be traced or its logits differ from PyTorch's.
     """
-    if precision not in ("fp32", "int8", "int4"):
-        raise ExportError(f"precision {precision} is not available yet; take fp32, int8 or int4")
-    if precision in BITS and target == "standard":
-        raise ExportError(f"{precision} needs operators of ONNX Runtime; take --target ort, or --precision fp32")
+    options = check_precision(precision, quantization)
     check_ids_and_context(source, assets)
     target_folder = Path(out)
     check_target(target_folder, force=force)
+    ids = probe_ids(source, assets.tokenizer)
+    expected = forecast_of(source, weights, precision=precision, options=options, target=target)
+    check_disk(target_folder, expected.package_bytes)
+    report(f"forecast: {expected.describe()}")
     report("trace")
-    model = trace(source, target)
-    common_passes.CommonSubexpressionEliminationPass()(model)
-    if precision in BITS:
-        report(f"quantise to {precision}")
-        quantize(model, BITS[precision])
-        common_passes.RemoveUnusedNodesPass()(model)
+    model = make_graph(source, weights, precision=precision, options=options, target=target)
+    check_disk(target_folder, weights_bytes(model))  # exact now, with tables that the passes made
     with new_folder(target_folder, force=force) as folder:
         report("write")
-        ir.save(model, folder / GRAPH, external_data=WEIGHTS)
+        write_graph(model, folder)
+        del model
         assets.write(folder)
         report("compare with PyTorch")
-        session = open_session(folder / GRAPH, device="cpu")
-        measured, golden = prove(source, session, probe_ids(source, assets.tokenizer), precision)
+        measured, golden = prove(source, weights, folder / GRAPH, ids, precision)
+        files = records(folder)
         manifest = Manifest(
             name=name,
             target=target,
@@ -109,15 +121,46 @@ def export_source(
             bos_id=assets.bos_id,
             eos_ids=assets.eos_ids,
             pad_id=assets.pad_id,
-            files=records(folder),
+            files=files,
+            quantization=options.as_record() if options is not None else {},
             generation=assets.generation,
             source=origin,
             versions=versions(),
-            certificate=certificate(source, measured, precision),
+            certificate=certificate(source, measured, precision, sum(record.size for record in files.values())),
             golden=golden,
         )
         write_manifest(folder, manifest)
     return Exported(target_folder, manifest)
+
+
+def check_precision(precision: Precision, quantization: Quantization | None) -> Quantization | None:
+    """How the weights are quantised, None where they are not; refuses a precision there is none of, and options that do not fit."""
+    if precision not in get_args(Precision):
+        raise ExportError(f"there is no precision {precision}; take one of {', '.join(get_args(Precision))}")
+    if quantization is None:
+        return DEFAULTS.get(precision)
+    if precision != f"int{quantization.bits}":
+        raise ExportError(
+            f"{quantization.describe()} is asked for, and the precision {precision}; take --precision int{quantization.bits}"
+        )
+    return quantization
+
+
+def forecast_of(
+    source: Source, weights: Weights, *, precision: Precision, options: Quantization | None, target: Target
+) -> Forecast:
+    """What exporting a source will need."""
+    parameters = stored_parameters(source.module)
+    inside = {id(parameter) for block in blocks_of(source.module).values() for parameter in block.parameters()}
+    held = [p for p in source.module.parameters() if isinstance(weights, OwnWeights) or id(p) not in inside]
+    return forecast(
+        parameters,
+        layers=source.geometry.layers,
+        precision=precision,
+        options=options,
+        target=target,
+        resident_bytes=sum(4 * parameter.numel() for parameter in held),
+    )
 
 
 def export(
@@ -126,70 +169,42 @@ def export(
     *,
     precision: Precision = "fp32",
     target: Target = "ort",
+    quantization: Quantization | None = None,
     tokenizer: str | Path | Tokenizer | None = None,
     eos_ids: tuple[int, ...] = (),
     context_length: int | None = None,
     name: str | None = None,
     origin: str | None = None,
+    allow_pickle: bool = False,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
-    """Export a checkpoint folder, a transformers model or any decoder module to the model folder `out`, with proof.
+    """Export a checkpoint, a transformers model or any decoder module to the model folder `out`, with proof.
 
-    source: a Hugging Face checkpoint folder, a `TinyTransformer` folder, a transformers model, or an `nn.Module` whose forward
-    takes `(input_ids, position_ids, cache)` or `(input_ids, past_key_values=...)`. A module brings no text of its own: give it
-    `tokenizer` (a tokenizer.json) and `eos_ids`, or generate from token ids. `context_length` overrides what the source says;
-    `origin` tells where the weights came from, and their licence.
+    source: a Hugging Face checkpoint folder, `owner/name` on the hub, a `TinyTransformer` folder, a transformers model, or an
+    `nn.Module` (or `file.py:name` of one) whose forward takes `(input_ids, position_ids, cache)` or
+    `(input_ids, past_key_values=...)`. A module brings no text of its own: give it `tokenizer` (a tokenizer.json) and `eos_ids`, or
+    generate from token ids. `quantization` says more about int8 and int4 than their defaults; `context_length` overrides what the
+    source says; `origin` tells where the weights came from, and their licence. `allow_pickle` lets weights be read from a pickle,
+    tensors only.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """
+    check_precision(precision, quantization)
     report("load")
-    assets = TextAssets()
-    if isinstance(source, nn.Module):
-        module: nn.Module = source
-        name = name or type(source).__name__
-        origin = origin or f"the module {type(source).__qualname__}"
-    else:
-        folder = Path(source)
-        if not folder.is_dir():
-            raise ExportError(f"{folder} is not a folder; give a checkpoint folder, or file.py:name for a module of your own")
-        is_ours = read_json(folder / "config.json").get("model_type") == "tiny_transformer"
-        module = TinyTransformer.from_folder(folder) if is_ours else load_model(folder)
-        assets, name = read_text_assets(folder), name or folder.resolve().name
-        origin = origin or f"the checkpoint {folder.resolve().name}"
-    if tokenizer is not None:
-        assets = dataclasses.replace(
-            assets, tokenizer=tokenizer if isinstance(tokenizer, Tokenizer) else read_tokenizer(Path(tokenizer))
-        )
-    if eos_ids:
-        assets = dataclasses.replace(assets, eos_ids=eos_ids)
-    with as_it_runs(module) as running:
-        made = make_source(running, context_length)
+    opened = open_source(source, tokenizer=tokenizer, allow_pickle=allow_pickle, report=report)
+    assets = dataclasses.replace(opened.assets, eos_ids=eos_ids) if eos_ids else opened.assets
+    with as_source(opened, context_length) as made:
         return export_source(
-            made, out, assets=assets, name=name, origin=origin, precision=precision, target=target, force=force, report=report
+            made,
+            opened.weights,
+            out,
+            assets=assets,
+            name=name or opened.name,
+            origin=origin or opened.origin,
+            precision=precision,
+            target=target,
+            quantization=quantization,
+            force=force,
+            report=report,
         )
-
-
-@contextlib.contextmanager
-def as_it_runs(module: nn.Module) -> Iterator[nn.Module]:
-    """The module in evaluation mode and float32 on the CPU; the caller's own stays as it was."""
-    if any(t.is_floating_point() and (t.dtype != torch.float32 or t.device.type != "cpu") for t in module.state_dict().values()):
-        module = copy.deepcopy(module).to("cpu", torch.float32)
-    was_training = module.training
-    module.train(False)
-    try:
-        yield module
-    finally:
-        module.train(was_training)
-
-
-def make_source(module: nn.Module, context_length: int | None) -> Source:
-    """Bring a module to the shape that is traced; what its own code raises becomes one line."""
-    try:
-        if isinstance(module, PreTrainedModel):
-            return source_from_model(module, context_length=context_length)
-        return source_from_module(module, context_length=context_length)
-    except ExportError:
-        raise
-    except Exception as error:
-        raise ExportError(f"{type(module).__name__} failed on two tokens: {first_line(innermost(error))}") from error

@@ -1,12 +1,15 @@
-"""Writes a model folder whole or not at all.
+"""Writes a model folder whole or not at all, whatever happens: an error, a full disk, a kill, another export into the same place.
 
 Everything is made in a hidden sibling folder, flushed to disk, and renamed into place at the end; whatever goes wrong before
-leaves nothing behind, and whatever was at the target before is still there.
+leaves nothing behind, and whatever was at the target before is still there. A lock file beside the target keeps a second export
+away; a killed process loses its lock, so that the next export clears away what it left.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import re
 import secrets
@@ -14,15 +17,37 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnx_textgen.artifact import ALLOWED_FILES, MANIFEST, FileRecord, Manifest, file_record, manifest_to_json, read_manifest
+from onnx_textgen.artifact import (
+    ALLOWED_FILES,
+    MANIFEST,
+    FileRecord,
+    Manifest,
+    check_files,
+    file_record,
+    manifest_to_json,
+    read_manifest,
+)
 from onnx_textgen.errors import OnnxTextgenError
 
 from .errors import ExportError
 
+try:
+    import fcntl
+except ImportError:  # Windows has none, and there a folder in use cannot be cleared away by another process anyway
+    fcntl = None  # type: ignore[assignment]
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS})
+"""What file systems without locks answer; exports into them go without."""
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Linux, linux/fcntl.h and linux/fs.h."""
+
 
 def flush(path: Path) -> None:
     """Wait until a file or a folder's entries are on disk."""
-    handle = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:
@@ -36,6 +61,15 @@ def is_model_folder(path: Path) -> bool:
     except OnnxTextgenError:
         return False
     return {entry.name for entry in path.iterdir()} <= ALLOWED_FILES | {MANIFEST}
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a folder is a model folder with every file as its manifest says."""
+    try:
+        check_files(path, read_manifest(path))
+    except OnnxTextgenError:
+        return False
+    return True
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -54,65 +88,131 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     target = target.resolve()  # a link stays, and what it points to is replaced
     check_target(target, force=force)
     missing = [parent for parent in target.parents if not parent.exists()]
-    partial = target.parent / f".{target.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target)
-        partial.mkdir()
-        yield partial
-        for path in partial.iterdir():
-            flush(path)
-        flush(partial)
-        put_in_place(partial, target, force=force)
+        with only_writer(target):
+            sweep(target)
+            partial = hidden(target, "partial")
+            try:
+                partial.mkdir()
+                yield partial
+                finish(partial, target, [parent.parent for parent in missing], force=force)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    except BrokenPipeError:
+        raise  # whoever read our reports has gone; nothing is wrong with the folder
     except OSError as error:
-        raise ExportError(f"cannot write {target}: {error.strerror or error}; free some space or give another --out") from error
+        raise ExportError(explain(error, target)) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
         if not target.exists():
             for parent in missing:
                 with contextlib.suppress(OSError):  # someone else may have put something there
                     parent.rmdir()
 
 
+def hidden(target: Path, kind: str) -> Path:
+    """A fresh name beside the target, for a folder that is being made (`partial`) or that stepped aside (`old`)."""
+    return target.with_name(f".{target.name}.{kind}-{secrets.token_hex(4)}")
+
+
+def explain(error: OSError, target: Path) -> str:
+    """One line for what the file system refused."""
+    where = target.parent if target.parent.exists() else next(parent for parent in target.parents if parent.exists())
+    if error.errno in FULL or (error.errno is None and shutil.disk_usage(where).free < 2**20):  # numpy gives no number
+        return f"cannot write {target}: the disk is full ({error.strerror or error}); free some space or give another --out"
+    path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else target
+    about = target if path.is_relative_to(where) else path
+    return f"cannot write {target}: {'' if about == target else f'{about}: '}{error.strerror or error}"
+
+
+@contextlib.contextmanager
+def only_writer(target: Path) -> Iterator[None]:
+    """Hold the lock of `target`, or raise `ExportError` at once where another export holds it."""
+    path = target.with_name(f".{target.name}.lock")
+    handle = take_lock(path)
+    if handle is None:
+        raise ExportError(f"another export is writing {target}; wait until it ends, or give another --out")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before the lock goes: who waits for this file finds that it is no longer there
+        os.close(handle)
+
+
+def take_lock(path: Path) -> int | None:
+    """Open and lock a file; None if another process holds it."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return handle
+            os.close(handle)
+            raise
+        os.close(handle)  # its holder took it away in between
+
+
+def finish(partial: Path, target: Path, parents: list[Path], *, force: bool) -> None:
+    """Flush everything, and only then let the finished folder appear at its name. `parents` have new folders in them."""
+    for path in partial.iterdir():
+        flush(path)
+    flush(partial)
+    put_in_place(partial, target, force=force)
+    for parent in (target.parent, *parents):
+        flush(parent)
+
+
 def put_in_place(partial: Path, target: Path, *, force: bool) -> None:
-    """Rename the finished folder to its name; an old one steps aside first, and comes back if that fails."""
+    """Give the finished folder its name; one that is there already changes places with it, and is then cleared away."""
     check_target(target, force=force)
-    old = partial.with_name(partial.name.replace(".partial-", ".old-"))
     if not target.exists():
-        partial.rename(target)
+        try:
+            partial.rename(target)
+        except OSError:
+            check_target(target, force=force)  # made by someone else a moment ago
+            raise
+    elif exchange(partial, target):
+        shutil.rmtree(partial, ignore_errors=True)
     else:
+        old = hidden(target, "old")
         target.rename(old)
         try:
             partial.rename(target)
         except BaseException:
             old.rename(target)
             raise
-        shutil.rmtree(old, ignore_errors=True)
-    flush(target.parent)
+        old.rename(partial)  # so that nobody takes for a stepped-aside folder what is half cleared away
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders change names in one step; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if rename is None:
+        return False
+    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def sweep(target: Path) -> None:
-    """Clear away what exports to `target` left when their process was killed; an old folder without a new one comes back."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-(\d+)-[0-9a-f]{{8}}")
+    """Clear away what exports to `target` left when they were killed; an old folder without a new one comes back."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-(\d+-)?[0-9a-f]{{8}}")
     for path in list(target.parent.iterdir()):
         found = pattern.fullmatch(path.name)
-        if found is None or is_running(int(found[2])):
+        if found is None:
             continue
-        if found[1] == "old" and not target.exists():
+        if found[1] == "old" and not target.exists() and is_complete(path):
             path.rename(target)
         else:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def is_running(process_id: int) -> bool:
-    """Whether a process of this number exists."""
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def records(folder: Path) -> dict[str, FileRecord]:

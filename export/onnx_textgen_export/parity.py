@@ -1,15 +1,17 @@
 """Proof that an export computes what PyTorch computes: the parity certificate.
 
-The package is run by the runtime itself, over its real cache, and its logits are compared with the source's own, uncached
-PyTorch forward: a whole prompt, token by token, several tokens over a past, a ragged batch, and a long text, which outgrows the
-first buffers, crosses sliding windows and ends with ids from all over the vocabulary. Then greedy continuations are judged
-token by token; they become the golden runs that `verify` replays without torch. The certificate says how far the proof reaches.
+The package is run by the runtime itself, over its real cache: a whole prompt, token by token, several tokens over a past, a ragged
+batch, and a long text, which outgrows the first buffers, crosses sliding windows and ends with ids from all over the vocabulary.
+Greedy continuations follow; they become the golden runs that `verify` replays without torch. Then the package is closed, and the
+source's own, uncached PyTorch forward says what the logits should have been: the two are never in memory together. The
+certificate says how far the proof reaches.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,13 @@ import torch
 
 from onnx_textgen.artifact import GoldenRun, Precision
 from onnx_textgen.decoder import Decoder, Logits, prefill
-from onnx_textgen.session import Session
+from onnx_textgen.errors import ModelError, first_line
+from onnx_textgen.session import Session, open_session
 
 from .errors import ExportError
 from .sources import Source
+from .trace import only_these_positions
+from .weights import Weights
 
 WHOLE_LENGTH = 48
 GOLDEN_TOKENS = 32
@@ -30,6 +35,10 @@ LONG_LENGTH = 1100
 LONGEST_LENGTH = 8300
 """A window up to this, less the steps, is crossed; a longer one is named as untested."""
 LAST_STEPS = 16
+MOST_LOGITS = 1 << 25
+"""Logits of the long text that are compared; with a vocabulary of 128,000 these are its last 260 positions."""
+ROWS_AT_A_TIME = 32
+"""Rows of logits that one run gives, or one comparison takes, so that memory stays small."""
 SHORTEST_CONTEXT = 32
 
 
@@ -57,9 +66,19 @@ class Tolerance:
 
 TOLERANCES: dict[Precision, Tolerance] = {
     "fp32": Tolerance(logits_error=1e-4, top1_agreement=1.0, kl_divergence=1e-6),
+    "fp16": Tolerance(logits_error=0.02, top1_agreement=0.98, kl_divergence=1e-3),
     "int8": Tolerance(logits_error=0.1, top1_agreement=0.95, kl_divergence=0.005),
     "int4": Tolerance(logits_error=0.5, top1_agreement=0.75, kl_divergence=0.2),
 }
+
+
+REMEDIES: dict[Precision, str] = {
+    "fp32": "this model's attention is not the one that was traced",
+    "fp16": "try --precision fp32",
+    "int8": "try --precision fp32",
+    "int4": "try --head-bits 8 --sensitive-bits 8, or --precision int8",
+}
+"""What to do about an export that differs too much."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,12 +94,6 @@ class Scenario:
     """Relative change of the perplexity on the fed text; 0.01 is one per cent worse."""
 
 
-def reference_logits(source: Source, ids: list[int]) -> Logits:
-    """PyTorch's logits [tokens, vocabulary] of a whole text, without a cache."""
-    with torch.no_grad():
-        return np.asarray(source.reference(torch.tensor([ids]))[0].float().numpy())
-
-
 def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
     """log softmax over the last axis in float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
@@ -89,16 +102,20 @@ def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
 
 def compare(name: str, got: Logits, want: Logits, targets: list[int | None]) -> Scenario:
     """Measure logits [tokens, vocabulary] against PyTorch's; `targets` are the tokens that really followed."""
-    error = float(np.abs(got - want).max() / np.abs(want).max())
-    if not np.isfinite(got).all():
-        error = float("inf")
-    margin = np.sort(want, axis=1)[:, -1] - np.take_along_axis(want, got.argmax(1)[:, None], axis=1)[:, 0]
-    agrees = margin <= 2e-6 * np.abs(want).max()  # a tie in float32 is no disagreement
-    log_got, log_want = log_softmax(got), log_softmax(want)
-    divergence = float((np.exp(log_want) * (log_want - log_got)).sum(axis=1).mean())
-    scored = [(row, target) for row, target in enumerate(targets) if target is not None]
-    change = np.mean([log_want[row, target] - log_got[row, target] for row, target in scored]) if scored else 0.0
-    return Scenario(name, len(got), error, float(agrees.mean()), max(divergence, 0.0), float(np.expm1(change)))
+    largest = max(float(want.max()), -float(want.min()))
+    error, divergence, agreeing, changes = 0.0, 0.0, 0, list[float]()
+    for start in range(0, len(got), ROWS_AT_A_TIME):
+        rows = slice(start, start + ROWS_AT_A_TIME)
+        part_got, part_want = got[rows], want[rows]
+        difference = float(np.abs(part_got - part_want).max()) / largest
+        error = max(error, difference if np.isfinite(difference) else float("inf"))
+        behind = part_want.max(axis=1) - np.take_along_axis(part_want, part_got.argmax(1)[:, None], axis=1)[:, 0]
+        agreeing += int((behind <= 2e-6 * largest).sum())  # a tie in float32 is no disagreement
+        log_got, log_want = log_softmax(part_got), log_softmax(part_want)
+        divergence += float((np.exp(log_want) * (log_want - log_got)).sum())
+        changes += [log_want[row, target] - log_got[row, target] for row, target in enumerate(targets[rows]) if target is not None]
+    change = float(np.expm1(np.mean(changes))) if changes else 0.0
+    return Scenario(name, len(got), error, agreeing / len(got), max(divergence / len(got), 0.0), change)
 
 
 def followers(ids: list[int]) -> list[int | None]:
@@ -135,49 +152,48 @@ def feed_ragged(decoder: Decoder, texts: list[list[int]], together: int) -> list
     return [np.concatenate(parts) for parts in rows]
 
 
-def scenarios(source: Source, session: Session, ids: list[int]) -> Iterator[Scenario]:
-    """Run and measure every scenario; ids: real tokens, as many as the longest scenario needs."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fed:
+    """Texts that went through the package in one of the ways of feeding."""
+
+    name: str
+    parts: list[tuple[list[int], Logits]]
+    """Token ids, and the package's logits [positions, vocabulary] of the last of them."""
+
+
+def run_scenarios(source: Source, session: Session, ids: list[int]) -> Iterator[Fed]:
+    """Feed the package in every way; ids: real tokens, as many as the longest scenario needs."""
     geometry = source.geometry
 
     def decoder(rows: int = 1) -> Decoder:
         return Decoder(session, geometry, rows=rows)
 
     text = ids[: min(WHOLE_LENGTH, geometry.context_length)]
-    want = reference_logits(source, text)
     feeds: tuple[tuple[str, Callable[[Decoder, list[int]], Logits]], ...] = (
         ("whole prompt", feed_whole),
         ("token by token", feed_one_by_one),
         ("several tokens over a past", feed_in_pieces),
     )
     for name, feed in feeds:
-        yield compare(name, feed(decoder(), text), want, followers(text))
+        yield Fed(name, [(text, feed(decoder(), text))])
     together = min(8, len(text) // 4)
     texts = [text[: len(text) // 3], text, text[1 : len(text) // 2 + 1]]
     ragged = feed_ragged(decoder(rows=len(texts)), texts, together)
-    targets = [target for each in texts for target in followers(each)]
-    wanted = np.concatenate([reference_logits(source, each) for each in texts])
-    yield compare("ragged batch", np.concatenate(ragged), wanted, targets)
-    yield long_text(source, decoder(), ids)
-
-
-def long_text(source: Source, decoder: Decoder, ids: list[int]) -> Scenario:
-    """Everything but the end as a prompt, the end token by token; the logits of that end are compared."""
+    yield Fed("ragged batch", list(zip(texts, ragged, strict=True)))
     start = len(ids) - LAST_STEPS
-    got = [prefill(decoder, ids[:start])[None], *(decoder.feed([token]) for token in ids[start:])]
     crossed = [window for window in source.windows if window < start]
     name = "long text" + (f" beyond the window of {max(crossed)}" if crossed else "")
-    want = reference_logits(source, ids)[start - 1 :]
-    return compare(name, np.concatenate(got), want, followers(ids)[start - 1 :])
+    yield Fed(name, [(ids, feed_long(decoder(), ids))])
 
 
-def greedy_package(session: Session, source: Source, prompt: list[int], tokens: int) -> tuple[int, ...]:
-    """A greedy continuation by the package."""
-    decoder, new = Decoder(session, source.geometry), list[int]()
-    logits = prefill(decoder, prompt)
-    for _ in range(tokens):
-        new.append(int(logits.argmax()))
-        logits = decoder.feed([new[-1]])[-1]
-    return tuple(new)
+def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
+    """Everything but the end as a prompt in chunks, the end token by token; logits of as many of the last as are compared."""
+    start, kept = len(ids) - LAST_STEPS, max(MOST_LOGITS // decoder.geometry.vocab_size, LAST_STEPS + 1)
+    first = max(len(ids) - kept, 0)
+    parts = [] if first == 0 else [prefill(decoder, ids[:first])[None]]
+    for at in range(first, start, ROWS_AT_A_TIME):
+        parts.append(decoder.feed(ids[at : min(at + ROWS_AT_A_TIME, start)], every_position=True))
+    return np.concatenate([*parts, feed_one_by_one(decoder, ids[start:])])
 
 
 def long_length(source: Source) -> int:
@@ -186,42 +202,116 @@ def long_length(source: Source) -> int:
     return min(max(LONG_LENGTH, *reachable, 0), source.geometry.context_length)
 
 
-def greedy_run(source: Source, session: Session, prompt: list[int], tolerance: Tolerance) -> GoldenRun:
-    """A greedy continuation by the package, each token judged by PyTorch on the same text."""
-    tokens = min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1)
-    new = greedy_package(session, source, prompt, tokens)
-    want = reference_logits(source, [*prompt, *new[:-1]])[len(prompt) - 1 :]
-    behind = want.max(axis=1) - want[np.arange(tokens), list(new)]
+def greedy(session: Session, source: Source, prompt: list[int]) -> GoldenRun:
+    """A greedy continuation by the package."""
+    decoder, new = Decoder(session, source.geometry), list[int]()
+    logits = prefill(decoder, prompt)
+    for _ in range(min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1)):
+        new.append(int(logits.argmax()))
+        logits = decoder.feed([new[-1]])[-1]
+    return GoldenRun(tuple(prompt), tuple(new))
+
+
+def run_package(source: Source, graph: Path, ids: list[int]) -> tuple[list[Fed], tuple[GoldenRun, ...]]:
+    """Open the package's graph, feed it in every way, and let it continue some prompts."""
+    session = open_session(graph, device="cpu")
+    fed = list(run_scenarios(source, session, ids))
+    prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in (1, 8, 24)]
+    return fed, tuple(greedy(session, source, prompt) for prompt in prompts)
+
+
+class Reference:
+    """PyTorch's word on what the logits of a text are."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.known: dict[tuple[tuple[int, ...], int], Logits] = {}
+        """Short texts come up in several scenarios."""
+
+    def logits(self, ids: Sequence[int], last: int) -> Logits:
+        """Logits [last, vocabulary] of the end of a text, without a cache."""
+        key = (tuple(ids), last)
+        if key in self.known:
+            return self.known[key]
+        positions = torch.arange(len(ids) - last, len(ids))
+        head = self.source.head if last < len(ids) else None  # a whole text's logits come from the untouched module
+        with torch.no_grad(), only_these_positions(head, positions):
+            logits = self.source.reference(torch.tensor([list(ids)]))[0]
+        made = np.asarray((logits if head is not None else logits[positions]).float().numpy())
+        if len(ids) <= WHOLE_LENGTH:
+            self.known[key] = made
+        return made
+
+    def before_the_switch(self, ids: Sequence[int], last: int) -> int:
+        """How many of the `last` logits of a text lie before a rotary switch that the text crosses.
+
+        There a text fed piece by piece has other logits than the whole.
+        """
+        switch = self.source.rotary_switch
+        return min(max(switch - len(ids) + last, 0), last) if switch is not None and len(ids) > switch else 0
+
+
+def judge_scenario(reference: Reference, fed: Fed) -> Scenario:
+    """Measure one way of feeding against PyTorch."""
+    parts = [(ids, logits[reference.before_the_switch(ids, len(logits)) :]) for ids, logits in fed.parts]
+    got = np.concatenate([logits for _, logits in parts])
+    want = np.concatenate([reference.logits(ids, len(logits)) for ids, logits in parts])
+    return compare(fed.name, got, want, [target for ids, logits in parts for target in followers(ids)[-len(logits) :]])
+
+
+def judge_greedy(reference: Reference, run: GoldenRun, tolerance: Tolerance) -> None:
+    """Refuse a greedy continuation with a token that PyTorch puts behind on the same text."""
+    text, count = [*run.prompt_ids, *run.new_ids[:-1]], len(run.new_ids)
+    early = reference.before_the_switch(text, count)
+    want = reference.logits(text, count - early)
+    if early:
+        want = np.concatenate([reference.logits(text[: reference.source.rotary_switch], early), want])
+    behind = want.max(axis=1) - want[np.arange(len(run.new_ids)), list(run.new_ids)]
     wrong = np.flatnonzero(behind > tolerance.logits_error * np.abs(want).max())
     if len(wrong):
-        raise ExportError(f"greedy token {wrong[0] + 1} after a prompt of {len(prompt)} is not PyTorch's, so nothing was written")
-    return GoldenRun(tuple(prompt), new)
+        prompt = len(run.prompt_ids)
+        raise ExportError(f"greedy token {wrong[0] + 1} after a prompt of {prompt} is not PyTorch's, so nothing was written")
 
 
-def prove(source: Source, session: Session, ids: list[int], precision: Precision) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
+def prove(
+    source: Source, weights: Weights, graph: Path, ids: list[int], precision: Precision
+) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure every scenario and the greedy runs; raises `ExportError` where the package disagrees with PyTorch.
 
     ids: `long_length(source)` real tokens.
     """
-    tolerance = TOLERANCES[precision]
-    measured = []
-    for scenario in scenarios(source, session, ids):
-        measured.append(scenario)
-        if not tolerance.admits(scenario):
-            raise ExportError(
-                f"the export disagrees with PyTorch ({scenario.name}: logits error {scenario.logits_error:.1e}, "
-                f"top-1 agreement {scenario.top1_agreement:.1%}, KL {scenario.kl_divergence:.1e}), so nothing was written; "
-                + ("this model's attention is not the one that was traced" if precision == "fp32" else "try --precision fp32")
-            )
-    prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in (1, 8, 24)]
-    return measured, tuple(greedy_run(source, session, prompt, tolerance) for prompt in prompts)
+    try:
+        fed, golden = run_package(source, graph, ids)
+    except ModelError as error:
+        raise ExportError(f"the exported graph does not run: {first_line(error)}") from error
+    reference, tolerance, measured = Reference(source), TOLERANCES[precision], list[Scenario]()
+    with weights.present():
+        for each in fed:
+            scenario = judge_scenario(reference, each)
+            measured.append(scenario)
+            if not tolerance.admits(scenario):
+                raise ExportError(
+                    f"the export disagrees with PyTorch ({scenario.name}: logits error {scenario.logits_error:.1e}, "
+                    f"top-1 agreement {scenario.top1_agreement:.1%}, KL {scenario.kl_divergence:.1e}), so nothing was written; "
+                    + REMEDIES[precision]
+                )
+        for run in golden:
+            judge_greedy(reference, run, tolerance)
+    return measured, golden
 
 
-def certificate(source: Source, measured: list[Scenario], precision: Precision) -> dict[str, Any]:
-    """What goes into the manifest."""
-    longest = long_length(source)
+def certificate(source: Source, measured: list[Scenario], precision: Precision, size_bytes: int) -> dict[str, Any]:
+    """What goes into the manifest; `summary` is the long text's, the only scenario of real length."""
+    longest, text = long_length(source), measured[-1]
     return {
         "reference": f"PyTorch {torch.__version__}, float32, no cache",
+        "summary": {
+            "size_bytes": size_bytes,
+            "tokens": text.tokens,
+            "top1_agreement": text.top1_agreement,
+            "kl_divergence": text.kl_divergence,
+            "perplexity_change": text.perplexity_change,
+        },
         "longest_text": longest,
         "untested_windows": [
             window for window in source.windows if longest - LAST_STEPS <= window < source.geometry.context_length

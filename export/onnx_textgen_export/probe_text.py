@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -9,12 +11,8 @@ from .errors import ExportError
 from .parity import LAST_STEPS, long_length
 from .sources import Source
 
-PROBE_TEXT = (
-    "The ferry left the harbour a little after six, when the fog had begun to lift. Anna counted the gulls on the railing and "
-    "wrote the number in her notebook: seven. Her brother said there were eight, because one had flown off while she was "
-    'writing. "Does a bird count if it has left?" she asked. Nobody knew. By noon they could see the island, 40 houses and a '
-    "white tower, and the cook brought them soup; it was hot, salty and very good.\n"
-)
+PROBE_TEXT = (Path(__file__).parent / "probe_text.txt").read_text(encoding="utf-8")
+"""A story written for this; a thousand tokens that repeat nothing, so that a model cannot copy what it has to predict."""
 
 
 def probe_ids(source: Source, tokenizer: Tokenizer | None) -> list[int]:
@@ -22,7 +20,8 @@ def probe_ids(source: Source, tokenizer: Tokenizer | None) -> list[int]:
     needed, vocab_size = long_length(source), source.geometry.vocab_size
     end = spread_ids(vocab_size, LAST_STEPS)
     if tokenizer is None:
-        return [int(i) for i in np.random.default_rng(1).integers(0, vocab_size, needed - len(end))] + end
+        drawn = [int(i) for i in np.random.default_rng(1).integers(0, vocab_size, needed - len(end))] + end
+        return [(token_id + 1) % vocab_size if token_id == source.padding_id else token_id for token_id in drawn]
     ids: list[int] = []
     while len(ids) < needed - len(end):
         more = tokenizer.encode(PROBE_TEXT, add_special_tokens=not ids).ids

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from onnx_textgen.artifact import Geometry, Target
 
-from .attention import KeyValueCache, LayerCache
+from .attention import EagerLayer, KeyValueCache, LayerCache
 from .errors import ExportError
 from .targets import make_traced_layers, positions_from_mask
 
@@ -23,8 +23,20 @@ Pasts = list[tuple[Tensor, Tensor]]
 """Per layer, key and value [batch, kv_heads, past, head_size]."""
 Caches = Sequence[LayerCache] | KeyValueCache
 CachedForward = Callable[[Tensor, Tensor, Caches], Tensor]
-Traceable = Callable[[Target, Tensor, Tensor, Pasts], tuple[Tensor, list[Tensor]]]
-"""What the tracer calls: target, input_ids, attention_mask and pasts in; logits and the flat presents out."""
+Traceable = Callable[[Target, Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
+"""What the tracer calls: target, input_ids, attention_mask and pasts in; logits and presents out, both as `Source.cache` lists."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """One tensor that the decoder takes in and gives back changed."""
+
+    name: str
+    """The graph's input, `past_...`."""
+    present: str
+    """The graph's output."""
+    shape: tuple[int | str, ...]
+    """Sizes; "batch" and "length" (of what was fed so far) stand for those that vary. Without a "length" it is a state."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +53,16 @@ class Source:
     geometry: Geometry
     windows: tuple[int, ...]
     """Sliding windows in use, empty where every layer sees everything."""
+    cache: tuple[CacheTensor, ...]
+    """What `call` takes and gives back, in this order."""
+    one_token: bool = False
+    """The graph takes one token per row and run, as recurrent layers do."""
+    door: str = "fused"
+    """How its attention is traced: "fused" (one operator) or "own" (its own code)."""
+    padding_id: int | None = None
+    """An id that the model gives no position of its own, so that no text may hold it; None where there is none such."""
+    rotary_switch: int | None = None
+    """Beyond this many tokens keys are turned by other frequencies: a text that crosses it is fed anew."""
 
 
 def find_head(module: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
@@ -86,14 +108,25 @@ def width_of(module: nn.Module) -> int:
     raise ExportError(f"{type(module).__name__} has no nn.Embedding for its tokens")
 
 
-def make_geometry(module: nn.Module, kept: list[Tensor], logits: Tensor, *, heads: int, context_length: int) -> Geometry:
-    """Sizes read off a probe; `kept` holds each layer's key and value."""
-    shapes = {tuple(tensor.shape) for tensor in kept}
-    if len(shapes) != 1:
-        raise ExportError(f"the layers keep keys and values of different sizes {sorted(shapes)}, which no target can hold yet")
-    (_, kv_heads, _, head_size) = shapes.pop()
+def key_value_cache(kept: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[CacheTensor, ...]:
+    """The cache of attention layers, from what a probe left: layer number, key and value [batch, heads, tokens, size]."""
+    return tuple(
+        CacheTensor(
+            f"past_key_values.{layer}.{part}", f"present.{layer}.{part}", ("batch", tensor.shape[1], "length", tensor.shape[3])
+        )
+        for layer, key, value in kept
+        for part, tensor in (("key", key), ("value", value))
+    )
+
+
+def make_geometry(
+    module: nn.Module, cache: tuple[CacheTensor, ...], logits: Tensor, *, heads: int, context_length: int
+) -> Geometry:
+    """Sizes read off a probe; heads and head size are those of the first layer that attends."""
+    keys = [tensor.shape for tensor in cache if tensor.name.endswith(".key")]
+    kv_heads, head_size = (int(keys[0][1]), int(keys[0][3])) if keys else (1, 1)
     return Geometry(
-        layers=len(kept) // 2,
+        layers=max(len(keys), 1),
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
@@ -103,25 +136,47 @@ def make_geometry(module: nn.Module, kept: list[Tensor], logits: Tensor, *, head
     )
 
 
+def in_pairs(tensors: Sequence[Tensor]) -> Pasts:
+    """Keys and values in turn -> (key, value) per layer."""
+    return list(zip(tensors[::2], tensors[1::2], strict=True))
+
+
 def source_from_cached(
     module: nn.Module, forward: CachedForward, *, reference: Callable[[Tensor], Tensor], head: nn.Module | None, context_length: int
 ) -> Source:
     """A source whose attention goes through `cached_attention`; `forward` takes ids, positions and one cache per layer."""
     cache, logits = probe(forward)
-    layers = [cache[index] for index in range(len(cache))]
-    if any(layer.key is None for layer in layers):
+    kept = [
+        (index, layer.key, layer.value)
+        for index, layer in sorted(cache.layers.items())
+        if layer.key is not None and layer.value is not None
+    ]
+    if [index for index, _, _ in kept] != list(range(len(cache))):
         raise ExportError(f"the layers' caches are numbered {sorted(cache.layers)}; number them 0, 1, 2 ...")
-    kept = [tensor for layer in layers for tensor in (layer.key, layer.value) if tensor is not None]
+    layers = [cache[index] for index in range(len(cache))]
+    tensors, in_place = key_value_cache(kept), fits_in_place(layers)
 
-    def call(target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: Pasts) -> tuple[Tensor, list[Tensor]]:
+    def call(target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         new = input_ids.shape[1]
-        traced = make_traced_layers(target, pasts, attention_mask, new)
+        traced = make_traced_layers(target, in_pairs(pasts), attention_mask, new, in_place=in_place)
         logits = forward(input_ids, positions_from_mask(attention_mask, new), traced)
         return logits, [tensor for layer in traced for tensor in layer.presents()]
 
-    geometry = make_geometry(module, kept, logits, heads=layers[0].heads, context_length=context_length)
-    windows = tuple(sorted({layer.window for layer in layers if layer.window}))
-    return Source(module, call, reference, head, geometry, windows)
+    geometry = make_geometry(module, tensors, logits, heads=layers[0].heads, context_length=context_length)
+    return Source(module, call, reference, head, geometry, windows_of(layers), tensors)
+
+
+def fits_in_place(layers: Sequence[EagerLayer]) -> bool:
+    """Whether GroupQueryAttention can do what the layers did: keys and values of one size, no chunks."""
+    return all(
+        layer.key is not None and layer.value is not None and layer.key.shape == layer.value.shape and layer.form.chunk is None
+        for layer in layers
+    )
+
+
+def windows_of(layers: Sequence[EagerLayer]) -> tuple[int, ...]:
+    """The windows and chunks in use; a long text is to cross them."""
+    return tuple(sorted({size for layer in layers for size in (layer.form.window, layer.form.chunk) if size}))
 
 
 def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
@@ -155,15 +210,16 @@ def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
     def reference(ids: Tensor) -> Tensor:
         return run(ids, torch.ones_like(ids), None)[0]
 
-    def call(target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: Pasts) -> tuple[Tensor, list[Tensor]]:
-        return run(input_ids, attention_mask, pasts)
+    def call(target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        return run(input_ids, attention_mask, in_pairs(pasts))
 
     two = torch.tensor([[0, 1]])
     with torch.no_grad():
         logits, kept = run(two, torch.ones_like(two), None)
-    geometry = make_geometry(module, kept, logits, heads=kept[0].shape[1], context_length=context_length)
+    tensors = key_value_cache([(index, key, value) for index, (key, value) in enumerate(in_pairs(kept))])
+    geometry = make_geometry(module, tensors, logits, heads=kept[0].shape[1], context_length=context_length)
     head = find_head(module, lambda: reference(two))
-    return Source(module, call, reference, head, geometry, windows=())
+    return Source(module, call, reference, head, geometry, windows=(), cache=tensors)
 
 
 def source_from_module(module: nn.Module, *, context_length: int | None = None) -> Source:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
-from onnx_textgen.errors import OptionError, first_line
-from onnx_textgen.generation_config import make_generation_config
+from onnx_textgen.errors import OptionError
+from onnx_textgen.generation_config import OPTION_NAMES, make_generation_config
 
-from .errors import ExportError
+from .end_of_turn import as_ids, every_end, read_template
+from .tokenizer_conversion import convert_tokenizer, read_json, read_settings, read_tokenizer, token_text
 
-DEFAULTS = ("temperature", "top_k", "top_p", "min_p")
+__all__ = ["TextAssets", "read_json", "read_text_assets", "read_tokenizer"]
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+ALWAYS = ("repetition_penalty",)
+"""Defaults that hold for greedy generation too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,26 +38,13 @@ class TextAssets:
     def write(self, folder: Path) -> None:
         """Write tokenizer.json and chat_template.jinja where there is one."""
         if self.tokenizer is not None:
-            self.tokenizer.save(str(folder / TOKENIZER))
+            (folder / TOKENIZER).write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
         if self.chat_template is not None:
             (folder / CHAT_TEMPLATE).write_text(self.chat_template, encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ExportError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ExportError(f"{path} should hold a JSON object, found {type(value).__name__}")
-    return value
-
-
 def is_usable(name: str, value: object) -> bool:
-    """Whether the runtime can take a sampling default; checkpoints write top_k 0 or -1, or top_p 0, for none."""
+    """Whether the runtime can take a default; checkpoints write top_k 0 or -1, or top_p 0, for none."""
     try:
         make_generation_config({}, {name: value})
     except OptionError:
@@ -61,54 +52,43 @@ def is_usable(name: str, value: object) -> bool:
     return value is not None
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
-    """Open a tokenizer.json."""
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ExportError(f"{path} is no tokenizer.json: {first_line(error)}") from error
+def generation_defaults(settings: Mapping[str, Any]) -> dict[str, int | float]:
+    """The sampling options that the makers suggest and the runtime knows; those of drawing only where they draw at all."""
+    names = (*SAMPLING, *ALWAYS) if settings.get("do_sample", True) else ALWAYS
+    return {name: settings[name] for name in names if name in OPTION_NAMES and is_usable(name, settings.get(name))}
 
 
-def as_ids(value: object) -> tuple[int, ...]:
-    """An id, a list of ids or nothing, as a tuple."""
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)  # type: ignore[arg-type]
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` without its nulls, the text part of a multimodal model laid open underneath."""
+    config = {key: value for key, value in read_json(folder / "config.json").items() if value is not None}
+    parts = [config[name] for name in ("text_config", "llm_config", "language_config") if isinstance(config.get(name), dict)]
+    part: dict[str, Any] = parts[0] if parts else {}
+    return {key: value for key, value in part.items() if value is not None} | config
 
 
-def open_tokenizer(folder: Path) -> tuple[Tokenizer | None, str | None]:
-    """The checkpoint's tokenizer, converted to tokenizer.json's form where it is in another, and its chat template."""
-    if (folder / TOKENIZER).is_file() and not (folder / "tokenizer_config.json").is_file():
-        return read_tokenizer(folder / TOKENIZER), None
-    if not any((folder / name).is_file() for name in (TOKENIZER, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")):
-        return None, None
-    try:
-        wrapper = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}") from error
-    if not isinstance(wrapper, PreTrainedTokenizerFast):
-        raise ExportError(
-            f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; convert it with the tokenizers library"
-        )
-    template = wrapper.chat_template
-    if isinstance(template, dict):
-        template = template.get("default")
-    return wrapper.backend_tokenizer, template
+def special_id(name: str, settings: Mapping[str, Any], tokenizer: Tokenizer | None, folder: Path) -> int | None:
+    """The id of bos or pad: as the model's settings say, else the token that the tokenizer's settings name."""
+    if ids := as_ids(settings.get(f"{name}_token_id")):
+        return ids[0]
+    text = token_text(read_settings(folder).get(f"{name}_token"))
+    return tokenizer.token_to_id(text) if tokenizer is not None and text else None
 
 
-def read_text_assets(folder: Path) -> TextAssets:
-    """Tokenizer, template, ids and defaults of a checkpoint folder; `generation_config.json` wins over `config.json`."""
-    settings: dict[str, Any] = {}
-    for name in ("config.json", "generation_config.json"):
-        settings |= {key: value for key, value in read_json(folder / name).items() if value is not None}
-    tokenizer, template = open_tokenizer(folder)
-    defaults = {name: settings[name] for name in DEFAULTS if is_usable(name, settings.get(name))}
-    bos = as_ids(settings.get("bos_token_id"))
+def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None) -> TextAssets:
+    """Tokenizer, template, ids and defaults of a checkpoint folder; `generation_config.json` wins over `config.json`.
+
+    `tokenizer` stands in for the folder's own, which is then not read. Raises `ExportError` for a tokenizer that cannot be
+    converted exactly, and for settings that are no JSON.
+    """
+    config = read_config(folder)
+    settings = config | {key: value for key, value in read_json(folder / "generation_config.json").items() if value is not None}
+    tokenizer = tokenizer or convert_tokenizer(folder)
+    template = read_template(folder)
     return TextAssets(
         tokenizer=tokenizer,
         chat_template=template,
-        bos_id=bos[0] if bos else None,
-        eos_ids=as_ids(settings.get("eos_token_id")),
-        pad_id=next(iter(as_ids(settings.get("pad_token_id"))), None),
-        generation=defaults if settings.get("do_sample", True) else {},
+        bos_id=special_id("bos", settings, tokenizer, folder),
+        eos_ids=every_end(folder, tokenizer, template, config),
+        pad_id=special_id("pad", settings, tokenizer, folder),
+        generation=generation_defaults(settings),
     )

@@ -8,6 +8,7 @@ other changes to the graph are `passes`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import warnings
@@ -22,19 +23,29 @@ from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
 
 from .errors import ExportError
-from .sources import Pasts, Source
+from .passes.simplify import simplify
+from .sources import Source
+from .weights import HOLLOW_FROM, OwnWeights, Weights
 
 OPSET = 23
 
 
-def past_names(layers: int) -> list[str]:
-    """`past_key_values.0.key`, `past_key_values.0.value`, `past_key_values.1.key` ..."""
-    return [f"past_key_values.{index}.{part}" for index in range(layers) for part in ("key", "value")]
+EXAMPLE_LENGTHS = {"batch": 2, "length": 16}
 
 
-def present_names(layers: int) -> list[str]:
-    """`present.0.key`, `present.0.value`, `present.1.key` ..."""
-    return [f"present.{index}.{part}" for index in range(layers) for part in ("key", "value")]
+def example_pasts(source: Source) -> list[Tensor]:
+    """Zeros in the shapes of the cache."""
+    return [
+        torch.zeros([EXAMPLE_LENGTHS[size] if isinstance(size, str) else size for size in tensor.shape]) for tensor in source.cache
+    ]
+
+
+def dynamic_dimensions(source: Source) -> list[dict[int, object]]:
+    """Which dimensions of the pasts vary."""
+    return [
+        {index: torch.export.Dim.DYNAMIC for index, size in enumerate(tensor.shape) if isinstance(size, str)}
+        for tensor in source.cache
+    ]
 
 
 class FlatDecoder(nn.Module):
@@ -49,9 +60,8 @@ class FlatDecoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits [batch, k, vocabulary] at the asked positions, and the presents in the order of the pasts."""
-        pairs: Pasts = list(zip(pasts[::2], pasts[1::2], strict=True))
         with only_these_positions(self.source.head, logits_positions):
-            logits, presents = self.source.call(self.target, input_ids, attention_mask, pairs)
+            logits, presents = self.source.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
             logits = logits[:, logits_positions]
         return logits, presents
@@ -90,48 +100,78 @@ def innermost(error: BaseException) -> BaseException:
     return error
 
 
-def trace(source: Source, target: Target) -> ir.Model:
-    """The source as an ONNX model in memory; raises `ExportError` naming what could not be traced."""
+def explain(error: BaseException) -> str:
+    """What stopped the tracer, in one line."""
+    line = first_line(innermost(error))
+    if "data-dependent" in line:
+        return f"its code chooses a path by values that it computes (experts one by one?), which no graph can follow ({line:.120})"
+    return line
+
+
+def trace(source: Source, target: Target, weights: Weights | None = None) -> ir.Model:
+    """The source as an ONNX model whose large weights are read from `weights` (default: the module's own) when they are needed.
+
+    Raises `ExportError` naming what could not be traced.
+    """
     geometry = source.geometry
-    names = past_names(geometry.layers)
-    past = [torch.zeros(2, geometry.kv_heads, 16, geometry.head_size) for _ in names]
+    new = 1 if source.one_token else 7
     dynamic = torch.export.Dim.DYNAMIC
     example = (
-        torch.arange(14).reshape(2, 7) % geometry.vocab_size,
-        torch.ones(2, 23, dtype=torch.int64),
-        torch.tensor([5, 6]),
-        past,
+        torch.arange(2 * new).reshape(2, new) % geometry.vocab_size,
+        torch.ones(2, EXAMPLE_LENGTHS["length"] + new, dtype=torch.int64),
+        torch.tensor([new - 1] if source.one_token else [5, 6]),
+        example_pasts(source),
     )
-    shapes = ({0: dynamic, 1: dynamic}, {0: dynamic, 1: dynamic}, {0: dynamic}, [{0: dynamic, 2: dynamic} for _ in names])
+    ids = {0: dynamic} if source.one_token else {0: dynamic, 1: dynamic}
+    positions = {} if source.one_token else {0: dynamic}
+    shapes = (ids, {0: dynamic, 1: dynamic}, positions, dynamic_dimensions(source))
     try:
         with quiet(), torch.no_grad():
+            exported = torch.export.export(FlatDecoder(source, target), example, dynamic_shapes=shapes, strict=False)
+            check_ranges(exported, source)
             program = torch.onnx.export(
-                FlatDecoder(source, target),
-                example,
+                exported,
+                (),
                 dynamo=True,
                 opset_version=OPSET,
-                dynamic_shapes=shapes,
-                input_names=["input_ids", "attention_mask", "logits_positions", *names],
-                output_names=["logits", *present_names(geometry.layers)],
+                input_names=["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)],
+                output_names=["logits", *(tensor.present for tensor in source.cache)],
+                optimize=False,  # it would compute with parameters that have no numbers yet
                 verbose=False,
             )
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{type(source.module).__name__} cannot be traced: {first_line(innermost(error))}") from error
+        raise ExportError(f"{type(source.module).__name__} cannot be traced: {explain(error)}") from error
     if program is None:
         raise ExportError(f"{type(source.module).__name__} cannot be traced: the tracer returned nothing")
-    check_ranges(program, source)
     model = program.model
+    attach_weights(model, source.module, weights or OwnWeights(source.module))
+    simplify(model)
     finish_interface(model, source, target)
     return model
 
 
-def check_ranges(program: torch.onnx.ONNXProgram, source: Source) -> None:
+def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None:
+    """Let each parameter in the graph be read from `weights` when it is needed, and not before."""
+    names = {f"module.{name}": name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for value in model.graph.initializers.values():
+        name, tensor = names.get(str(value.name)), value.const_value
+        if name is None or tensor is None or tensor.size < HOLLOW_FROM:
+            continue
+        read = functools.partial(read_weight, weights, name)
+        value.const_value = ir.LazyTensor(read, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+
+
+def read_weight(weights: Weights, name: str) -> ir.TensorProtocol:
+    """A parameter as a tensor of the graph."""
+    return ir.tensor(weights.load(name).contiguous().numpy(), name=name)
+
+
+def check_ranges(exported: torch.export.ExportedProgram, source: Source) -> None:
     """Refuse a trace that holds for short texts only, because the model's code branched on a length."""
-    exported = program.exported_program
-    for allowed in exported.range_constraints.values() if exported is not None else ():
-        if allowed.upper < source.geometry.context_length:
+    for allowed in exported.range_constraints.values():
+        if allowed.upper < source.geometry.context_length - 2:  # a bound on past + new, as a bound on the past: new is 2 at least
             raise ExportError(
                 f"{type(source.module).__name__} takes another path above {allowed.upper} tokens, which one graph cannot follow; "
                 f"export it with context_length={allowed.upper}, or write the two paths as one"
@@ -144,13 +184,14 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
     shared = target == "ort" and any(node.op_type == "GroupQueryAttention" for node in graph)
     past, present = ("cache_length", "cache_length") if shared else ("past_length", "total_length")
     shapes: dict[str, list[int | str]] = {
-        "input_ids": ["batch", "new"],
+        "input_ids": ["batch", 1 if source.one_token else "new"],
         "attention_mask": ["batch", "total_length"],
         "logits_positions": ["positions"],
         "logits": ["batch", "positions", geometry.vocab_size],
     }
-    shapes |= {name: ["batch", geometry.kv_heads, past, geometry.head_size] for name in past_names(geometry.layers)}
-    shapes |= {name: ["batch", geometry.kv_heads, present, geometry.head_size] for name in present_names(geometry.layers)}
+    for tensor in source.cache:
+        shapes[tensor.name] = [past if size == "length" else size for size in tensor.shape]
+        shapes[tensor.present] = [present if size == "length" else size for size in tensor.shape]
     for value in (*graph.inputs, *graph.outputs):
         value.shape = ir.Shape(shapes[str(value.name)])
     for value in list(graph.inputs):
@@ -160,6 +201,8 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
             value.const_value = ir.tensor(np.array([-1], dtype=np.int64), name="logits_positions")
             graph.register_initializer(value)
     model.producer_name = "onnx-textgen"
+    if source.rotary_switch is not None:
+        model.metadata_props["rotary_switch"] = str(source.rotary_switch)
     model.graph.name = "decoder"
     for node in graph.all_nodes():
         node.metadata_props.clear()  # stack traces with the maker's paths

@@ -83,14 +83,22 @@ class Manifest:
     files: dict[str, FileRecord]
     generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
     """Sampling defaults the model's makers suggest: temperature, top_k, top_p, min_p."""
+    quantization: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """How the weights were made smaller, by the exporter's own names: bits, block_size, symmetric, method, head_bits ..."""
     source: str = ""
     """Where the weights came from, and their licence if known."""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     """Exporter and libraries that made the folder."""
     certificate: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What the comparison with PyTorch measured, per scenario."""
+    """What the comparison with PyTorch measured, per scenario; `summary` has size_bytes and the measures on real text."""
     golden: tuple[GoldenRun, ...] = ()
     format_version: int = FORMAT_VERSION
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the certificate sums up of the package against PyTorch; empty where it does not."""
+        found = self.certificate.get("summary")
+        return found if isinstance(found, dict) else {}
 
 
 KINDS: dict[object, str] = {

@@ -51,6 +51,8 @@ class Measurement:
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
     first_token_ms: float
+    cache_mib: float
+    """Keys, values and states of the prompt and the new tokens."""
     peak_memory_mib: float | None
     """Of the whole process; None where the system does not tell."""
 
@@ -102,6 +104,7 @@ def measure(
         prefill_tokens_per_second=prompt_tokens / prefill_seconds,
         decode_tokens_per_second=(new_tokens - 1) / decode_seconds,
         first_token_ms=first_seconds * 1000,
+        cache_mib=sum(one.bytes_for(prompt_tokens + new_tokens) for one in model.new_context().cache.tensors) / 2**20,
         peak_memory_mib=peak_memory_mib(),
     )
 

@@ -1,23 +1,24 @@
-"""The key/value cache: the only file that knows where keys and values lie.
+"""What a graph carries from run to run: the only file, beside `states`, that knows where it lies.
 
 A graph whose attention updates its cache in place gets `SharedCache`: one buffer per tensor, bound as past and as present, its
-capacity doubled when it runs out. A graph that returns a longer present gets `GrowingCache`. Both hold one or more rows, each
-with its own length; what no row holds is never read. An exception on the way leaves a cache as it was.
+capacity doubled when it runs out. A graph that returns a longer present gets `GrowingCache`. Every tensor has the shape that the
+graph gives it. Both hold one or more rows, each with its own length, and the `States` of the graph's recurrent layers, if it has
+such; what no row holds is never read. An exception on the way leaves a cache as it was.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .artifact import Geometry
 from .errors import PackageError
-from .session import IOBinding, OrtValue, Session
+from .session import CacheTensor, IOBinding, OrtValue, Session
+from .states import States
 
-ELEMENT_TYPES: dict[str, np.dtype[Any]] = {"tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16)}
 SMALLEST_CAPACITY = 64
 
 Tensors = dict[str, OrtValue]
@@ -25,10 +26,18 @@ Tensors = dict[str, OrtValue]
 
 
 class Cache(Protocol):
-    """Keys and values of `rows` sequences."""
+    """What `rows` sequences leave behind."""
 
     lengths: list[int]
     """Tokens held, per row."""
+    tensors: tuple[CacheTensor, ...]
+    """Everything the graph carries, states included."""
+    states: States
+
+    @property
+    def room(self) -> int:
+        """Tokens of a row that the tensors have a place for now."""
+        ...
 
     def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
         """A binding with the past of one row (or of all, where `row` is None) in place, and room for `new` more tokens.
@@ -46,71 +55,91 @@ class Cache(Protocol):
         ...
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget all but the first `length` tokens of a row."""
+        """Forget all but the first `length` tokens of a row, which `states.nearest` allows."""
         ...
 
 
-def element_type(session: Session) -> np.dtype[Any]:
-    """What the graph's keys and values are made of."""
-    found = sorted({session.inputs[past][1] for past in session.cache_pairs})
-    if len(found) != 1 or found[0] not in ELEMENT_TYPES:
-        raise PackageError(f"the graph's cache holds {' and '.join(found)}, not float or float16 alone; export the model again")
-    return ELEMENT_TYPES[found[0]]
+def check_cache(session: Session) -> None:
+    """Refuse a graph that carries nothing, or what no cache here can hold; raises `PackageError`."""
+    kinds = {tensor.kind for tensor in session.cache_tensors}
+    if not kinds:
+        raise PackageError("the graph has no cache, so it would forget what it was fed; export the model again")
+    if kinds >= {"shared", "growing"}:
+        raise PackageError("the graph updates some keys and values in place and returns others longer; export the model again")
 
 
-def make_cache(session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None) -> SharedCache | GrowingCache:
-    """The cache that the graph's own shapes ask for: shared where past and present have the same length."""
-    if session.shares_cache:
-        return SharedCache(session, geometry, rows=rows, capacity=capacity)
-    return GrowingCache(session, geometry, rows=rows)
+def make_cache(session: Session, *, rows: int, capacity: int | None, context_length: int) -> SharedCache | GrowingCache:
+    """The cache that the graph's own shapes ask for, with room for `capacity` tokens at first and `context_length` at most."""
+    tensors = session.cache_tensors
+    if any(tensor.kind == "growing" for tensor in tensors):
+        return GrowingCache(session, tensors, rows=rows)
+    return SharedCache(session, tensors, rows=rows, capacity=capacity, context_length=context_length)
+
+
+def along(axis: int, part: object) -> tuple[Any, ...]:
+    """An index that takes `part` of one dimension and all of those before and after: `array[along(2, slice(5))]`."""
+    return (*(slice(None),) * axis, part)
 
 
 class SharedCache:
-    """One buffer [rows, kv_heads, capacity, head_size] per tensor, updated in place by the graph."""
+    """One buffer per tensor, [rows, kv_heads, capacity, head_size] with sizes of its own, updated in place by the graph.
 
-    def __init__(self, session: Session, geometry: Geometry, *, rows: int, capacity: int | None) -> None:
-        self.session, self.geometry, self.pairs, self.rows = session, geometry, session.cache_pairs, rows
+    A graph that has states alone is a shared cache without buffers.
+    """
+
+    def __init__(
+        self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int, capacity: int | None, context_length: int
+    ) -> None:
+        self.session, self.tensors, self.rows, self.context_length = session, tensors, rows, context_length
+        self.axes = {tensor: tensor.length_axis for tensor in tensors if tensor.length_axis is not None}
         self.lengths = [0] * rows
-        self.dtype = element_type(session)
         self.capacity = 0
         self.buffers: Tensors = {}
-        self.bindings: dict[int | None, IOBinding] = {}
-        self.grow(min(capacity or SMALLEST_CAPACITY, geometry.context_length))
+        self.states = States(session, tensors, rows)
+        self.bindings: dict[tuple[int | None, int], IOBinding] = {}
+        self.grow(min(capacity or SMALLEST_CAPACITY, context_length))
+
+    @property
+    def room(self) -> int:
+        """See `Cache.room`."""
+        return self.capacity
 
     def grow(self, capacity: int) -> None:
         """Make buffers of `capacity` tokens and carry the used part over."""
         used, device = max(self.lengths), self.session.device
-        shape = (self.rows, self.geometry.kv_heads, capacity, self.geometry.head_size)
         buffers = {}
-        for name in self.pairs:
-            array = np.zeros(shape, self.dtype)  # pages nobody touches cost nothing
+        for tensor, axis in self.axes.items():
+            array = np.zeros(tensor.sized(self.rows, capacity), tensor.dtype)  # pages nobody touches cost nothing
             if used:
-                array[:, :, :used] = self.buffers[name].numpy()[:, :, :used]
-            buffers[name] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
+                part = along(axis, slice(used))
+                array[part] = self.buffers[tensor.past].numpy()[part]
+            buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.buffers, self.capacity, self.bindings = buffers, capacity, {}  # together, once nothing can fail any more
 
     def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
         """See `Cache.begin`; bindings last until the buffers move."""
         needed = (max(self.lengths) if row is None else self.lengths[row]) + new
         if needed > self.capacity:
-            self.grow(max(needed, min(2 * self.capacity, self.geometry.context_length)))
-        if row not in self.bindings:
-            self.bindings[row] = self.bind(row)
-        return self.bindings[row]
+            self.grow(max(needed, min(2 * self.capacity, self.context_length)))
+        side = self.states.begin(row, active)
+        if (row, side) not in self.bindings:
+            self.bindings[row, side] = self.bind(row, side)
+        return self.bindings[row, side]
 
-    def bind(self, row: int | None) -> IOBinding:
+    def bind(self, row: int | None, side: int) -> IOBinding:
         """Bind every buffer, or one row of it, as past and as present."""
         binding, device = self.session.ort.io_binding(), self.session.device
-        shape = [self.rows if row is None else 1, self.geometry.kv_heads, self.capacity, self.geometry.head_size]
-        row_bytes = self.geometry.kv_heads * self.capacity * self.geometry.head_size * self.dtype.itemsize
-        for past, present in self.pairs.items():
-            pointer = self.buffers[past].data_ptr() + (row or 0) * row_bytes
-            binding.bind_input(past, device.kind, device.index, self.dtype.type, shape, pointer)
-            binding.bind_output(present, device.kind, device.index, self.dtype.type, shape, pointer)
+        for tensor in self.axes:
+            shape = list(tensor.sized(self.rows if row is None else 1, self.capacity))
+            pointer = self.buffers[tensor.past].data_ptr() + (row or 0) * math.prod(shape[1:]) * tensor.dtype.itemsize
+            binding.bind_input(tensor.past, device.kind, device.index, tensor.dtype.type, shape, pointer)
+            binding.bind_output(tensor.present, device.kind, device.index, tensor.dtype.type, shape, pointer)
+        self.states.bind(binding, row, side)
         return binding
 
     def end(self, row: int | None, advanced: Sequence[int]) -> None:
-        """See `Cache.end`; the graph has written in place already."""
+        """See `Cache.end`; the graph has written keys and values in place already."""
+        self.states.end(row)
         rows = range(self.rows) if row is None else [row]
         for index, count in zip(rows, advanced, strict=True):
             self.lengths[index] += count
@@ -123,60 +152,64 @@ class SharedCache:
 
     def rewind(self, row: int, length: int) -> None:
         """See `Cache.rewind`."""
+        self.states.rewind(row, length)
         self.lengths[row] = length
 
 
 class GrowingCache:
     """Tensors that the graph returns one piece longer.
 
-    A row that is fed alone lies alone: [1, kv_heads, tokens, head_size]. A common step joins the rows: [rows, kv_heads, width,
-    head_size], their ends aligned on the right. `held` [rows, width] is then 1 where a column is a token of the row and 0 where
-    the row was padded or idled.
+    A row that is fed alone lies alone: [1, kv_heads, tokens, head_size], with sizes of each tensor's own. A common step joins the
+    rows: [rows, kv_heads, width, head_size], their ends aligned on the right. `held` [rows, width] is then 1 where a column is a
+    token of the row and 0 where the row was padded or idled.
     """
 
-    def __init__(self, session: Session, geometry: Geometry, *, rows: int) -> None:
-        self.session, self.geometry, self.pairs, self.rows = session, geometry, session.cache_pairs, rows
+    def __init__(self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int) -> None:
+        self.session, self.tensors, self.rows = session, tensors, rows
+        self.axes = {tensor: tensor.length_axis for tensor in tensors if tensor.length_axis is not None}
         self.lengths = [0] * rows
-        self.dtype = element_type(session)
-        empty = np.zeros((1, geometry.kv_heads, 0, geometry.head_size), self.dtype)
-        self.apart: list[Tensors] = [{name: self.to_device(empty) for name in self.pairs} for _ in range(rows)]
+        self.states = States(session, tensors, rows)
+        self.apart: list[Tensors] = [
+            {tensor.past: self.to_device(np.zeros(tensor.sized(1, 0), tensor.dtype)) for tensor in self.axes} for _ in range(rows)
+        ]
         self.joined: Tensors = {}
         """All rows in one, or nothing while they lie apart."""
         self.held = np.zeros((rows, 0), dtype=np.int64)
         self.running: IOBinding | None = None
 
     def to_device(self, array: npt.NDArray[Any]) -> OrtValue:
-        """An array as a tensor where the session runs."""
+        """An array as a tensor where the session runs; on the CPU it is the array's own memory, which must not be a tensor's."""
         device = self.session.device
-        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
+        return OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
 
     @property
-    def width(self) -> int:
-        """Tokens of the longest row."""
+    def room(self) -> int:
+        """See `Cache.room`: the tokens of the longest row."""
         return max(self.lengths)
 
     def join(self) -> None:
         """Put the rows side by side, their ends aligned."""
         if self.joined:
             return
-        starts = [self.width - length for length in self.lengths]
+        width = self.room
+        starts = [width - length for length in self.lengths]
         joined = {}
-        for name in self.pairs:
-            array = np.zeros((self.rows, self.geometry.kv_heads, self.width, self.geometry.head_size), self.dtype)
+        for tensor, axis in self.axes.items():
+            array = np.zeros(tensor.sized(self.rows, width), tensor.dtype)
             for row, start in enumerate(starts):
-                array[row, :, start:] = self.apart[row][name].numpy()[0]
-            joined[name] = self.to_device(array)
-        self.held = (np.arange(self.width)[None] >= np.array(starts)[:, None]).astype(np.int64)
+                array[row][along(axis - 1, slice(start, None))] = self.apart[row][tensor.past].numpy()[0]
+            joined[tensor.past] = self.to_device(array)
+        self.held = (np.arange(width)[None] >= np.array(starts)[:, None]).astype(np.int64)
         self.joined, self.apart = joined, []
 
     def split(self) -> None:
         """Take the rows apart again, without padding and without what idle rows were given."""
         if not self.joined:
             return
-        arrays = {name: value.numpy() for name, value in self.joined.items()}
+        arrays = [(tensor.past, axis, self.joined[tensor.past].numpy()) for tensor, axis in self.axes.items()]
         rows = [np.flatnonzero(held) for held in self.held]
         self.apart = [
-            {name: self.to_device(array[row : row + 1, :, columns]) for name, array in arrays.items()}
+            {name: self.to_device(np.take(array[row : row + 1], columns, axis)) for name, axis, array in arrays}
             for row, columns in enumerate(rows)
         ]
         self.joined = {}
@@ -187,19 +220,23 @@ class GrowingCache:
             self.split()
         if row is None:
             self.join()
+        side = self.states.begin(row, active)
         binding, device = self.session.ort.io_binding(), self.session.device
         values = self.joined if row is None else self.apart[row]
-        for past, present in self.pairs.items():
-            binding.bind_ortvalue_input(past, values[past])
-            binding.bind_output(present, device.kind, device.index)
+        for tensor in self.axes:
+            binding.bind_ortvalue_input(tensor.past, values[tensor.past])
+            binding.bind_output(tensor.present, device.kind, device.index)
+        self.states.bind(binding, row, side)
         self.running = binding
         return binding
 
     def end(self, row: int | None, advanced: Sequence[int]) -> None:
         """See `Cache.end`."""
         assert self.running is not None, "end follows begin"
-        presents = dict(zip(self.pairs, self.running.get_outputs(), strict=False))  # in the order bound; the logits come after
+        outputs = self.running.get_outputs()  # in the order bound; states and logits come after
+        presents = {tensor.past: value for tensor, value in zip(self.axes, outputs, strict=False)}
         self.running = None
+        self.states.end(row)
         if row is None:
             self.joined, self.held = presents, np.hstack([self.held, np.array(advanced, dtype=np.int64)[:, None]])
         else:
@@ -216,5 +253,9 @@ class GrowingCache:
     def rewind(self, row: int, length: int) -> None:
         """See `Cache.rewind`."""
         self.split()
-        self.apart[row] = {name: self.to_device(value.numpy()[:, :, :length]) for name, value in self.apart[row].items()}
+        self.apart[row] = {
+            tensor.past: self.to_device(self.apart[row][tensor.past].numpy()[along(axis, slice(length))].copy())
+            for tensor, axis in self.axes.items()
+        }
+        self.states.rewind(row, length)
         self.lengths[row] = length

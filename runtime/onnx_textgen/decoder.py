@@ -15,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .artifact import Geometry
-from .cache import element_type, make_cache
+from .cache import check_cache, make_cache
 from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
 from .session import PAST, IOBinding, OrtValue, Session
 
 CHUNK = 512
-"""Most tokens of a prompt per run, so that a caller can stop in between."""
+"""Most tokens of a prompt at a time, so that a caller can stop in between."""
+SHORT_CHUNK = 16
+"""The same where each token takes a run of its own."""
 
 Logits = npt.NDArray[np.float32]
 INTEGER_TYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
@@ -36,26 +38,16 @@ def check_graph(session: Session, geometry: Geometry) -> None:
     for name in known & session.inputs.keys():
         if session.inputs[name][1] not in INTEGER_TYPES:
             raise PackageError(f"the graph takes {name} as {session.inputs[name][1]}, not as integers; export the model again")
-    pairs = session.cache_pairs
-    if missing := [present for present in pairs.values() if present not in session.outputs]:
-        raise PackageError(f"the graph's key/value cache is not whole: it lacks the output {missing[0]!r}; export the model again")
-    if len(pairs) != 2 * geometry.layers:
+    taken = session.inputs["input_ids"][0]
+    if len(taken) != 2 or (isinstance(taken[1], int) and taken[1] != 1):
+        raise PackageError(f"the graph takes input_ids as {taken}, not [batch, tokens]; export the model again")
+    check_cache(session)
+    shape, size = session.outputs["logits"][0], geometry.vocab_size
+    if len(shape) != 3 or (isinstance(shape[-1], int) and shape[-1] != size):
         raise PackageError(
-            f"the graph has {len(pairs)} keys and values and the manifest {geometry.layers} layers; export the model again"
+            f"the graph's logits have the shape {shape}, the manifest's geometry asks for [any, any, {size}]; "
+            "export the model again"
         )
-    element_type(session)
-    cache_shape = (None, geometry.kv_heads, None, geometry.head_size)
-    wanted = [(session.inputs, past, cache_shape) for past in pairs]
-    wanted += [(session.outputs, present, cache_shape) for present in pairs.values()]
-    for values, name, sizes in [*wanted, (session.outputs, "logits", (None, None, geometry.vocab_size))]:
-        shape = values[name][0]
-        if len(shape) != len(sizes) or any(
-            isinstance(found, int) and size not in (None, found) for found, size in zip(shape, sizes, strict=True)
-        ):
-            expected = ", ".join(str(size or "any") for size in sizes)
-            raise PackageError(
-                f"the graph's {name} has the shape {shape}, the manifest's geometry asks for [{expected}]; export the model again"
-            )
 
 
 @contextlib.contextmanager
@@ -76,25 +68,53 @@ class Decoder:
         check_graph(session, geometry)
         self.session, self.geometry, self.rows = session, geometry, rows
         with model_errors("made its cache"):
-            self.cache = make_cache(session, geometry, rows=rows, capacity=capacity)
+            self.cache = make_cache(session, rows=rows, capacity=capacity, context_length=geometry.context_length)
         self.token_ids: list[list[int]] = [[] for _ in range(rows)]
         """The ids whose keys and values the cache holds, per row."""
         self.changes = 0
         """How often the cache was fed or rewound; who shares a decoder sees by it that someone else did."""
         self.last_only = np.array([-1], dtype=np.int64)
+        self.rotary_switch = session.rotary_switch
+        self.is_beyond = [False] * rows
+        """Per row, whether its keys were made for a text beyond the switch."""
+        self.one_by_one = session.inputs["input_ids"][0][1] == 1
+        """Whether the graph takes one token at a time, as recurrent models do."""
+        self.has_states = bool(self.cache.states.tensors)
+        self.chunk = SHORT_CHUNK if self.one_by_one else CHUNK
+        """Tokens that a caller should feed at a time."""
+        has_mask = "attention_mask" in session.inputs
+        any_batch = not isinstance(session.inputs["input_ids"][0][0], int)
+        self.steps_together = rows > 1 and any_batch and (has_mask or all(one.kind == "state" for one in self.cache.tensors))
+        """Whether one run can take a token of every row: keys and values of unequal number need a mask."""
 
     def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False) -> Logits:
         """Append `token_ids` to a row and return logits [1, vocabulary] of the last, or [tokens, vocabulary] of every one.
 
         Raises `PromptError` for ids outside the vocabulary and beyond the context, `ModelError` if the run fails; the cache then
-        is as before.
+        is as before, or holds the tokens before the failure where each is a run of its own.
         """
         ids = self.checked(token_ids)
         self.check_room(row, len(ids))
-        positions = np.arange(len(ids), dtype=np.int64) if every_position else self.last_only
-        logits: Logits = self.run(ids[None], positions, row, advanced=[len(ids)])[0]
-        self.token_ids[row] += ids.tolist()
+        if self.one_by_one and len(ids) > 1:
+            each: list[Logits] = []
+            for token in ids.tolist():
+                each = each if every_position else []
+                each.append(self.feed([token], row=row))
+            return np.concatenate(each)
+        whole = ids
+        if self.must_begin_anew(row, len(ids)):
+            whole = np.concatenate([np.array(self.token_ids[row], dtype=np.int64), ids])
+            self.rewind(0, row=row)
+        positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.last_only
+        logits: Logits = self.run(whole[None], positions, row, advanced=[len(whole)])[0]
+        self.token_ids[row] += whole.tolist()
+        self.is_beyond[row] = self.rotary_switch is not None and len(self.token_ids[row]) > self.rotary_switch
         return logits if len(positions) == len(logits) else logits[positions]
+
+    def must_begin_anew(self, row: int, new: int) -> bool:
+        """Whether `new` more tokens bring a row to the other side of the rotary switch, where none of its keys is right."""
+        held = len(self.token_ids[row])
+        return self.rotary_switch is not None and held > 0 and (held + new > self.rotary_switch) != self.is_beyond[row]
 
     def step(self, token_ids: Sequence[int], active: Sequence[bool]) -> Logits:
         """One token for every row at once: logits [rows, vocabulary]; rows that are not `active` do not advance.
@@ -109,7 +129,7 @@ class Decoder:
         for row in going:
             self.check_room(row, 1)
         logits = np.zeros((self.rows, self.geometry.vocab_size), dtype=np.float32)
-        if self.rows == 1 or "attention_mask" not in self.session.inputs:  # rows of unequal length need a mask
+        if not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
             for row in going:
                 logits[row] = self.feed([int(ids[row])], row=row)[0]
         elif going:
@@ -119,14 +139,28 @@ class Decoder:
         return logits
 
     def rewind(self, length: int, *, row: int = 0) -> None:
-        """Forget all but the first `length` tokens of a row."""
+        """Forget all but the first `length` tokens of a row.
+
+        Raises `PromptError` beyond what the row holds, and where the graph's states cannot go back there; `reusable` tells.
+        """
         held = len(self.token_ids[row])
         if not 0 <= length <= held:
             raise PromptError(f"cannot rewind to {length} tokens: the cache holds {held}")
         if length < held:
+            if self.cache.states.nearest(row, length, held) != length:
+                raise PromptError(f"cannot rewind to {length} tokens: this model's states cannot go back there; rewind to 0")
             self.changes += 1
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
+
+    def reusable(self, token_ids: Sequence[int], *, row: int = 0) -> int:
+        """How many of the tokens that a row holds it can be rewound to, and are the beginning of `token_ids`."""
+        held = self.token_ids[row]
+        return self.cache.states.nearest(row, common_prefix(held, token_ids), len(held))
+
+    def keep(self, *, row: int = 0) -> None:
+        """Let the row be rewound to the tokens it holds now, where the graph has states; the place kept before is forgotten."""
+        self.cache.states.keep(row, len(self.token_ids[row]))
 
     def check_room(self, row: int, new: int) -> None:
         """Raise `PromptError` where a row has no room for `new` more tokens."""
@@ -189,13 +223,24 @@ def prefill(
     What the row holds already is kept as far as it agrees, so the next turn of a conversation feeds only what is new.
     `on_progress` is called between chunks; what it raises ends the prefill, with the chunks fed so far in the cache.
     """
-    start = common_prefix(decoder.token_ids[row], token_ids[:-1])  # the last token is always fed: its logits are wanted
+    start = decoder.reusable(token_ids[:-1], row=row)  # the last token is always fed: its logits are wanted
     decoder.rewind(start, row=row)
-    for chunk_start in range(start, max(len(token_ids), 1), CHUNK):
-        logits = decoder.feed(token_ids[chunk_start : chunk_start + CHUNK], row=row)
+    for chunk_start, chunk_end in chunks(start, len(token_ids), size=decoder.chunk, last_alone=decoder.has_states):
+        if decoder.has_states and chunk_end == len(token_ids):
+            decoder.keep(row=row)  # for the same prompt again, or one that goes on from it
+        logits = decoder.feed(token_ids[chunk_start:chunk_end], row=row)
         if on_progress is not None:
-            on_progress(Progress(min(chunk_start + CHUNK, len(token_ids)), len(token_ids)))
+            on_progress(Progress(chunk_end, len(token_ids)))
     return np.asarray(logits[-1])
+
+
+def chunks(start: int, end: int, *, size: int, last_alone: bool) -> Iterator[tuple[int, int]]:
+    """Where the parts of a prompt begin and end: `list(chunks(0, 5, size=2, last_alone=True)) == [(0, 2), (2, 4), (4, 5)]`."""
+    cut = end - 1 if last_alone and start < end - 1 else end
+    for first in range(start, max(cut, start + 1), size):
+        yield first, min(first + size, cut)
+    if cut < end:
+        yield cut, end
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .artifact import TOKENIZER
-from .cache import SharedCache
 from .decoder import Decoder, Logits, prefill
 from .generation_config import GenerationConfig
 from .sampling import apply_temperature, keep_min_p, keep_top_k, keep_top_p, make_sampler, most_likely, softmax, uniform
@@ -57,9 +56,11 @@ class Step:
     cached_tokens: int
     """Tokens whose keys and values the cache holds after the run."""
     cache_shape: tuple[int, ...]
-    """[rows, key/value heads, capacity in tokens, head size], of each layer's keys, and again of its values."""
+    """[rows, key/value heads, capacity in tokens, head size] of the first layer's keys; of its state, where it has no keys."""
+    other_cache_shapes: tuple[tuple[int, ...], ...]
+    """Those of the other keys, values and states that differ from it, each once."""
     cache_bytes: int
-    """Of all layers' keys and values for the cached tokens."""
+    """Of all layers' keys and values for the cached tokens, and of their states."""
     logits_shape: tuple[int, ...]
     candidates: tuple[Candidate, ...]
     """Likeliest first."""
@@ -78,6 +79,11 @@ class Inspection:
     """The prompt's."""
     embeddings_shape: tuple[int, ...]
     """[batch, tokens, width] of the vectors that enter the first layer."""
+    precision: str
+    quantization: dict[str, Any]
+    """How the weights were made smaller; empty where they were not."""
+    proof: dict[str, Any]
+    """What the certificate sums up about the package against PyTorch; empty where it does not."""
     layers: int
     heads: int
     kv_heads: int
@@ -111,6 +117,9 @@ def inspect_steps(
     return Inspection(
         tokens=tuple(tokens_of(model, ids)),
         embeddings_shape=(1, len(ids), geometry.hidden_size),
+        precision=model.manifest.precision,
+        quantization=model.manifest.quantization,
+        proof=model.manifest.summary,
         layers=geometry.layers,
         heads=geometry.heads,
         kv_heads=geometry.kv_heads,
@@ -134,15 +143,16 @@ def look_at_step(
     limit: int,
 ) -> Step:
     """Everything about the run that gave `logits` [vocabulary] for the tokens from position `first` on."""
-    geometry, cache, held = model.manifest.geometry, decoder.cache, decoder.token_ids[0]
-    room = cache.capacity if isinstance(cache, SharedCache) else cache.width
+    cache, held = decoder.cache, decoder.token_ids[0]
+    shapes = dict.fromkeys(tensor.sized(decoder.rows, cache.room) for tensor in cache.tensors)
     chosen = make_sampler(config)(logits, seed, 0, step)
     return Step(
         fed=tuple(tokens_of(model, held[first:])),
         first_position=first,
         cached_tokens=len(held),
-        cache_shape=(decoder.rows, geometry.kv_heads, room, geometry.head_size),
-        cache_bytes=2 * geometry.layers * geometry.kv_heads * geometry.head_size * len(held) * cache.dtype.itemsize,
+        cache_shape=next(iter(shapes)),
+        other_cache_shapes=tuple(shapes)[1:],
+        cache_bytes=sum(tensor.bytes_for(len(held)) for tensor in cache.tensors),
         logits_shape=(1, logits.size),
         candidates=likeliest(model, logits, config, limit),
         remaining={"vocabulary": logits.size, **{name: int(np.isfinite(left).sum()) for name, left in stages(logits, config)}},

@@ -10,10 +10,12 @@ import contextlib
 import dataclasses
 import io
 import logging
+import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import onnxruntime
 
 from .errors import DeviceError, OptionError, PackageError, first_line
@@ -22,7 +24,15 @@ IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
 LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
-PAST = "past_key_values."
+PAST = "past_"
+"""Begins the name of every input that carries something from run to run."""
+ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(double)": np.dtype(np.float64),
+}
+UNUSED_OPTIMIZERS = ["NchwcTransformer"]
+"""It lays out images for convolutions, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
 INSTALL_CUDA = (
     'install it with: pip install "onnxruntime-gpu[cuda,cudnn]" && pip install --force-reinstall --no-deps onnxruntime-gpu; '
     "if that does not help, look at: onnx-textgen doctor"
@@ -44,34 +54,93 @@ class Device:
 CPU = Device("cpu")
 
 
+Values = dict[str, tuple[list[int | str], str]]
+"""Shape and ONNX Runtime's type of inputs or outputs, by name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """One thing that a graph carries from run to run: an input `past` that the run's output `present` takes the place of."""
+
+    past: str
+    present: str
+    shape: tuple[int | None, ...]
+    """Sizes of the past; None for the batch, which comes first, and for the length."""
+    length_axis: int | None
+    """The dimension that counts tokens; None: the size is fixed, whatever the number of tokens."""
+    kind: Literal["shared", "growing", "state"]
+    """`shared`: updated in place. `growing`: the present is longer than the past. `state`: of fixed size."""
+    dtype: np.dtype[Any]
+
+    def sized(self, rows: int, length: int) -> tuple[int, ...]:
+        """The shape for `rows` sequences and room for `length` tokens."""
+        return (rows, *(length if size is None else size for size in self.shape[1:]))
+
+    def bytes_for(self, length: int) -> int:
+        """What one sequence of `length` tokens takes."""
+        return math.prod(self.sized(1, length)) * self.dtype.itemsize
+
+
+def present_of(past: str) -> str:
+    """The output that a past input is next: `past_key_values.0.key -> present.0.key`, `past_conv.0 -> present_conv.0`."""
+    name = past.removeprefix("past_key_values.")
+    return f"present.{name}" if name != past else f"present_{past[len(PAST) :]}"
+
+
+def make_cache_tensor(past: str, inputs: Values, outputs: Values) -> CacheTensor:
+    """What a past input is, by its own shape and its present's; raises `PackageError` where the two do not go together."""
+    (shape, element), present = inputs[past], present_of(past)
+    if present not in outputs:
+        raise PackageError(f"the graph's cache is not whole: it lacks the output {present!r}; export the model again")
+    if element not in ELEMENT_TYPES:
+        raise PackageError(f"the graph's cache holds {element}, not float, float16 or double; export the model again")
+    after, element_after = outputs[present]
+    lengths = [axis for axis, size in enumerate(shape) if axis > 0 and not isinstance(size, int)]
+    sizes = list(zip(shape[1:], after[1:], strict=False))
+    fits = len(shape) == len(after) > 1 and all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in sizes)
+    if not fits or element != element_after or len(lengths) > 1:
+        raise PackageError(
+            f"the graph's {past} is {element} {shape} and its {present} {element_after} {after}: one cannot take the place of the "
+            "other; export the model again"
+        )
+    axis = lengths[0] if lengths else None
+    kind: Literal["shared", "growing", "state"] = "state"
+    if axis is not None:
+        kind = "shared" if isinstance(shape[axis], str) and shape[axis] == after[axis] else "growing"
+    known = (None, *(size if isinstance(size, int) else None for size in shape[1:]))
+    return CacheTensor(past, present, known, axis, kind, ELEMENT_TYPES[element])
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Session:
     """An open graph: what it takes, what it gives, and where it runs."""
 
     ort: onnxruntime.InferenceSession
     device: Device
-    inputs: dict[str, tuple[list[int | str], str]]
-    """Shape and ONNX Runtime's type of each input, those with a default included."""
-    outputs: dict[str, tuple[list[int | str], str]]
+    inputs: Values
+    """Those with a default included."""
+    outputs: Values
 
     @property
-    def cache_pairs(self) -> dict[str, str]:
-        """Past input -> present output, by name."""
-        return {past: f"present.{past[len(PAST) :]}" for past in self.inputs if past.startswith(PAST)}
+    def cache_tensors(self) -> tuple[CacheTensor, ...]:
+        """All that the graph carries from run to run, in the order of its inputs; raises `PackageError` where it is not whole."""
+        return tuple(make_cache_tensor(name, self.inputs, self.outputs) for name in self.inputs if name.startswith(PAST))
+
+    @property
+    def rotary_switch(self) -> int | None:
+        """The length beyond which the graph turns keys by other frequencies, so that a text which crosses it is fed anew."""
+        found = self.ort.get_modelmeta().custom_metadata_map.get("rotary_switch", "")
+        return int(found) if re.fullmatch(r"[0-9]{1,9}", found) else None
 
     @property
     def shares_cache(self) -> bool:
-        """Whether the graph updates its cache in place: past and present have a length of the same name."""
-        no_shape: tuple[list[int | str], str] = ([], "")
-        lengths = [
-            (self.inputs[past][0][2:3], self.outputs.get(present, no_shape)[0][2:3]) for past, present in self.cache_pairs.items()
-        ]
-        return bool(lengths) and all(past == present and isinstance((*past, None)[0], str) for past, present in lengths)
+        """Whether the graph updates keys and values in place: past and present have a length of the same name."""
+        return any(tensor.kind == "shared" for tensor in self.cache_tensors)
 
     @property
     def suits_cuda(self) -> bool:
         """Whether ONNX Runtime has CUDA kernels for the graph's attention: not for GroupQueryAttention in float32."""
-        return not (self.shares_cache and any(self.inputs[past][1] == "tensor(float)" for past in self.cache_pairs))
+        return not any(tensor.kind == "shared" and tensor.dtype == np.float32 for tensor in self.cache_tensors)
 
 
 def has_cuda() -> bool:
@@ -106,7 +175,9 @@ def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions) -> 
                 with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
                     onnxruntime.preload_dlls()  # finds the CUDA libraries that pip installed
             providers.insert(0, (CUDA_PROVIDER, {"device_id": device.index}))
-        ort = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
+        ort = onnxruntime.InferenceSession(
+            str(path), options, providers=providers, disabled_optimizers=UNUSED_OPTIMIZERS, enable_fallback=0
+        )
     except Exception as error:
         if device.kind == "cuda":
             raise DeviceError(f"{device} was asked for and did not start: {first_line(error)}; {INSTALL_CUDA}") from error

@@ -10,13 +10,13 @@ from typing import overload
 
 from .artifact import CHAT_TEMPLATE, GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
 from .continuation import Continuation, Limits
-from .decoder import Decoder, Logits, Progress, check_graph, common_prefix, prefill
+from .decoder import Decoder, Logits, Progress, check_graph, prefill
 from .errors import OptionError, PackageError, PromptError
 from .generation_config import GenerationConfig, make_generation_config, shown, whole_number
 from .prompts import Prompt, is_batch, read_token_ids
 from .results import Chunk, Generation, Score
 from .scoring import token_logprobs
-from .session import Session, open_session
+from .session import LOG, Session, open_session
 from .tokenizer import TextTokenizer
 
 MOST_ROWS = 16
@@ -45,6 +45,8 @@ def load(
     check_files(folder, manifest)
     session = open_session(folder / GRAPH, device=device, threads=threads)
     check_graph(session, manifest.geometry)
+    if manifest.precision == "fp16" and session.device.kind == "cpu":
+        LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
     has_template = CHAT_TEMPLATE in manifest.files
     template = (folder / CHAT_TEMPLATE).read_text(encoding="utf-8") if has_template else None
     return Model(folder, manifest, session, chat_template=template, capacity=capacity)
@@ -234,7 +236,7 @@ def feed_prompt(
     decoder: Decoder, continuation: Continuation, *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
 ) -> Logits:
     """Feed what the row does not hold yet of a prompt, by the clock; returns the logits [vocabulary] of its last token."""
-    continuation.reused_tokens = common_prefix(decoder.token_ids[row], continuation.prompt_ids[:-1])
+    continuation.reused_tokens = decoder.reusable(continuation.prompt_ids[:-1], row=row)
     start = time.perf_counter()
     logits = prefill(decoder, continuation.prompt_ids, row=row, on_progress=on_progress)
     continuation.prefill_seconds = time.perf_counter() - start

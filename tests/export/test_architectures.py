@@ -1,4 +1,7 @@
-"""Tiny random models of several families: the package against transformers itself, with and without a past."""
+"""Tiny random models that stand for what architectures do differently: the package against transformers itself.
+
+`python -m tests.export.architectures` does this for every model type there is.
+"""
 
 import numpy as np
 import pytest
@@ -9,53 +12,34 @@ import onnx_textgen
 from onnx_textgen.decoder import Decoder
 from onnx_textgen_export import export
 
-WINDOW = 16
-SIZES = {
-    "vocab_size": 300,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
+from .tiny_models import CONTEXT, VOCABULARY, WINDOW, tiny_model
+
+MODELS = {
+    "gpt2": ("standard", "learned positions, biases, tied head"),
+    "mistral": ("ort", "a window on every layer"),
+    "gemma2": ("standard", "a window on some layers, softcap"),
+    "gpt_oss": ("ort", "attention sinks, experts, YaRN"),
+    "llama4_text": ("ort", "chunks, complex rotary, layers without"),
+    "deepseek_v3": ("ort", "latent attention: keys and values of different size"),
+    "bloom": ("ort", "attention code of its own, ALiBi"),
+    "lfm2": ("ort", "states of convolutions beside the cache"),
+    "mamba2": ("ort", "recurrent states, one token per run"),
 }
-CONFIGS = {
-    "gpt2": lambda: transformers.GPT2Config(
-        vocab_size=300, n_embd=64, n_layer=2, n_head=4, n_positions=256, bos_token_id=None, eos_token_id=None
-    ),
-    "llama": lambda: transformers.LlamaConfig(**SIZES),
-    "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=WINDOW),
-    "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=16),
-    "gemma2": lambda: transformers.Gemma2Config(**SIZES, head_dim=16, sliding_window=WINDOW, query_pre_attn_scalar=16),
-}
+"""Model types, with a target and what they are here for."""
 
 
-def make_model(name: str) -> transformers.PreTrainedModel:
-    """A random model whose logits are far enough apart for greedy tokens to mean something."""
-    torch.manual_seed(len(name))
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager").eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=0.15)
-    return model
-
-
-@pytest.fixture(scope="module", params=[(name, target) for name in CONFIGS for target in ("ort", "standard")], ids="-".join)
+@pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """A transformers model and its exported package."""
-    name, target = request.param
-    model = make_model(name)
-    folder = tmp_path_factory.mktemp(f"{name}-{target}") / "package"
-    export(model, folder, target=target)
+    name = request.param
+    model = tiny_model(name)
+    folder = tmp_path_factory.mktemp(name) / "package"
+    export(model, folder, target=MODELS[name][0], context_length=CONTEXT)
     return model, onnx_textgen.load(folder, threads=1)
 
 
 def ids_of_length(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 300, length).tolist()
+    return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
 
 
 def wanted_logits(model: transformers.PreTrainedModel, ids: list[int]) -> np.ndarray:
@@ -93,27 +77,31 @@ def test_rows_of_a_ragged_batch_give_pytorchs_logits(pair) -> None:
     for row, ids in enumerate(texts):
         check(decoder.feed(ids, row=row)[-1], wanted_logits(model, ids)[-1])
     for step in range(5):
-        new = [(step * 7 + row) % 300 for row in range(3)]
+        new = [(step * 7 + row) % VOCABULARY for row in range(3)]
         texts = [[*ids, token] for ids, token in zip(texts, new, strict=True)]
         got = decoder.step(new, [True] * 3)
         for row, ids in enumerate(texts):
             check(got[row], wanted_logits(model, ids)[-1])
 
 
-def test_a_hundred_greedy_tokens_equal_transformers_generate(pair) -> None:
+def test_sixty_greedy_tokens_equal_transformers_generate(pair) -> None:
     model, package = pair
     ids = ids_of_length(12, seed=3)
     with torch.no_grad():
         want = model.generate(
-            torch.tensor([ids]), attention_mask=torch.ones(1, 12, dtype=torch.int64), max_new_tokens=100, do_sample=False
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, 12, dtype=torch.int64),
+            max_new_tokens=60,
+            do_sample=False,
+            use_cache=False,
         )
-    got = package.generate(ids, max_new_tokens=100, temperature=0)
+    got = package.generate(ids, max_new_tokens=60, temperature=0)
     assert list(got.token_ids) == want[0, 12:].tolist()
 
 
 def test_greedy_rows_of_a_batch_equal_those_alone(pair) -> None:
     _, package = pair
     prompts = [ids_of_length(length, seed=length) for length in (3, 20, 8)]
-    together = package.generate(prompts, max_new_tokens=30, temperature=0)
+    together = package.generate(prompts, max_new_tokens=12, temperature=0)
     for prompt, result in zip(prompts, together, strict=True):
-        assert package.generate(prompt, max_new_tokens=30, temperature=0).token_ids == result.token_ids
+        assert package.generate(prompt, max_new_tokens=12, temperature=0).token_ids == result.token_ids

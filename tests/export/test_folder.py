@@ -1,16 +1,15 @@
 """A model folder appears whole or not at all, and never in the place of something else."""
 
-import os
+import errno
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from onnx_textgen.artifact import find_package
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.folder import new_folder
+from onnx_textgen_export import folder as folder_module
+from onnx_textgen_export.folder import is_complete, new_folder
 
 
 def fill(target: Path, *, force: bool = False) -> None:
@@ -21,12 +20,6 @@ def fill(target: Path, *, force: bool = False) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-def dead_process() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_a_failure_leaves_nothing_not_even_the_parent_folders(tmp_path: Path) -> None:
@@ -61,6 +54,7 @@ def test_the_old_package_comes_back_when_the_new_one_cannot_take_its_place(tmp_p
         return rename(self, other)
 
     monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(folder_module, "exchange", lambda *_: False)  # as where the system has no such step
     with pytest.raises(ExportError, match="No space left on device"):
         fill(target, force=True)
     assert names(tmp_path) == before
@@ -74,22 +68,78 @@ def test_a_link_stays_a_link_and_what_it_points_to_is_replaced(tmp_path: Path) -
     assert {path.name for path in tmp_path.iterdir()} == {"real", "link"}
 
 
-def test_leftovers_of_killed_exports_are_cleared_and_those_of_running_ones_kept(tmp_path: Path) -> None:
-    dead, alive = dead_process(), os.getpid()
-    for process in (dead, alive):
-        (tmp_path / f".package.partial-{process}-0123abcd").mkdir()
-    (tmp_path / f".other.partial-{dead}-0123abcd").mkdir()
-    fill(tmp_path / f".package.old-{dead}-0123abcd")
+def test_leftovers_of_killed_exports_are_cleared_and_those_of_others_kept(tmp_path: Path) -> None:
+    (tmp_path / ".package.partial-0123abcd").mkdir()
+    (tmp_path / ".package.partial-123-0123abcd").mkdir()  # as earlier releases named them
+    (tmp_path / ".other.partial-0123abcd").mkdir()
+    (tmp_path / ".package.lock").touch()
+    fill(tmp_path / "package")
+    assert names(tmp_path)[0] == ".other.partial-0123abcd"
+    assert {path.name for path in tmp_path.iterdir()} == {".other.partial-0123abcd", "package"}
+
+
+def test_a_folder_that_stepped_aside_comes_back_only_whole(tmp_path: Path) -> None:
+    fill(tmp_path / ".package.old-0123abcd")
     with pytest.raises(ExportError, match="exists already"):
-        fill(tmp_path / "package")  # the old one came back first
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f".other.partial-{dead}-0123abcd",
-        f".package.partial-{alive}-0123abcd",
-        "package",
-    ]
+        fill(tmp_path / "package")
+    assert is_complete(tmp_path / "package")
+    (tmp_path / "package").rename(tmp_path / ".package.old-0123abcd")
+    (tmp_path / ".package.old-0123abcd" / "model.onnx.data").unlink()
+    fill(tmp_path / "package")
+    assert {path.name for path in tmp_path.iterdir()} == {"package"}
 
 
 def test_a_parent_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="cannot write"):
         fill(tmp_path / "file" / "deeper" / "package")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full (No space left on device); free some space"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "the disk is full (Disk quota exceeded); free some space"),
+        (OSError("4096 requested and 0 written"), "4096 requested and 0 written"),
+        (PermissionError(errno.EACCES, "Permission denied", "/elsewhere/weights"), "/elsewhere/weights: Permission denied"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+    ],
+)
+def test_what_the_disk_refuses_is_one_line_and_leaves_nothing(tmp_path: Path, error: OSError, line: str) -> None:
+    with pytest.raises(ExportError) as raised, new_folder(tmp_path / "package") as folder:
+        (folder / "model.onnx").write_text("half")
+        raise error
+    assert str(raised.value).startswith(f"cannot write {tmp_path / 'package'}: {line}")
+    assert names(tmp_path) == []
+
+
+def test_a_reader_of_the_reports_that_goes_away_is_no_fault_of_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError), new_folder(tmp_path / "package"):
+        raise BrokenPipeError
+    assert names(tmp_path) == []
+
+
+def test_a_second_export_into_the_same_place_is_told_at_once(tmp_path: Path) -> None:
+    for force in (False, True):
+        with new_folder(tmp_path / "package", force=force) as first:
+            with pytest.raises(ExportError, match=r"another export is writing .*package; wait until it ends"):
+                fill(tmp_path / "package", force=force)
+            shutil.copytree(find_package(), first, dirs_exist_ok=True)
+        assert is_complete(tmp_path / "package")
+    assert {path.name for path in tmp_path.iterdir()} == {"package"}
+
+
+def test_what_someone_puts_at_the_target_during_an_export_stays(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="exists already"), new_folder(tmp_path / "package"):
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package" / "notes.txt").write_text("mine")
+    assert names(tmp_path) == ["package", "package/notes.txt"]
+
+
+def test_a_file_system_without_locks_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    fill(tmp_path / "package")
+    assert {path.name for path in tmp_path.iterdir()} == {"package"}

@@ -10,6 +10,7 @@ from torch import nn
 
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, cached_attention, export, exporting
 from onnx_textgen_export.sources import Source
+from onnx_textgen_export.weights import Weights
 
 
 def tiny(**options: object) -> TinyTransformer:
@@ -33,8 +34,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch, change) -> None:
     """Change the graph between tracing and comparing."""
     traced = exporting.trace
 
-    def trace(source: Source, target: str) -> ir.Model:
-        model = traced(source, target)
+    def trace(source: Source, target: str, weights: Weights) -> ir.Model:
+        model = traced(source, target, weights)
         change(model)
         return model
 
@@ -211,7 +212,7 @@ def test_checkpoints_that_cannot_be_opened_are_refused_in_one_line(tmp_path: Pat
     with pytest.raises(ExportError, match="a pickle, which can run code"):
         export(source, out)
     (source / "model.safetensors").write_bytes(b"not a tensor")
-    with pytest.raises(ExportError, match="cannot open"):
+    with pytest.raises(ExportError, match="cannot be opened"):
         export(source, out)
     assert not out.exists()
 

@@ -109,6 +109,7 @@ def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
         (lambda m: m.update(generation=None), "generation should be a JSON object, found None"),
         (lambda m: m.update(generation={"top_k": "9"}), "generation['top_k'] should be a whole number or a number, found '9'"),
         (lambda m: m.update(certificate=[]), "certificate should be a JSON object, found list"),
+        (lambda m: m.update(quantization=[4]), "quantization should be a JSON object, found list"),
         (lambda m: m.update(versions={"a\nb": 1}), "versions['a\\nb'] should be a string, found 1"),
         (lambda m: m.update(precision="fp64"), "precision should be 'fp32' or 'fp16' or 'int8' or 'int4', found 'fp64'"),
         (lambda m: m.update(bos_id="x"), "bos_id should be a whole number or null, found 'x'"),

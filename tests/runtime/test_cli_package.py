@@ -8,7 +8,7 @@ import pytest
 import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen import bench
-from onnx_textgen.artifact import GRAPH, MANIFEST, TOKENIZER, GoldenRun, file_record, manifest_to_json
+from onnx_textgen.artifact import GRAPH, MANIFEST, TOKENIZER, GoldenRun, file_record, manifest_to_json, read_manifest
 from onnx_textgen.cli import run
 from onnx_textgen.errors import OptionError
 from onnx_textgen.replay import replay
@@ -48,6 +48,42 @@ def test_info_says_what_the_manifest_says(folder, capsys):
     assert "heads 4 of size 4, 2 for keys and values" in lines
     assert "cache 192 bytes a token, 19.2 kB in a full context" in lines
     assert "proof: whole prompt tokens 48, logits_error 1.46e-06" in lines
+
+
+SUMMARY = {"size_bytes": 5_230_000, "top1_agreement": 0.991, "kl_divergence": 0.0012, "perplexity_change": 0.008}
+QUANTIZATION = {"bits": 4, "block_size": 32, "symmetric": True, "method": "rtn", "head_bits": 8}
+
+
+def test_what_the_weights_became_and_what_it_cost_is_shown_where_the_manifest_says_so(folder, model, capsys, monkeypatch):
+    manifest = dataclasses.replace(
+        read_manifest(folder), precision="int4", quantization=QUANTIZATION, certificate={"summary": SUMMARY, "scenarios": []}
+    )
+    (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
+    cost = "5.2 MB; same top-1 99.1%, KL 1.2e-03, perplexity +0.80%"
+    weights = "int4 (block size 32, symmetric, rtn, head bits 8)"
+    assert run(["info", str(folder)]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"precision {weights}" in lines
+    assert f"proof: summary {cost}" in lines
+    assert run(["verify", str(folder)]) == 0
+    assert f"certificate: {cost}" in capsys.readouterr().out.splitlines()
+    model.manifest = manifest
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(["inspect", "ab", "--model", str(folder), "--temperature", "0"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"weights {weights}" in lines
+    assert f"proof {cost}" in lines
+
+
+@pytest.mark.parametrize("summary", [None, [], {}, "good", {"size_bytes": "5", "top1_agreement": None}, 5])
+def test_a_summary_that_is_none_is_not_shown_and_does_no_harm(folder, model, capsys, summary):
+    manifest = dataclasses.replace(read_manifest(folder), certificate={"summary": summary})
+    (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
+    model.manifest = manifest
+    for command in ("info", "verify"):
+        assert run([command, str(folder)]) == 0
+    assert "certificate" not in capsys.readouterr().out
+    assert run(["inspect", "ab", "--model", str(folder), "--temperature", "0"]) == 0
 
 
 def test_info_as_json_is_the_manifest(folder, capsys):

@@ -1,7 +1,10 @@
-"""Store matrices in 8 or 4 bits: MatMul becomes MatMulNBits, the embedding's Gather becomes GatherBlockQuantized.
+"""Store matrices in 8 or 4 bits, weight-only: activations, norms, biases and tables of positions stay as they are.
 
-Weight-only, symmetric, one float32 scale per block of 32 along the input dimension; products are accumulated in int8 by ONNX
-Runtime (accuracy level 4). A tied output layer shares the embedding's bytes. Norms, biases and position tables stay as they are.
+At the target `ort` a product becomes MatMulNBits and the embedding's Gather GatherBlockQuantized; a tied output layer shares the
+embedding's bytes. At the target `standard` a product reads its weight through DequantizeLinear, which ONNX Runtime turns into
+MatMulNBits when it loads the graph, and the embedding gathers 8-bit rows before they are dequantised (Gather takes no 4-bit ones).
+Weights are read when the file is written, one at a time. Matrices of more dimensions (mixtures of experts) are left as they are,
+and so are the routers of a mixture, whose rounding would send tokens elsewhere.
 """
 
 from __future__ import annotations
@@ -9,152 +12,146 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir.passes import common
 
-BLOCK = 32
+from onnx_textgen.artifact import Target
+
+from ..errors import ExportError
+from .linear import shared_constant, sizes_of
+from .products import Part, Product, find_products, find_tables, part_of
+from .quantization import Bits, Quantization
+from .quantizers import make_quantizer
+from .stored import LastResult, Packed, Plain, store_lazily
+
 SMALLEST_TABLE = 1024
 """Embedding rows below which a table (of positions, say) is not worth its loss."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Blocks:
-    """A matrix [rows, columns] in blocks along its columns."""
-
-    packed: npt.NDArray[np.uint8]
-    """[rows, columns / 32, 32 * bits / 8]; zero is stored as 2 ** (bits - 1), the lower half-byte first."""
-    scales: npt.NDArray[np.float32]
-    """[rows, columns / 32]."""
-
-
-def quantize_blocks(matrix: npt.NDArray[np.float32], bits: int) -> Blocks:
-    """Round each block of 32 to whole multiples of its largest magnitude over 2 ** (bits - 1), that magnitude kept exactly.
-
-    >>> blocks = quantize_blocks(np.array([[-1.0] + [0.5] * 31], dtype=np.float32), 8)
-    >>> blocks.packed[0, 0, :2].tolist(), float(blocks.scales[0, 0])
-    ([0, 192], 0.0078125)
-    """
-    rows, columns = matrix.shape
-    padded = np.pad(matrix, ((0, 0), (0, -columns % BLOCK)))
-    groups = padded.reshape(rows, -1, BLOCK)
-    half = 1 << (bits - 1)
-    extremes = np.take_along_axis(groups, np.abs(groups).argmax(axis=2)[:, :, None], axis=2)[:, :, 0]
-    scales = (extremes / -half).astype(np.float32)  # the extreme lands on -half, the one code without a mirror image
-    steps = groups / np.where(scales == 0, 1, scales)[:, :, None]
-    codes: npt.NDArray[np.uint8] = (np.clip(np.rint(steps), -half, half - 1) + half).astype(np.uint8)
-    packed = codes if bits == 8 else np.bitwise_or(codes[:, :, 0::2], codes[:, :, 1::2] << np.uint8(4))
-    return Blocks(packed, scales)
-
-
-def quantize(model: ir.Model, bits: int) -> None:
-    """Quantise `model` in place."""
+def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> None:
+    """Quantise `model` in place; raises `ExportError` where the target has no operator for what is asked."""
+    if target == "standard" and options.method == "hqq":
+        raise ExportError("hqq has fractional zero points, which no operator of the ONNX standard takes; take k_quant")
     graph = model.graph
-    weights = {id(value): value for value in graph.initializers.values() if value not in set(graph.inputs)}
-    stored: dict[tuple[int, bool], tuple[ir.Value, ir.Value]] = {}
-
-    def store(value: ir.Value, *, transposed: bool) -> tuple[ir.Value, ir.Value]:
-        """Blocks and scales of a weight as graph values; `transposed` reads [in, out] as [out, in]."""
-        key = (id(value), transposed)
-        if key not in stored:
-            assert value.const_value is not None, "weights_of yields weights with data"
-            matrix = value.const_value.numpy()
-            blocks = quantize_blocks(np.ascontiguousarray(matrix.T if transposed else matrix).astype(np.float32), bits)
-            made = []
-            for suffix, array in (("blocks", blocks.packed), ("scales", blocks.scales)):
-                new = ir.Value(name=f"{value.name}.{suffix}", const_value=ir.tensor(array, name=f"{value.name}.{suffix}"))
-                new.shape, new.type = ir.Shape(array.shape), ir.TensorType(new.const_value.dtype)  # type: ignore[union-attr]
-                graph.register_initializer(new)
-                made.append(new)
-            stored[key] = (made[0], made[1])
-        return stored[key]
-
-    for node in list(graph):
-        if node.op_type == "MatMul" and (found := matrix_of(node.inputs[1], weights)) is not None:
-            value, transposed = found
-            replace_matmul(graph, node, store(value, transposed=transposed), matrix_shape(value, transposed), bits)
-        elif node.op_type == "Gemm" and (found := gemm_matrix(node, weights)) is not None:
-            value, transposed = found
-            replace_gemm(graph, node, store(value, transposed=transposed), matrix_shape(value, transposed), bits)
-        elif node.op_type == "Gather" and is_table(node.inputs[0], weights):
-            assert node.inputs[0] is not None, "is_table looked at it"
-            replace_gather(graph, node, store(node.inputs[0], transposed=False), bits)
-    model.opset_imports["com.microsoft"] = 1
+    products = find_products(graph)
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    parts = {node: part_of(product, products, logits) for node, product in products.items()}
+    tables = [node for node in find_tables(graph, SMALLEST_TABLE) if can_gather(node, options)]
+    change = Change(graph, options, target, LastResult(), tables=frozenset(id(node.inputs[0]) for node in tables))
+    for node in tables:
+        change.replace_gather(node, heads=[p for n, p in products.items() if parts[n] == "head" and p.weight is node.inputs[0]])
+    for node, product in products.items():
+        if parts[node] != "router":
+            change.replace_product(product, parts[node])
+    if target == "ort":
+        model.opset_imports["com.microsoft"] = 1
+    common.RemoveUnusedNodesPass()(model)  # the weights in float32, and what turned them round
 
 
-def matrix_of(value: ir.Value | None, weights: dict[int, ir.Value]) -> tuple[ir.Value, bool] | None:
-    """The weight behind a MatMul's second input, and whether its rows are inputs ([in, out]); through a Transpose too."""
-    if value is None:
-        return None
-    if id(value) in weights and len(value.shape or ()) == 2:
-        return value, True
-    producer = value.producer()
-    if producer is not None and producer.op_type == "Transpose" and id(producer.inputs[0]) in weights:
-        source = producer.inputs[0]
-        if source is not None and len(source.shape or ()) == 2:
-            return source, False
-    return None
+def can_gather(node: ir.Node, options: Quantization) -> bool:
+    """Whether the table's rows are whole blocks, as the gathering operators want them."""
+    assert node.inputs[0] is not None, "find_tables looked at it"
+    return sizes_of(node.inputs[0])[1] % options.block_size == 0
 
 
-def gemm_matrix(node: ir.Node, weights: dict[int, ir.Value]) -> tuple[ir.Value, bool] | None:
-    """The weight of a Gemm that is a plain linear layer, and whether its rows are inputs."""
-    value = node.inputs[1]
-    plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta")) and not node.attributes.get_int(
-        "transA", 0
-    )
-    if not plain or value is None or id(value) not in weights:
-        return None
-    return value, not node.attributes.get_int("transB", 0)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One quantisation of one graph."""
 
+    graph: ir.Graph
+    options: Quantization
+    target: Target
+    last: LastResult
+    tables: frozenset[int]
+    """Ids of the weights that are gathered from."""
+    made: dict[tuple[int, bool], dict[str, ir.Value]] = dataclasses.field(default_factory=dict)
+    """The tensors of each weight, by its id and whether it is read as [in, out]."""
 
-def matrix_shape(value: ir.Value, transposed: bool) -> tuple[int, int]:
-    """(in, out) of a weight."""
-    assert value.shape is not None, "matrix_of looked at it"
-    first, second = (int(size) for size in value.shape.numpy())
-    return (first, second) if transposed else (second, first)
+    def bits(self, part: Part) -> Bits:
+        """Of a product."""
+        if part == "head":
+            return self.options.head_bits or self.options.bits
+        if part in ("values", "feed-forward out"):
+            return self.options.sensitive_bits or self.options.bits
+        return self.options.bits
 
+    def tensors(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool) -> dict[str, ir.Value]:
+        """A weight's tensors, made once; `product`: for a product and not only for a table."""
+        key = (id(weight), inputs_first)
+        if key not in self.made:
+            first, second = sizes_of(weight)
+            outputs, inputs = (second, first) if inputs_first else (first, second)
+            gathered, block = id(weight) in self.tables and not inputs_first, self.options.block_size
+            layout: Packed | Plain
+            if self.target == "ort":
+                fractional = self.options.method == "hqq" and bits == 4 and not gathered
+                zeros = "none" if self.options.symmetric else "fractional" if fractional else "whole"
+                layout = Packed(outputs, inputs, bits, block, zeros, flat=not product)  # type: ignore[arg-type]
+            else:
+                layout = Plain(outputs, inputs, bits, block, self.options.symmetric, rows=gathered)
+            find = make_quantizer(self.options, bits, gathered=gathered)
+            self.made[key] = store_lazily(self.graph, weight, layout, find, self.last, inputs_first=inputs_first)
+        return self.made[key]
 
-def is_table(value: ir.Value | None, weights: dict[int, ir.Value]) -> bool:
-    """Whether a Gather's first input is an embedding worth quantising."""
-    if value is None or id(value) not in weights or value.shape is None or len(value.shape) != 2:
-        return False
-    rows, columns = (int(size) for size in value.shape.numpy())
-    return rows >= SMALLEST_TABLE and columns % BLOCK == 0
+    def replace_gather(self, node: ir.Node, heads: list[Product]) -> None:
+        """Gather quantised rows; `heads` are the products that share the table."""
+        weight = node.inputs[0]
+        assert weight is not None, "find_tables looked at it"
+        shared = any(not head.inputs_first for head in heads)
+        bits: Bits = 8 if self.target == "standard" else self.bits("head") if shared else self.options.bits
+        made = self.tensors(weight, bits, inputs_first=False, product=shared)
+        if self.target == "standard":
+            rows = [ir.node("Gather", [value, node.inputs[1]]) for value in made.values()]
+            self.graph.insert_before(node, rows)
+            axis = len(node.outputs[0].shape) - 1 if node.outputs[0].shape is not None else 2
+            taken = [gather.outputs[0] for gather in rows]
+            swap(self.graph, node, ir.node("DequantizeLinear", taken, {"axis": axis, "block_size": self.options.block_size}))
+            return
+        codes = made["codes"]
+        if shared:
+            shape = shared_constant(self.graph, f"{weight.name}.rows", np.array([sizes_of(weight)[0], -1], np.int64))
+            flat = ir.node("Reshape", [codes, shape])
+            self.graph.insert_before(node, flat)
+            codes = flat.outputs[0]
+        attributes = {"bits": bits, "block_size": self.options.block_size, "gather_axis": 0, "quantize_axis": 1}
+        inputs = [codes, node.inputs[1], made["scales"], *([made["zeros"]] if "zeros" in made else [])]
+        swap(self.graph, node, ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft"))
 
+    def replace_product(self, product: Product, part: Part) -> None:
+        """Multiply with a quantised weight; a Gemm's bias becomes an Add."""
+        node, bits = product.node, self.bits(part)
+        made = self.tensors(product.weight, bits, inputs_first=product.inputs_first, product=True)
+        new = self.nbits(product, made) if self.target == "ort" else self.dequantised(product, made)
+        if product.bias is not None:
+            self.graph.insert_before(node, new)
+            new = ir.node("Add", [new.outputs[0], product.bias])
+        swap(self.graph, node, new)
 
-def make_product(node: ir.Node, stored: tuple[ir.Value, ir.Value], shape: tuple[int, int], bits: int) -> ir.Node:
-    """A MatMulNBits of a node's first input with a stored weight."""
-    attributes = {"K": shape[0], "N": shape[1], "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
-    return ir.node("MatMulNBits", [node.inputs[0], *stored], attributes, domain="com.microsoft", name=node.name)
+    def nbits(self, product: Product, made: dict[str, ir.Value]) -> ir.Node:
+        """A MatMulNBits."""
+        inputs, outputs = product.sizes
+        code_shape = sizes_of(made["codes"])
+        attributes = {
+            "K": inputs,
+            "N": outputs,
+            "bits": code_shape[2] * 8 // self.options.block_size,
+            "block_size": self.options.block_size,
+            "accuracy_level": self.options.accuracy_level,
+        }
+        values = [product.node.inputs[0], made["codes"], made["scales"], *([made["zeros"]] if "zeros" in made else [])]
+        return ir.node("MatMulNBits", values, attributes, domain="com.microsoft", name=product.node.name)
 
-
-def replace_matmul(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], shape: tuple[int, int], bits: int) -> None:
-    """Put MatMulNBits in the place of a MatMul."""
-    swap(graph, node, make_product(node, stored, shape, bits))
-
-
-def replace_gemm(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], shape: tuple[int, int], bits: int) -> None:
-    """Put MatMulNBits, and an Add where there is a bias, in the place of a Gemm."""
-    product = make_product(node, stored, shape, bits)
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        swap(graph, node, product)
-        return
-    graph.insert_before(node, product)
-    swap(graph, node, ir.node("Add", [product.outputs[0], node.inputs[2]]))
-
-
-def replace_gather(graph: ir.Graph, node: ir.Node, stored: tuple[ir.Value, ir.Value], bits: int) -> None:
-    """Put GatherBlockQuantized in the place of a Gather; it reads the blocks as one row per token."""
-    blocks, scales = stored
-    assert blocks.shape is not None, "store gave it one"
-    rows = int(blocks.shape[0])  # type: ignore[arg-type]
-    shape_name = f"{blocks.name}.row_shape"
-    flat_shape = ir.Value(name=shape_name, const_value=ir.tensor(np.array([rows, -1], np.int64), name=shape_name))
-    graph.register_initializer(flat_shape)
-    flat = ir.node("Reshape", [blocks, flat_shape])
-    graph.insert_before(node, flat)
-    attributes = {"bits": bits, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
-    inputs = [flat.outputs[0], node.inputs[1], scales]
-    swap(graph, node, ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft"))
+    def dequantised(self, product: Product, made: dict[str, ir.Value]) -> ir.Node:
+        """A MatMul behind DequantizeLinear, in the form [in, out] that ONNX Runtime fuses; a table is turned round first."""
+        values = list(made.values())
+        if id(product.weight) in self.tables and not product.inputs_first:
+            turned = [ir.node("Transpose", [value], {"perm": [1, 0]}) for value in values]
+            self.graph.insert_before(product.node, turned)
+            values = [node.outputs[0] for node in turned]
+        attributes = {"axis": 0, "block_size": self.options.block_size}
+        weight = ir.node("DequantizeLinear", values, attributes)
+        self.graph.insert_before(product.node, weight)
+        return ir.node("MatMul", [product.node.inputs[0], weight.outputs[0]], name=product.node.name)
 
 
 def swap(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:

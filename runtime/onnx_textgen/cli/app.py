@@ -12,7 +12,7 @@ from typing import Annotated, TextIO
 import typer
 
 from ..errors import OnnxTextgenError, OptionError
-from . import bench, chat, doctor, extensions, generate, info, score
+from . import bench, chat, doctor, extensions, generate, info, score, verify
 from . import inspect as inspect_command
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
@@ -65,7 +65,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
     "info": info.show_info,
-    "verify": info.verify_package,
+    "verify": verify.verify_package,
     "bench": bench.measure_speed,
     "doctor": doctor.report_health,
 }

@@ -55,6 +55,7 @@ def measure_speed(
             ("prompt", screen.rate(measured.prefill_tokens_per_second)),
             ("text", screen.rate(measured.decode_tokens_per_second)),
             ("first token", f"{measured.first_token_ms:.1f} ms"),
+            ("cache", f"{measured.cache_mib:.1f} MiB at the end"),
             ("load", f"{measured.load_seconds:.2f} s"),
             ("peak memory", "not known here" if memory is None else f"{memory:.0f} MiB"),
         ]

@@ -5,7 +5,8 @@ Each is a typer app that is imported only when its command runs, so the runtime 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 
 import typer
@@ -15,7 +16,10 @@ from ..errors import OnnxTextgenError
 GROUP = "onnx_textgen.commands"
 SUMMARIES = {"export": "Make a model folder from a PyTorch decoder.", "demo": "Generate text in a web page on this machine."}
 EXTRA_MODULES = {
-    "export": frozenset({"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sentencepiece"}),
+    "export": frozenset(
+        {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sentencepiece"}
+        | {"google", "regex", "huggingface_hub"}
+    ),
     "demo": frozenset({"gradio"}),
 }
 
@@ -40,16 +44,23 @@ def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], No
     def run_extension(context: typer.Context) -> None:
         if point is None:
             raise ExtensionError(f"the command {name} is not installed; {remedy(name)}")
-        try:
+        with explain_missing(f"the command {name}", name):
             command = typer.main.get_command(point.load())
             with command.make_context(name, list(context.args), parent=context.parent) as inner:
                 command.invoke(inner)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in EXTRA_MODULES.get(name, ()):
-                raise  # a module that a user's own code wants
-            raise ExtensionError(f"the command {name} needs {error.name}, which is not installed; {remedy(name)}") from error
 
     return run_extension
+
+
+@contextlib.contextmanager
+def explain_missing(wanting: str, extra: str) -> Iterator[None]:
+    """Answer the lack of a module that an extra brings with the line that adds it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA_MODULES.get(extra, ()):
+            raise  # a module that a user's own code wants
+        raise ExtensionError(f"{wanting} needs {error.name}, which is not installed; {remedy(extra)}") from error
 
 
 def remedy(name: str) -> str:

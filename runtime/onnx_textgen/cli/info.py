@@ -1,4 +1,4 @@
-"""`onnx-textgen info` and `verify`: what a model folder says it is, and whether it still is that."""
+"""`onnx-textgen info`: what a model folder says it is."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from . import options, screen
+from . import certificate, options, screen
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..artifact import Manifest
-    from ..replay import Replay
 
 
 def show_info(
@@ -49,7 +48,7 @@ def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("folder", str(path)),
         ("source", manifest.source or "not stated"),
         ("target", manifest.target),
-        ("precision", manifest.precision),
+        ("precision", certificate.precision_in_words(manifest.precision, manifest.quantization)),
         ("layers", str(geometry.layers)),
         ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
         ("vocabulary", f"{geometry.vocab_size:,}"),
@@ -62,13 +61,15 @@ def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
     ]
     lines += [(name, screen.size(record.size)) for name, record in manifest.files.items()]
     lines += [(f"made with {name}", version) for name, version in manifest.versions.items()]
-    return lines + proof(manifest.certificate)
+    if summary := certificate.summary_in_words(manifest.summary):
+        lines.append(("proof: summary", summary))
+    return lines + proof({name: value for name, value in manifest.certificate.items() if not (summary and name == "summary")})
 
 
-def proof(certificate: dict[str, Any]) -> list[tuple[str, str]]:
+def proof(entries: dict[str, Any]) -> list[tuple[str, str]]:
     """Lines about the comparison with PyTorch, one for each entry and each scenario."""
     lines = []
-    for name, value in certificate.items():
+    for name, value in entries.items():
         scenarios = value if isinstance(value, list) else [value]
         for scenario in scenarios:
             named = scenario if isinstance(scenario, dict) else {"": scenario}
@@ -77,50 +78,3 @@ def proof(certificate: dict[str, Any]) -> list[tuple[str, str]]:
             )
             lines.append((f"proof: {named.get('name', name)}", numbers.strip()))
     return lines
-
-
-def verify_package(
-    folder: options.FolderArgument = None,
-    *,
-    model: options.ModelOption = None,
-    device: options.DeviceOption = "auto",
-    threads: options.ThreadsOption = None,
-) -> None:
-    """Check that a model folder is what it was.
-
-    Compares every file with its hash, then replays the golden runs from when the folder was made and compared with PyTorch.
-
-    Try:
-        onnx-textgen verify DIR
-    """
-    from ..artifact import check_files, find_package, read_manifest  # noqa: PLC0415
-    from ..replay import replay  # noqa: PLC0415
-
-    path = find_package(options.one_folder(folder, model))
-    manifest = read_manifest(path)
-    check_files(path, manifest)
-    typer.echo(f"files: {len(manifest.files)} as the manifest says")
-    if not manifest.golden:
-        typer.echo("golden: the manifest has no runs to replay")
-        return
-    loaded = options.load_model(str(path), device, threads)
-    right = True
-    for number, run in enumerate(manifest.golden, start=1):
-        found = replay(loaded.new_context(), manifest, run)
-        right = right and found.is_right
-        typer.echo(f"golden {number}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
-    if not right:
-        raise typer.Exit(1)
-
-
-def in_words(found: Replay) -> str:
-    """How a replay went."""
-    if found.same == found.new_tokens:
-        return f"{found.new_tokens} new tokens, all the same"
-    if found.is_right:
-        return (
-            f"{found.same} of {found.new_tokens} new tokens the same, the others behind by at most {found.largest_gap:.1e} "
-            f"({found.allowed_gap:.1e} allowed at this precision)"
-        )
-    place = (found.first_difference or 0) + 1
-    return f"DIFFERENT at new token {place} of {found.new_tokens}: behind by {found.largest_gap:.1e}"

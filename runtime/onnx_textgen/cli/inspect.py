@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import options, screen
+from . import certificate, options, screen
 
 if TYPE_CHECKING:
     from ..inspection import Candidate, Inspection, Step
@@ -71,6 +71,8 @@ def draw(prompt: str | list[int], inspection: Inspection) -> None:
             ("3 embeddings", f"[batch, tokens, width] = [{width}]"),
             ("4 positions", f"0 to {len(inspection.tokens) - 1}"),
             ("5 layers", f"{inspection.layers}, each with {heads}"),
+            ("  weights", certificate.precision_in_words(inspection.precision, inspection.quantization)),
+            *([("  proof", proof)] if (proof := certificate.summary_in_words(inspection.proof)) else []),
         ]
     )
     for number, step in enumerate(inspection.steps, start=1):
@@ -80,13 +82,11 @@ def draw(prompt: str | list[int], inspection: Inspection) -> None:
 
 def draw_step(number: int, step: Step) -> None:
     """Draw one run of the model and the choice that followed."""
-    shape = ", ".join(f"{size:,}" for size in step.cache_shape)
     screen.screen().rule(f"step {number}", align="left")
     print_stage(
         [
             ("  fed", fed_in_words(step)),
-            ("6 cache", f"{step.cached_tokens} tokens, {screen.size(step.cache_bytes)}; a layer's keys and its values: [{shape}]"),
-            ("", "[rows, heads, capacity, size]"),
+            *cache_in_words(step),
             ("7 logits", f"[batch, vocabulary] = [{', '.join(f'{size:,}' for size in step.logits_shape)}]"),
             ("  softmax", in_words(step.candidates)),
         ]
@@ -104,6 +104,21 @@ def draw_step(number: int, step: Step) -> None:
             ("9 next token", f"{step.chosen.id} {screen.quoted(step.chosen.piece)}, {step.rule}; appended"),
         ]
     )
+
+
+def cache_in_words(step: Step) -> list[tuple[str, str]]:
+    """What the cache holds and the shapes of its tensors."""
+    held = f"{step.cached_tokens} tokens, {screen.size(step.cache_bytes)}"
+    if step.other_cache_shapes:
+        shapes = (step.cache_shape, *step.other_cache_shapes)
+        return [("6 cache", f"{held}; tensors of its layers:"), *(("", shape_in_words(shape)) for shape in shapes)]
+    shape = shape_in_words(step.cache_shape)
+    return [("6 cache", f"{held}; a layer's keys and its values: {shape}"), ("", "[rows, heads, capacity, size]")]
+
+
+def shape_in_words(shape: tuple[int, ...]) -> str:
+    """Sizes in brackets: `[1, 2, 1,024, 64]`."""
+    return f"[{', '.join(f'{size:,}' for size in shape)}]"
 
 
 def print_stage(lines: list[tuple[str, str]]) -> None:

@@ -1,0 +1,43 @@
+"""`onnx-textgen verify DIR --against SOURCE`: compare a package that exists with PyTorch again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from onnx_textgen.artifact import GRAPH, TOKENIZER, read_manifest
+
+from .errors import ExportError
+from .opening import as_source, open_source
+from .parity import TOLERANCES, Reference, judge_scenario, run_package
+from .probe_text import probe_ids
+
+
+def verify_against(folder: Path, source: str, report: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Every scenario of the certificate, measured anew: its fields, and `admitted`, whether the precision allows the difference.
+
+    source: what the package was exported from, as `export` takes it. Raises `ExportError` for a source that does not open, or
+    whose sizes are not the package's.
+    """
+    manifest = read_manifest(folder)
+    report("load")
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
+    opened = open_source(source, tokenizer=tokenizer, allow_pickle=False, report=report)
+    with as_source(opened, manifest.geometry.context_length) as made:
+        for name, size in dataclasses.asdict(made.geometry).items():
+            if size != getattr(manifest.geometry, name):
+                raise ExportError(
+                    f"{folder} has {name} {getattr(manifest.geometry, name)} and {source} has {size}; "
+                    "give the source that the package was exported from"
+                )
+        report("run the package")
+        fed, _ = run_package(made, folder / GRAPH, probe_ids(made, tokenizer))
+        report("compare with PyTorch")
+        reference, tolerance = Reference(made), TOLERANCES[manifest.precision]
+        with opened.weights.present():
+            measured = [judge_scenario(reference, each) for each in fed]
+    return [{**dataclasses.asdict(scenario), "admitted": tolerance.admits(scenario)} for scenario in measured]

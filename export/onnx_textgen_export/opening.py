@@ -1,0 +1,132 @@
+"""Opens what the user names: a module of one's own, a checkpoint folder or a hub name becomes a module, weights and text."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import PreTrainedModel
+
+from onnx_textgen.errors import OptionError, first_line
+
+from .checkpoint import open_checkpoint
+from .errors import ExportError
+from .hub import refuse_code, resolve_source
+from .huggingface import source_from_model
+from .sources import Source, source_from_module
+from .text_assets import TextAssets, read_json, read_text_assets, read_tokenizer
+from .tiny_transformer import TinyTransformer
+from .trace import innermost
+from .weights import OwnWeights, Weights
+
+Report = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opened:
+    """A decoder that nothing has been done with yet."""
+
+    module: nn.Module
+    weights: Weights
+    assets: TextAssets
+    name: str
+    origin: str
+
+
+def open_source(
+    source: str | Path | nn.Module,
+    *,
+    tokenizer: str | Path | Tokenizer | None = None,
+    allow_pickle: bool = False,
+    report: Report = lambda stage: None,
+) -> Opened:
+    """Open a module, `file.py:name`, a checkpoint folder, or `owner/name` on the hub; raises `ExportError` in one line."""
+    given = tokenizer if tokenizer is None or isinstance(tokenizer, Tokenizer) else read_tokenizer(Path(tokenizer))
+    if isinstance(source, str) and is_import(source):
+        source = import_module(source)
+    if isinstance(source, nn.Module):
+        module = as_it_runs(source)
+        origin = f"the module {type(source).__qualname__}"
+        return Opened(module, OwnWeights(module), TextAssets(tokenizer=given), type(source).__name__, origin)
+    folder = resolve_source(source, report, allow_pickle=allow_pickle)
+    weights: Weights
+    if read_json(folder / "config.json").get("model_type") == "tiny_transformer":
+        module = TinyTransformer.from_folder(folder)
+        weights = OwnWeights(module)
+    else:
+        refuse_code(folder)
+        module, weights = open_checkpoint(folder, allow_pickle=allow_pickle)
+    name = folder.resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
+    return Opened(module, weights, read_text_assets(folder, tokenizer=given), name, f"the checkpoint {name}")
+
+
+def as_it_runs(module: nn.Module) -> nn.Module:
+    """The module in float32 on the CPU: a copy where the caller's own is not."""
+    tensors = module.state_dict().values()
+    if all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors if t.is_floating_point()):
+        return module
+    return copy.deepcopy(module).to("cpu", torch.float32)
+
+
+@contextlib.contextmanager
+def as_source(opened: Opened, context_length: int | None) -> Iterator[Source]:
+    """Bring a decoder to the shape that is traced, in evaluation mode; what its own code raises becomes one line."""
+    module, was_training = opened.module, opened.module.training
+    module.train(False)
+    try:
+        with opened.weights.present():
+            source = make_source(module, context_length)
+        yield source
+    finally:
+        module.train(was_training)
+
+
+def make_source(module: nn.Module, context_length: int | None) -> Source:
+    """A source from a transformers model, or from any other module."""
+    try:
+        if isinstance(module, PreTrainedModel):
+            return source_from_model(module, context_length=context_length)
+        return source_from_module(module, context_length=context_length)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"{type(module).__name__} failed on two tokens: {first_line(innermost(error))}") from error
+
+
+def is_import(source: str) -> bool:
+    """Whether `source` names a Python object (`file.py:name`, `package.module:name`) and not a folder."""
+    module, colon, attribute = source.rpartition(":")
+    return bool(colon) and attribute.isidentifier() and len(module) > 1 and not Path(source).exists()
+
+
+def import_module(source: str) -> nn.Module:
+    """Run the user's own file and return the decoder it defines or builds."""
+    where, _, attribute = source.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+            assert spec is not None and spec.loader is not None, "a .py path has a loader"
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+    except (ImportError, FileNotFoundError) as error:
+        raise OptionError(f"cannot import {where}: {error}") from error
+    found: Any = getattr(module, attribute, None)
+    if found is None:
+        raise OptionError(f"{where} defines no {attribute}; name an nn.Module, or a function without arguments that returns one")
+    made = found if isinstance(found, nn.Module) else found()
+    if not isinstance(made, nn.Module):
+        raise OptionError(f"{source} gave {type(made).__name__}; it should be an nn.Module, or a function that returns one")
+    return made

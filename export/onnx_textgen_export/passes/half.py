@@ -1,0 +1,204 @@
+"""Turn a graph to float16: weights, activations, cache and logits. Meant for CUDA, where it halves memory and its traffic.
+
+float32 stays where 11 bits do not do: angles of positions (a position of 5,000 is no float16 once times a frequency), norms that
+are spelt out (squares overflow, small epsilons vanish), exponentials, and whatever was counted in integers. Norms and attention as
+one operator compute in float32 inside. Weights are converted when they are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ..errors import ExportError
+from .linear import add_constant, is_constant
+
+LARGEST = 65_504.0
+"""Of float16; what lies beyond (the -3.4e38 of a mask) becomes this."""
+ANGLES = frozenset({"Sin", "Cos"})
+"""All that leads to these stays in float32."""
+PRECISE = ANGLES | {
+    *("Pow", "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "Sqrt", "Reciprocal"),
+    *("Exp", "Log", "Softplus", "Range", "CumSum"),
+}
+"""Computed in float32 whatever feeds them."""
+FOLLOWING = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Neg", "Max", "Min", "Clip", "Where", "Floor", "Ceil", "Abs"),
+        *("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Concat", "Slice", "Gather", "Identity", "Split", "Tile"),
+    }
+)
+"""Computed in float32 where nothing of float16 comes in."""
+CHUNK = 1 << 20
+FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+
+
+def to_half(model: ir.Model) -> None:
+    """Turn `model` to float16 in place; raises `ExportError` for a graph with branches."""
+    graph = model.graph
+    for node in graph:
+        if any(attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()):
+            raise ExportError(f"fp16 of a graph with a branch ({node.op_type}) is not available yet; take fp32, int8 or int4")
+    spread_types(graph)
+    precise = precise_nodes(graph)
+    change = Change(graph, frozenset(precise))
+    change.place_casts()
+    change.halve_constants()
+    for node in graph:
+        if node not in precise and not change.is_cast(node):
+            retype(node)
+    for value in (*graph.inputs, *graph.outputs):
+        if value.dtype == FLOAT:
+            set_type(value, HALF)
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Whether a value is float32."""
+    return value is not None and value.dtype == FLOAT
+
+
+def set_type(value: ir.Value, dtype: ir.DataType) -> None:
+    """Give a value a type of its own; values may share one, which `value.dtype = ...` would change for all."""
+    value.type = ir.TensorType(dtype)
+
+
+def spread_types(graph: ir.Graph) -> None:
+    """Give values that passes left without a type the one of the node's float input; what compares or counts has its type."""
+    for node in graph:
+        if any(is_float(value) for value in node.inputs):
+            for value in node.outputs:
+                if value.dtype is None:
+                    set_type(value, FLOAT)
+
+
+def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes that stay in float32."""
+    found = {node for node in graph if node.op_type in PRECISE and not node.domain and touches_float(node)}
+    waiting = [node for node in found if node.op_type in ANGLES]
+    while waiting:
+        for value in waiting.pop().inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer not in found and touches_float(producer):
+                found.add(producer)
+                waiting.append(producer)
+    for node in graph:  # in order, so that what follows is seen after what it follows
+        if counts_as_integer(node) or (node.op_type in FOLLOWING and not node.domain and follows(node, found)):
+            found.add(node)
+    return found
+
+
+def touches_float(node: ir.Node) -> bool:
+    """Whether float32 goes in or comes out."""
+    return any(is_float(value) for value in (*node.inputs, *node.outputs))
+
+
+def counts_as_integer(node: ir.Node) -> bool:
+    """Whether a node turns whole numbers into float32: positions and lengths, which float16 has only up to 2,048."""
+    source = node.inputs[0] if node.op_type == "Cast" and node.inputs else None
+    return source is not None and is_float(node.outputs[0]) and source.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+
+
+def follows(node: ir.Node, precise: set[ir.Node]) -> bool:
+    """Whether all float32 that goes in comes from nodes that stay in float32 and from constants, and some from such nodes."""
+    sources = [value for value in node.inputs if value is not None and is_float(value) and not is_constant(value)]
+    return bool(sources) and all(value.producer() in precise for value in sources)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One graph on its way."""
+
+    graph: ir.Graph
+    precise: frozenset[ir.Node]
+    casts: dict[tuple[int, ir.DataType], ir.Node] = dataclasses.field(default_factory=dict)
+    """By the id of the value and the type it is turned into."""
+
+    def is_cast(self, node: ir.Node) -> bool:
+        """Whether a node is one of the casts made here."""
+        return node in self.casts.values()
+
+    def place_casts(self) -> None:
+        """Cast wherever a value goes from one kind of node to the other."""
+        for node in list(self.graph):
+            for index, value in enumerate(node.inputs):
+                if value is None or not is_float(value) or is_constant(value):
+                    continue
+                comes_precise = value.producer() in self.precise
+                if comes_precise != (node in self.precise):
+                    node.replace_input_with(index, self.cast(value, HALF if comes_precise else FLOAT))
+        for index, value in enumerate(self.graph.outputs):
+            if value.producer() in self.precise and is_float(value):
+                name, cast = value.name, self.cast(value, HALF)
+                value.name, cast.name, cast.shape = f"{name}.float32", name, value.shape
+                self.graph.outputs[index] = cast
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in another type, behind a cast that is made once."""
+        key = (id(value), dtype)
+        if key not in self.casts:
+            node = ir.node("Cast", [value], {"to": int(dtype)})
+            set_type(node.outputs[0], dtype)
+            node.outputs[0].shape = value.shape
+            producer = value.producer()
+            if producer is None:
+                self.graph.insert_before(self.graph[0], node)
+            else:
+                self.graph.insert_after(producer, node)
+            self.casts[key] = node
+        return self.casts[key].outputs[0]
+
+    def halve_constants(self) -> None:
+        """Turn the float32 constants of every other node to float16; one that both kinds read is kept in both."""
+        for value in list(self.graph.initializers.values()):
+            if not is_constant(value) or not is_float(value) or value.const_value is None:
+                continue
+            uses = [use for use in value.uses() if use.node not in self.precise]
+            if not uses:
+                continue
+            half = halved(value.const_value)
+            if len(uses) == len(value.uses()):
+                half.name = value.name
+                value.const_value = half
+                set_type(value, HALF)
+                continue
+            added = add_constant(self.graph, f"{value.name}.half", half)
+            for use in uses:
+                use.node.replace_input_with(use.idx, added)
+
+
+def halved(tensor: ir.TensorProtocol) -> ir.LazyTensor:
+    """A tensor in float16, converted piece by piece when it is written."""
+
+    def convert() -> ir.TensorProtocol:
+        source = tensor.numpy()
+        flat, out = source.reshape(-1), np.empty(source.size, np.float16)
+        for start in range(0, source.size, CHUNK):
+            piece = slice(start, start + CHUNK)
+            out[piece] = np.clip(flat[piece].astype(np.float32), -LARGEST, LARGEST)
+        return ir.Tensor(out.reshape(source.shape))
+
+    return ir.LazyTensor(convert, dtype=HALF, shape=ir.Shape(tensor.shape.numpy()))
+
+
+def retype(node: ir.Node) -> None:
+    """Say float16 where a node says float32: in the type it casts to, in a constant it makes, in its outputs."""
+    if node.op_type == "Cast" and node.attributes.get_int("to", 0) == int(FLOAT):
+        node.attributes["to"] = ir.AttrInt64("to", int(HALF))
+    if node.op_type in ("Constant", "ConstantOfShape") and is_float(node.outputs[0]):
+        data = constant_of(node)
+        node.attributes.clear()
+        node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.clip(data, -LARGEST, LARGEST).astype(np.float16)))
+    for value in node.outputs:
+        if value.dtype == FLOAT:
+            set_type(value, HALF)
+
+
+def constant_of(node: ir.Node) -> npt.NDArray[np.float32]:
+    """What a Constant holds, or what a ConstantOfShape repeats."""
+    for attribute in node.attributes.values():
+        value = attribute.value
+        return np.asarray(value.numpy() if isinstance(value, ir.TensorProtocol) else value, np.float32)
+    return np.zeros(1, np.float32)

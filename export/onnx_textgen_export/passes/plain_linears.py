@@ -1,0 +1,78 @@
+"""Write every linear layer as `MatMul(x, W)` with W [in, out], and an Add of its bias.
+
+Two other forms occur: a Gemm between two Reshapes (GPT-2), and a MatMul with the Transpose of a weight, which is what a tracer
+leaves that does not load weights. The transpose is taken when the file is written; a weight with another reader, such as the
+embedding that a tied output layer shares, stays as it is, so that it is stored once.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+
+from .linear import add_constant, is_bias, is_constant, is_matrix, sizes_of, transposed_lazily
+
+
+def plain_linears(model: ir.Model) -> None:
+    """Rewrite Gemm and turn weights around, in place."""
+    graph = model.graph
+    for node in list(graph):
+        if node.op_type == "Gemm" and not node.domain:
+            replace_gemm(graph, node)
+    common_passes.RemoveUnusedNodesPass()(model)  # the weights' former readers
+    for node in list(graph):
+        if node.op_type == "Transpose" and not node.domain:
+            turn_around(graph, node)
+
+
+def replace_gemm(graph: ir.Graph, node: ir.Node) -> None:
+    """MatMul and Add in the place of a Gemm that reads tokens flattened to [batch * new, in]."""
+    flattening = node.inputs[0].producer() if node.inputs[0] is not None else None
+    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    scaled = any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta"))
+    readers = node.outputs[0].consumers()
+    if scaled or node.attributes.get_int("transA", 0) != 0 or weight is None or not is_matrix(weight):
+        return
+    if flattening is None or flattening.op_type != "Reshape":
+        return
+    data = flattening.inputs[0]
+    transposed = bool(node.attributes.get_int("transB", 0))
+    inputs, outputs = reversed(sizes_of(weight)) if transposed else sizes_of(weight)
+    if data is None or data.shape is None or len(data.shape) != 3 or data.shape[2] != inputs:
+        return
+    if bias is not None and not is_bias(bias, outputs):
+        return
+    shape = ir.Shape([data.shape[0], data.shape[1], outputs])
+    if not readers or not all(is_unflattening(reader, shape) for reader in readers):
+        return
+    nodes = []
+    if transposed:
+        nodes.append(ir.node("Transpose", [weight], {"perm": [1, 0]}))
+        nodes[0].outputs[0].shape, nodes[0].outputs[0].type = ir.Shape([inputs, outputs]), weight.type
+        weight = nodes[0].outputs[0]
+    nodes.append(ir.node("MatMul", [data, weight]))
+    if bias is not None:
+        nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
+    for made in nodes[-2 if bias is not None else -1 :]:
+        made.outputs[0].shape, made.outputs[0].type = shape.copy(), data.type
+    graph.insert_before(node, nodes)
+    for reader in readers:
+        reader.outputs[0].replace_all_uses_with(nodes[-1].outputs[0])
+
+
+def is_unflattening(node: ir.Node, shape: ir.Shape) -> bool:
+    """Whether a node brings [batch * new, out] back to [batch, new, out], and the graph does not return that."""
+    out = node.outputs[0]
+    return node.op_type == "Reshape" and out.shape is not None and list(out.shape) == list(shape) and not out.is_graph_output()
+
+
+def turn_around(graph: ir.Graph, node: ir.Node) -> None:
+    """Store a weight the way it is multiplied."""
+    weight = node.inputs[0]
+    if weight is None or not is_constant(weight) or not is_matrix(weight) or weight.const_value is None:
+        return
+    perm = list(node.attributes.get_ints("perm", [1, 0]))
+    if perm != [1, 0] or any(user.op_type != "Transpose" for user in weight.consumers()):
+        return
+    turned = add_constant(graph, f"{weight.name}.transposed", transposed_lazily(weight.const_value))
+    node.outputs[0].replace_all_uses_with(turned)

@@ -1,0 +1,69 @@
+"""What a weight-only quantisation is asked to do; the arithmetic is in `quantizers`, the graph in `quantize`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+from ..errors import ExportError
+
+Method = Literal["rtn", "k_quant", "hqq"]
+Bits = Literal[4, 8]
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the matrices of a decoder are stored; norms, biases and small tables stay as they are.
+
+    >>> Quantization(4).describe()
+    'int4, block 32, symmetric, k_quant'
+    >>> Quantization(4, symmetric=False, head_bits=8).describe()
+    'int4, block 32, asymmetric, k_quant, head int8'
+    """
+
+    bits: Bits
+    """Of every matrix, where nothing below says otherwise."""
+    block_size: int = 32
+    """Weights, along the input dimension, that share one scale."""
+    symmetric: bool = True
+    """Zero is the middle code; otherwise each block has a zero point of its own, which costs 4 or 8 bits more per block."""
+    method: Method = "k_quant"
+    """`rtn` rounds to the nearest code; `k_quant` searches each block's scale (and zero point) for the least weighted squared
+    error; `hqq` (half-quadratic quantisation) finds fractional zero points that ignore outliers."""
+    head_bits: Bits | None = None
+    """Of the output layer, and so of a tied embedding; None: as the others."""
+    sensitive_bits: Bits | None = None
+    """Of the layers that suffer most from rounding, besides the head: the values' and the feed-forward's last projection."""
+    accuracy_level: Literal[0, 1, 4] = 4
+    """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 its own choice."""
+
+    def __post_init__(self) -> None:
+        for name, bits in (("bits", self.bits), ("head bits", self.head_bits), ("sensitive bits", self.sensitive_bits)):
+            if bits not in get_args(Bits) and (bits is not None or name == "bits"):
+                raise ExportError(f"weights can be stored in 4 or 8 bits, found {name} {bits!r}; take 4 or 8")
+        if self.block_size not in BLOCK_SIZES:
+            raise ExportError(f"a block has 16, 32, 64, 128 or 256 weights, found {self.block_size!r}; take one of these")
+        if self.method not in get_args(Method):
+            raise ExportError(f"the quantizers are rtn, k_quant and hqq, found {self.method!r}; take one of these")
+        if self.accuracy_level not in (0, 1, 4):
+            raise ExportError(f"the accuracy level is 0, 1 or 4, found {self.accuracy_level!r}; take 4 for speed, 1 for exactness")
+        if self.method == "hqq" and self.symmetric:
+            raise ExportError("hqq works by moving zero points, which a symmetric code has none of; add --asymmetric")
+        if self.method == "hqq" and self.bits != 4:
+            raise ExportError("hqq has fractional zero points, which ONNX Runtime takes at 4 bits only; take int4, or k_quant")
+
+    def describe(self) -> str:
+        """In words, for a line of a report."""
+        words = [f"int{self.bits}", f"block {self.block_size}", "symmetric" if self.symmetric else "asymmetric", self.method]
+        words += [f"head int{self.head_bits}"] if self.head_bits not in (None, self.bits) else []
+        words += [f"sensitive layers int{self.sensitive_bits}"] if self.sensitive_bits not in (None, self.bits) else []
+        return ", ".join(words)
+
+    def as_record(self) -> dict[str, Any]:
+        """As plain data, for the manifest, without what was left open."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+DEFAULTS: dict[str, Quantization] = {"int8": Quantization(8), "int4": Quantization(4, symmetric=False)}
+"""By the name of the precision; see docs/precision.md for the measurements that chose them."""

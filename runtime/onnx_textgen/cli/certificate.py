@@ -1,0 +1,62 @@
+"""How the comparison with PyTorch is shown: by `export`, `verify`, `info` and `inspect` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import screen
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NUMBERS: dict[str, tuple[str, str]] = {
+    "tokens": ("positions", "{}"),
+    "logits_error": ("logits error", "{:.1e}"),
+    "top1_agreement": ("same top-1", "{:.1%}"),
+    "kl_divergence": ("KL", "{:.1e}"),
+    "perplexity_change": ("perplexity", "{:+.2%}"),
+}
+"""Entries of a scenario record: how the column is called and how its numbers are written."""
+
+
+def scenario_table(scenarios: Iterable[Mapping[str, Any]]) -> Table:
+    """One row per scenario record; one with `"admitted": False` is marked as different."""
+    scenarios = list(scenarios)
+    verdicts = [] if all(scenario.get("admitted", True) for scenario in scenarios) else [""]
+    table = screen.new_table(
+        "scenario", *(name for name, _ in NUMBERS.values()), *verdicts, numbers=frozenset(dict(NUMBERS.values()))
+    )
+    table.title, table.title_justify = "compared with PyTorch", "left"
+    for scenario in scenarios:
+        numbers = [form.format(scenario[key]) if is_number(scenario.get(key)) else "" for key, (_, form) in NUMBERS.items()]
+        verdict = "" if scenario.get("admitted", True) else "DIFFERENT"
+        table.add_row(str(scenario.get("name", "")), *numbers, *([verdict] if verdicts else []))
+    return table
+
+
+def summary_in_words(summary: Mapping[str, Any]) -> str:
+    """A certificate's summary: `5.2 MB; same top-1 99.1%, KL 1.2e-03, perplexity +0.80%`; empty where it has no such numbers."""
+    parts = [f"{name} {form.format(summary[key])}" for key, (name, form) in NUMBERS.items() if is_number(summary.get(key))]
+    size = [screen.size(summary["size_bytes"])] if is_number(summary.get("size_bytes")) else []
+    return "; ".join([*size, *([", ".join(parts)] if parts else [])])
+
+
+def precision_in_words(precision: str, quantization: Mapping[str, Any]) -> str:
+    """How weights are stored: `int4 (block size 32, symmetric, k_quant, head bits 8, accuracy level 4)`."""
+    details = [in_words(key.replace("_", " "), value) for key, value in quantization.items() if key != "bits"]
+    return f"{precision} ({', '.join(details)})" if details else precision
+
+
+def in_words(name: str, value: object) -> str:
+    """One setting: `block size 32`, `symmetric`, `not symmetric`, `k_quant`."""
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    if isinstance(value, str):
+        return value
+    return f"{name} {value}"
+
+
+def is_number(value: object) -> bool:
+    """Whether a manifest's free entry can be written as a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,112 @@
+"""`onnx-textgen verify`: whether a model folder is still what it was, and with `--against` whether it is what PyTorch computes.
+
+The comparison with PyTorch is another package's: a function in the entry-point group `onnx_textgen.verifiers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import certificate, extensions, options, screen
+
+if TYPE_CHECKING:
+    from ..artifact import Manifest
+    from ..replay import Replay
+
+GROUP = "onnx_textgen.verifiers"
+
+Verifier = Callable[[Path, str, Callable[[str], None]], Sequence[Mapping[str, Any]]]
+"""`verify_against(folder, source, report) -> scenario records`: compare a model folder with the PyTorch decoder it came from.
+
+`report` is told the name of each stage as it begins. A record has the entries of `certificate.NUMBERS`, `name`, and `admitted`:
+whether the scenario is within what the package's precision allows.
+"""
+
+
+def verify_package(
+    folder: options.FolderArgument = None,
+    *,
+    model: options.ModelOption = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Also compare with PyTorch: what the folder was exported from.")
+    ] = None,
+    device: options.DeviceOption = "auto",
+    threads: options.ThreadsOption = None,
+) -> None:
+    """Check that a model folder is what it was.
+
+    Compares every file with its hash, then replays the golden runs from when the folder was made and compared with PyTorch.
+
+    Try:
+        onnx-textgen verify DIR
+        onnx-textgen verify DIR --against CHECKPOINT
+    """
+    from ..artifact import check_files, find_package, read_manifest  # noqa: PLC0415
+
+    compare = find_verifier() if against is not None else None
+    path = find_package(options.one_folder(folder, model))
+    manifest = read_manifest(path)
+    check_files(path, manifest)
+    typer.echo(f"files: {len(manifest.files)} as the manifest says")
+    if summary := certificate.summary_in_words(manifest.summary):
+        typer.echo(f"certificate: {summary}")
+    right = replay_golden(path, manifest, device, threads)
+    if compare is not None and against is not None:
+        right = compare_with(compare, path, against) and right
+    if not right:
+        raise typer.Exit(1)
+
+
+def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | None) -> bool:
+    """Replay the golden runs, a line for each; whether all are right."""
+    from ..replay import replay  # noqa: PLC0415
+
+    if not manifest.golden:
+        typer.echo("golden: the manifest has no runs to replay")
+        return True
+    loaded = options.load_model(str(path), device, threads)
+    right = True
+    for number, run in enumerate(manifest.golden, start=1):
+        found = replay(loaded.new_context(), manifest, run)
+        right = right and found.is_right
+        typer.echo(f"golden {number}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
+    return right
+
+
+def find_verifier() -> Verifier:
+    """The first function of the group; raises `ExtensionError` where its package is not installed, or only in part."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    if not points:
+        raise extensions.ExtensionError(f"verify --against is not installed; {extensions.remedy('export')}")
+    with extensions.explain_missing("verify --against", "export"):
+        found: Verifier = points[0].load()
+        return found
+
+
+def compare_with(compare: Verifier, path: Path, source: str) -> bool:
+    """Show what the comparison with PyTorch measured; whether every scenario is admitted."""
+    try:
+        with extensions.explain_missing("verify --against", "export"):
+            scenarios = compare(path, source, lambda stage: screen.progress(f"{stage} ..."))
+    finally:
+        screen.progress("")
+    screen.screen().print(certificate.scenario_table(scenarios))
+    return all(scenario.get("admitted", True) for scenario in scenarios)
+
+
+def in_words(found: Replay) -> str:
+    """How a replay went."""
+    if found.same == found.new_tokens:
+        return f"{found.new_tokens} new tokens, all the same"
+    if found.is_right:
+        return (
+            f"{found.same} of {found.new_tokens} new tokens the same, the others behind by at most {found.largest_gap:.1e} "
+            f"({found.allowed_gap:.1e} allowed at this precision)"
+        )
+    place = (found.first_difference or 0) + 1
+    return f"DIFFERENT at new token {place} of {found.new_tokens}: behind by {found.largest_gap:.1e}"

@@ -1,0 +1,124 @@
+"""The size that is announced is the size that is written, and a disk without room is refused before anything is."""
+
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from onnx_textgen.artifact import WEIGHTS, Precision
+from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
+from onnx_textgen_export.forecast import Stored, check_disk, file_bytes, forecast, stored_parameters, weight_bytes
+from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def llama() -> nn.Module:
+    config = transformers.LlamaConfig(
+        vocab_size=2048,
+        hidden_size=128,
+        intermediate_size=320,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def gpt2() -> nn.Module:
+    config = transformers.GPT2Config(vocab_size=1500, n_embd=96, n_layer=2, n_head=4, n_positions=128, tie_word_embeddings=False)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def own() -> nn.Module:
+    return TinyTransformer(DecoderConfig(vocab_size=1100, width=64, layers=2, heads=4, context_length=128))
+
+
+@pytest.mark.parametrize(
+    ("build", "precision"),
+    [(llama, "fp32"), (llama, "int8"), (llama, "int4"), (gpt2, "fp32"), (gpt2, "int8"), (gpt2, "int4"), (own, "fp32")],
+)
+def test_the_forecast_is_within_two_percent_of_what_is_written(tmp_path: Path, build, precision: Precision) -> None:
+    torch.manual_seed(0)
+    module = build()
+    tables = 2 * 128 * 16 * 4 if build is llama else 0  # cosines and sines of half a head, for every position
+    expected = forecast(
+        stored_parameters(module), layers=2, precision=precision, options=DEFAULTS.get(precision), constant_bytes=tables
+    )
+    folder = export(module, tmp_path / "package", precision=precision).folder
+    sizes = [weight_bytes(each, precision, DEFAULTS.get(precision)) for each in stored_parameters(module)]
+    assert file_bytes([*sizes, tables]) == pytest.approx((folder / WEIGHTS).stat().st_size, rel=0.02)
+    whole = sum(path.stat().st_size for path in folder.iterdir())
+    assert expected.package_bytes == pytest.approx(whole, abs=0.02 * whole + 100_000)  # the graph is most of such small packages
+
+
+def test_every_parameter_is_counted_once_by_what_its_layer_does() -> None:
+    kinds = {each.kind for each in stored_parameters(llama())}
+    assert kinds == {"shared", "matrix", "other"}
+    found = stored_parameters(gpt2())
+    assert [each.kind for each in found if each.shape == (1500, 96)] == ["table", "head"]
+    assert Stored((288, 96), "matrix") in found  # queries, keys and values, turned to (outputs, inputs)
+    assert sum(each.elements for each in found) == sum(parameter.numel() for parameter in gpt2().parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        (Quantization(8), 64 * 64 + 64 * 2 * 4),
+        (Quantization(4), 64 * 64 // 2 + 64 * 2 * 4),
+        (Quantization(4, block_size=16), 64 * 64 // 2 + 64 * 4 * 4),
+        (Quantization(4, symmetric=False), 64 * 64 // 2 + 64 * 2 * 4 + 64),
+        (Quantization(4, symmetric=False, method="hqq"), 64 * 64 // 2 + 64 * 2 * 4 + 64 * 2 * 4),
+        (Quantization(8, symmetric=False), 64 * 64 + 64 * 2 * 4 + 64 * 2),
+    ],
+)
+def test_a_quantised_matrix_has_codes_scales_and_zero_points(options: Quantization, size: int) -> None:
+    assert weight_bytes(Stored((64, 64), "matrix"), "int4", options) == size
+
+
+def test_what_is_not_quantised_is_counted_as_it_is() -> None:
+    small, odd = Stored((1000, 64), "table"), Stored((2000, 40), "table")
+    for each in (small, odd, Stored((4, 64, 64), "other"), Stored((64,), "other")):
+        assert weight_bytes(each, "int4", Quantization(4)) == 4 * each.elements
+        assert weight_bytes(each, "fp16", None) == 2 * each.elements
+    assert weight_bytes(Stored((2000, 64), "table"), "int4", Quantization(4), "standard") == 2000 * (64 + 2 * 4)
+    assert weight_bytes(Stored((2000, 64), "head"), "int4", Quantization(4, head_bits=8)) == 2000 * (64 + 2 * 4)
+
+
+def test_tensors_lie_at_multiples_of_64_bytes() -> None:
+    assert file_bytes([1025, 10, 2048, 1024]) == 1088 + 2048 + 1024  # 10 bytes lie in the graph
+
+
+def test_memory_does_not_grow_with_depth_but_with_the_file_and_the_largest_tensor() -> None:
+    def memory(layers: int, width: int = 512) -> int:
+        parameters = [Stored((32_000, width), "shared"), *[Stored((width, width), "matrix")] * layers]
+        return forecast(parameters, layers=layers, precision="int4", options=Quantization(4)).memory_bytes
+
+    assert memory(32) < 1.1 * memory(4)
+    assert memory(4, 2048) > memory(4) + 3 * 32_000 * (2048 - 512)
+
+
+def test_a_forecast_is_one_line() -> None:
+    line = forecast([Stored((128_256, 2048), "shared")], layers=16).describe()
+    assert line.startswith("about 1.1 GB on disk, ")
+    assert "\n" not in line
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def usage(path: Path) -> Usage:
+        asked.append(path)
+        return Usage(2**40, 2**40, 50_000_000)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    check_disk(tmp_path / "not" / "there", 30_000_000)
+    with pytest.raises(ExportError, match=r"will take 1\.2 GB and its disk has 50\.0 MB free; free some space"):
+        check_disk(tmp_path / "not" / "there", 1_200_000_000)
+    assert asked == [tmp_path, tmp_path]
+    assert list(tmp_path.iterdir()) == []
