@@ -285,8 +285,10 @@ def choose_door(model: Model, reference: Callable[[Tensor], Tensor], context_len
         try:
             door = make()
             check_door(door, model, reference, context_length)
+        except ExportError as error:
+            reason = str(error)
         except Exception as error:  # noqa: BLE001 - whatever the model's code raises, this door is not for it
-            reason = first_line(error)
+            reason = f"its own code fails over a cache that grows ({first_line(error)})"
         else:
             return door
     raise ExportError(f"{type(model.module).__name__} cannot be exported: {reason}")

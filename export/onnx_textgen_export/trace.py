@@ -204,6 +204,7 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
     if source.rotary_switch is not None:
         model.metadata_props["rotary_switch"] = str(source.rotary_switch)
     model.graph.name = "decoder"
+    graph.metadata_props.clear()
     for node in graph.all_nodes():
         node.metadata_props.clear()  # stack traces with the maker's paths
         node.doc_string = None

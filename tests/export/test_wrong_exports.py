@@ -9,6 +9,7 @@ import transformers
 from torch import nn
 
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, cached_attention, export, exporting
+from onnx_textgen_export.passes.quantization import Quantization
 from onnx_textgen_export.sources import Source
 from onnx_textgen_export.weights import Weights
 
@@ -157,20 +158,31 @@ class Breaks(nn.Module):
 def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path: Path) -> None:
     refused(NoCache(), tmp_path, "attention cannot be traced", context_length=32)
     refused(BranchesOnData(), tmp_path, "cannot be traced", context_length=32)
-    refused(BranchesOnLength(), tmp_path, "takes another path above 100 tokens", context_length=300)
+    refused(BranchesOnLength(), tmp_path, "takes another path above 98 tokens", context_length=300)
     refused(Breaks(), tmp_path, "failed on two tokens: its own", context_length=32)
     refused(tiny(), tmp_path, "too short to prove", context_length=8)
     refused(tiny(), tmp_path, "special id 500 is outside", eos_ids=(500,))
     refused(tiny(), tmp_path, "is no tokenizer", tokenizer=tmp_path / "nowhere.json")
     refused(nn.Linear(3, 3), tmp_path, "it needs `cache`", context_length=32)
     refused(NoCache(), tmp_path, "pass context_length")
-    refused(tiny(), tmp_path, "precision fp16 is not available", precision="fp16")
-    refused(tiny(), tmp_path, "needs operators of ONNX Runtime", precision="int8", target="standard")
+    refused(tiny(), tmp_path, "there is no precision int3; take one of fp32, fp16, int8, int4", precision="int3")
+    refused(tiny(), tmp_path, "int8, block 32, symmetric, k_quant is asked for", precision="int4", quantization=Quantization(8))
 
 
-def test_a_model_with_attention_code_of_its_own_is_refused(tmp_path: Path) -> None:
-    config = transformers.BloomConfig(vocab_size=100, hidden_size=32, n_layer=1, n_head=2)
-    refused(transformers.BloomForCausalLM(config), tmp_path, ".", context_length=64)
+@pytest.mark.parametrize("target", ["ort", "standard"])
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_biases_of_packed_layers_survive_every_precision(precision: str, target: str, tmp_path: Path) -> None:
+    module = tiny(positions="rotary", bias=True)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(std=0.5)
+    assert export(module, tmp_path / "package", precision=precision, target=target).manifest.precision == precision
+
+
+def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
+    config = transformers.OpenAIGPTConfig(vocab_size=100, n_embd=32, n_layer=1, n_head=2, n_positions=64)
+    refused(transformers.OpenAIGPTLMHeadModel(config), tmp_path, "keeps no key/value cache", context_length=64)
 
 
 def test_a_folder_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:

@@ -119,15 +119,16 @@ def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
     inputs, width = parts[0][0].sizes[0], sum(len(columns) for _, columns in parts)
     dtype = parts[0][0].weight.dtype
     assert dtype is not None, "constants have a type"
+    tensors = [linear.weight.const_value for linear, _ in parts]  # as they are now: a later pass may change what the values hold
 
     def gather() -> ir.TensorProtocol:
         out = np.empty((inputs, width), dtype.numpy())
-        loaded: tuple[ir.Value, npt.NDArray[np.generic]] | None = None
+        loaded: tuple[ir.TensorProtocol, npt.NDArray[np.generic]] | None = None
         start = 0
-        for linear, columns in parts:
-            if loaded is None or loaded[0] is not linear.weight:
-                assert linear.weight.const_value is not None, "constants have data"
-                loaded = (linear.weight, linear.weight.const_value.numpy())
+        for (linear, columns), tensor in zip(parts, tensors, strict=True):
+            assert tensor is not None, "constants have data"
+            if loaded is None or loaded[0] is not tensor:
+                loaded = (tensor, tensor.numpy())
             matrix = loaded[1].T if linear.transposed else loaded[1]
             out[:, start : start + len(columns)] = matrix[:, columns]
             start += len(columns)
@@ -141,11 +142,11 @@ def joined_biases(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor | No
     dtype = next((linear.bias.dtype for linear, _ in parts if linear.bias is not None), None)
     if dtype is None:
         return None
+    tensors = [None if linear.bias is None else linear.bias.const_value for linear, _ in parts]
 
     def gather() -> ir.TensorProtocol:
         pieces = []
-        for linear, columns in parts:
-            tensor = linear.bias.const_value if linear.bias is not None else None
+        for (_, columns), tensor in zip(parts, tensors, strict=True):
             pieces.append(np.zeros(len(columns), dtype.numpy()) if tensor is None else tensor.numpy()[columns])
         return ir.tensor(np.concatenate(pieces), dtype=dtype)
 
