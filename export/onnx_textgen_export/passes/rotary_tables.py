@@ -32,6 +32,16 @@ class Table:
     leaves their products as they are."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """Cosines and sines that the graph computes."""
+
+    cos: ir.Value
+    sin: ir.Value
+    arrays: tuple[Array, Array]
+    """What they are at the first positions."""
+
+
 def filled_order(turning: Turning, head_size: int) -> npt.NDArray[np.int64] | None:
     """The order of a head's numbers in which the pairs that turn, and some that stand still, make up a multiple of 16.
 
@@ -56,7 +66,7 @@ class Angles:
     graph: ir.Graph
     context_length: int
     tables: dict[tuple[object, ...], Table | None] = dataclasses.field(default_factory=dict)
-    values: dict[tuple[object, ...], tuple[ir.Value, ir.Value] | None] = dataclasses.field(default_factory=dict)
+    values: dict[tuple[object, ...], Computed | None] = dataclasses.field(default_factory=dict)
 
     def table_for(self, origins: list[Origin], head_size: int) -> Table | None:
         """The table by which all these inputs turn, if their angles depend on the position alone."""
@@ -64,11 +74,7 @@ class Angles:
         if key not in self.tables:
             self.tables[key] = self.make_table(origins[0], head_size)
         table = self.tables[key]
-        same = table is not None and all(
-            key_of(one) == key and one.turning is not None and agrees(one.move, one.columns, one.turning, head_size, table.arrays)
-            for one in origins
-        )
-        return table if same else None
+        return table if table is not None and all_turn_by(table.arrays, origins, head_size) else None
 
     def make_table(self, origin: Origin, head_size: int) -> Table | None:
         """Tabulate; equal tables are stored once."""
@@ -94,14 +100,12 @@ class Angles:
     def values_for(self, origins: list[Origin], head_size: int) -> tuple[ir.Value, ir.Value] | None:
         """Cosines and sines [batch, new, size / 2] in the graph, for angles that cannot be tabulated."""
         key = key_of(origins[0])
-        if any(key_of(one) != key for one in origins):
-            return None
         if key not in self.values:
             self.values[key] = self.find_values(origins[0], head_size)
         found = self.values[key]
-        return found if found is not None and all(turns_by_probe(one, head_size) for one in origins) else None
+        return (found.cos, found.sin) if found is not None and all_turn_by(found.arrays, origins, head_size) else None
 
-    def find_values(self, origin: Origin, head_size: int) -> tuple[ir.Value, ir.Value] | None:
+    def find_values(self, origin: Origin, head_size: int) -> Computed | None:
         """Pick cosine and sine out of what the turning reads, by comparing numbers."""
         if origin.turning is None or len(origin.angles) != 2:
             return None
@@ -123,7 +127,8 @@ class Angles:
             if not steps:
                 return None
             picked.append(self.cut(*steps[0], origin.turning.size // 2))
-        return picked[0], picked[1]
+        arrays = read_angles(origin.move, origin.columns, origin.turning, head_size, range(FEW))
+        return Computed(picked[0], picked[1], arrays)
 
     def cut(self, value: ir.Value, step: int, count: int) -> ir.Value:
         """[batch, 1 (or not), new, width] -> [batch, new, count]: the first numbers, or every second."""
@@ -163,9 +168,11 @@ def step_to(array: Array, want: Array) -> int:
     return 0
 
 
-def turns_by_probe(origin: Origin, head_size: int) -> bool:
-    """Whether an input is turned as its own angles at the first positions say."""
-    if origin.turning is None:
-        return False
-    tables = read_angles(origin.move, origin.columns, origin.turning, head_size, range(FEW))
-    return agrees(origin.move, origin.columns, origin.turning, head_size, tables)
+def all_turn_by(arrays: tuple[Array, Array], origins: list[Origin], head_size: int) -> bool:
+    """Whether inputs of one key are all turned, and scaled, as these cosines and sines say; a key does not tell the scale."""
+    return all(
+        key_of(one) == key_of(origins[0])
+        and one.turning is not None
+        and agrees(one.move, one.columns, one.turning, head_size, arrays)
+        for one in origins
+    )

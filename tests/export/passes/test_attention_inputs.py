@@ -33,6 +33,8 @@ class Form:
     switch_at: int = 0
     """Length above which the angles are others (LongRoPE)."""
     shifted_keys: bool = False
+    key_factor: float = 1.0
+    """Turned keys are multiplied by it; queries are not."""
     by_length: bool = False
     """The stretch multiplies by the position, which no rotation does."""
     by_column: bool = False
@@ -143,6 +145,8 @@ def decoder(form: Form) -> ir.Model:
             inputs[0] = small.op("Add", inputs[0], square)
         inputs[0] = rotate(small, inputs[0], cos, sin, form)
         inputs[1] = rotate(small, inputs[1], *((sin, cos) if form.shifted_keys else (cos, sin)), form)
+        if form.key_factor != 1:
+            inputs[1] = small.op("Mul", inputs[1], small.constant("key factor", form.key_factor))
         inputs[2] = rotate(small, inputs[2], cos, sin, form) if form.turned_values else inputs[2]
     flat = [small.op("Transpose", one, perm=[0, 2, 1, 3]) for one in inputs]
     flat = [small.reshape(one, 0, 0, -1) for one in flat]
@@ -243,6 +247,7 @@ def test_a_switch_anywhere_in_the_context_is_found_out(switch_at: int) -> None:
 LEFT = {
     "values turn too": Form(turned_values=True),
     "keys turn otherwise": Form(shifted_keys=True),
+    "keys are scaled": Form(key_factor=0.3),
     "no rotation": Form(by_length=True),
     "positions that count padding": Form(by_column=True),
     "nearly a rotation": Form(warped=True),
