@@ -21,6 +21,7 @@ from onnx_textgen.errors import first_line
 
 from .attention import EagerLayer, LayerCache
 from .errors import ExportError
+from .experts import EXPERTS
 from .fused_attention import ATTENTION, fused_run, pass_through
 from .masks import VisibleKind
 from .onnx_stand_ins import OnnxStandIns
@@ -33,8 +34,6 @@ TOLERANCE = 1e-4
 """Largest difference of a logit between a door and the model itself, relative to the largest logit."""
 SMALL_WINDOW = 512
 """A window up to this is crossed when a door is tried; longer ones are crossed by the proof alone."""
-EXPERTS = "batched_mm"
-"""The form of a mixture of experts that the tracer knows."""
 
 Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """input_ids, attention_mask and pasts -> logits and presents, in PyTorch."""

@@ -23,6 +23,8 @@ from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
 
 from .errors import ExportError
+from .experts import experts_for
+from .passes.experts import experts
 from .passes.simplify import simplify
 from .sources import Source
 from .weights import HOLLOW_FROM, OwnWeights, Weights
@@ -60,7 +62,7 @@ class FlatDecoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits [batch, k, vocabulary] at the asked positions, and the presents in the order of the pasts."""
-        with only_these_positions(self.source.head, logits_positions):
+        with only_these_positions(self.source.head, logits_positions), experts_for(self.target):
             logits, presents = self.source.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
             logits = logits[:, logits_positions]
@@ -148,6 +150,7 @@ def trace(source: Source, target: Target, weights: Weights | None = None) -> ir.
     model = program.model
     attach_weights(model, source.module, weights or OwnWeights(source.module))
     simplify(model)
+    experts(model)
     finish_interface(model, source, target)
     return model
 

@@ -21,6 +21,7 @@ from ..errors import ExportError
 from .linear import shared_constant, sizes_of
 from .products import Part, Product, find_products, find_tables, part_of
 from .quantization import Bits, Quantization
+from .quantize_experts import quantize_experts
 from .quantizers import make_quantizer
 from .stored import LastResult, Packed, Plain, store_lazily
 
@@ -44,6 +45,7 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> 
         if parts[node] != "router":
             change.replace_product(product, parts[node])
     if target == "ort":
+        quantize_experts(graph, options, change.last)
         model.opset_imports["com.microsoft"] = 1
     common.RemoveUnusedNodesPass()(model)  # the weights in float32, and what turned them round
 
