@@ -55,7 +55,7 @@ def make_generate(model: Model) -> Callable[..., Iterator[Frame]]:
                 top_p=top_p,
                 min_p=min_p,
                 seed=transcript.seed,
-                top_alternatives=RIVALS,
+                logprobs=RIVALS,
             )
             yield frame(transcript)
             with contextlib.closing(stream) as chunks:

@@ -31,9 +31,10 @@ class Continuation:
     """The tokens after one prompt."""
 
     def __init__(
-        self, tokenizer: TextTokenizer | None, prompt_ids: Sequence[int], config: GenerationConfig, limits: Limits, *, seed: int
+        self, tokenizer: TextTokenizer | None, prompt_ids: Sequence[int], config: GenerationConfig, limits: Limits
     ) -> None:
-        self.prompt_ids, self.config, self.limits, self.seed = tuple(prompt_ids), config, limits, seed
+        assert config.seed is not None, "the seed is drawn before"
+        self.prompt_ids, self.config, self.limits, self.seed = tuple(prompt_ids), config, limits, config.seed
         self.token_ids: list[int] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
@@ -48,7 +49,7 @@ class Continuation:
         """The next token id for logits [vocabulary]."""
         return self.sample(logits, self.seed, 0, len(self.token_ids))
 
-    def accept(self, token_id: int, logits: Logits | None = None, top_alternatives: int = 0) -> Chunk:
+    def accept(self, token_id: int, logits: Logits) -> Chunk:
         """Append a token; the chunk says what text it made certain and, if it was the last, why."""
         self.ended = time.perf_counter()
         if not self.token_ids:
@@ -58,8 +59,8 @@ class Continuation:
         self.token_ids.append(token_id)
         text, matched = self.stops.push(self.stream.push(token_id) if self.stream else "")
         chunk = Chunk(text, (token_id,))
-        if top_alternatives and logits is not None:
-            chunk = with_alternatives(chunk, token_id, logits, top_alternatives)
+        if self.config.logprobs is not None:
+            chunk = with_alternatives(chunk, token_id, logits, self.config.logprobs)
         if matched is not None:
             return self.finish("stop", chunk)
         if len(self.token_ids) >= self.config.max_new_tokens:
@@ -100,7 +101,7 @@ class Continuation:
     def result(self) -> Generation:
         """The finished text."""
         assert self.finish_reason is not None, "the text has not ended"
-        return Generation(self.text, tuple(self.token_ids), self.finish_reason, self.stats(), self.prompt_ids)
+        return Generation(self.text, tuple(self.token_ids), self.finish_reason, self.stats(), self.prompt_ids, self.config)
 
 
 def with_alternatives(chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:

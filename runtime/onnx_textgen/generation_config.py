@@ -1,22 +1,76 @@
-"""What one call wants: how much text, drawn how, ended where. The only place that checks these options.
+"""What one call wants: how much text, chosen how, ended where. The only place that lists these options and their limits.
 
-Python, the command line and the demo all build a `GenerationConfig`, so one set of limits holds everywhere. What a package *is*
-(`Manifest`) is another matter, and so are limits that need the model: the context length, the vocabulary.
+Python, the command line and the demo all build a `GenerationConfig`, so one set of limits holds everywhere. Names are those of
+transformers' GenerationConfig where it has the option, else OpenAI's, else llama.cpp's. What a package *is* (`Manifest`) is another
+matter, and so are limits that need the model: the context length, the vocabulary.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping
-from numbers import Integral, Real
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
+from . import option_checks as checks
 from .errors import OptionError, PackageError
+from .option_checks import Check, shown
 
-MAX_STOPS = 16
-MAX_STOP_CHARS = 256
-MAX_SEED = 2**63 - 1
+MOST_ALTERNATIVES = 64
+MOST_SEQUENCES = 64
+
+
+class Options(TypedDict, total=False):
+    """The options of `generate` and `stream` as a caller writes them; None counts as not given. See `GenerationConfig`."""
+
+    max_new_tokens: int | None
+    min_new_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    no_repeat_ngram_size: int | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str] | None
+    logit_bias: Mapping[int, float] | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    suppress_tokens: Sequence[int] | None
+    seed: int | None
+    num_return_sequences: int | None
+    best_of: int | None
+    num_beams: int | None
+    num_beam_groups: int | None
+    diversity_penalty: float | None
+    length_penalty: float | None
+    early_stopping: bool | Literal["never"] | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | None
+    max_time: float | None
+    context_limit: Literal["stop", "error", "shift"] | None
+    n_keep: int | None
+    loop_guard: Literal["off", "stop", "penalise", "resample"] | None
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+    grammar: str | None
+    logprobs: int | None
+
+
+def option(default: Any, check: Check) -> Any:  # noqa: ANN401 - a field of any type
+    """A field with the check that its values go through."""
+    return dataclasses.field(default=default, metadata={"check": check})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,59 +81,127 @@ class GenerationConfig:
     0
     """
 
-    max_new_tokens: int = 256
+    max_new_tokens: int = option(256, checks.whole(1))
     """Most tokens to add; at least 1."""
-    temperature: float = 0.8
+    min_new_tokens: int = option(0, checks.whole(0))
+    """Tokens before which no end of text may be chosen."""
+
+    temperature: float = option(0.8, checks.real("from 0 (always the likeliest) to 100", lambda t: 0 <= t <= 100))
     """Divides the logits: below 1 sharper, above 1 flatter, up to 100; 0 always takes the most likely token."""
-    top_k: int = 0
+    top_k: int = option(0, checks.whole(0))
     """Draw among the k most likely tokens only; 0 = all."""
-    top_p: float = 1.0
+    top_p: float = option(1.0, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
     """Draw among the fewest tokens that hold this share of the probability; above 0, up to 1 = all."""
-    min_p: float = 0.0
+    min_p: float = option(0.0, checks.real("from 0 to 1", lambda p: 0 <= p <= 1))
     """Draw among tokens at least this many times as likely as the likeliest; 0 = all, up to 1."""
-    seed: int | None = None
+    typical_p: float = option(1.0, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
+    """Draw among the tokens whose surprise is nearest to the expected one, that hold this share; 1 = all (Meister et al. 2022)."""
+    top_n_sigma: float = option(0.0, checks.real("from 0 (off) to 100", lambda s: 0 <= s <= 100))
+    """Draw among logits within so many standard deviations of the largest; 0 = all (Tang et al. 2024)."""
+    xtc_probability: float = option(0.0, checks.real("from 0 (off) to 1", lambda p: 0 <= p <= 1))
+    """How often the likeliest tokens are left out: all at or above `xtc_threshold` but the least likely of them."""
+    xtc_threshold: float = option(0.1, checks.real("from 0 to 0.5", lambda p: 0 <= p <= 0.5))
+    """The probability that makes a token one of the likeliest; above 0.5 there could never be two."""
+    mirostat: int = option(0, checks.one_of_numbers(0, 2))
+    """2: keep the surprise of the text near `mirostat_tau` by a cut that follows it; 0 = off (Basu et al. 2021, version 2)."""
+    mirostat_tau: float = option(5.0, checks.real("above 0, up to 100", lambda t: 0 < t <= 100))
+    """The surprise to keep, in bits per token."""
+    mirostat_eta: float = option(0.1, checks.real("above 0, up to 1", lambda e: 0 < e <= 1))
+    """How fast mirostat follows."""
+
+    repetition_penalty: float = option(1.0, checks.real("above 0, up to 100", lambda p: 0 < p <= 100))
+    """Divides positive logits of tokens that prompt or text has, multiplies negative ones; 1 = off (Keskar et al. 2019)."""
+    presence_penalty: float = option(0.0, checks.real("from -2 to 2", lambda p: -2 <= p <= 2))
+    """Subtracted from the logit of every token that the new text has."""
+    frequency_penalty: float = option(0.0, checks.real("from -2 to 2", lambda p: -2 <= p <= 2))
+    """Subtracted from the logit of a token as many times as the new text has it."""
+    no_repeat_ngram_size: int = option(0, checks.whole(0))
+    """No run of so many tokens may come twice, prompt included; 0 = off."""
+    dry_multiplier: float = option(0.0, checks.real("from 0 (off) to 100", lambda m: 0 <= m <= 100))
+    """Strength of the penalty on a token that would lengthen a repeated sequence (DRY)."""
+    dry_base: float = option(1.75, checks.real("from 1 to 100", lambda b: 1 <= b <= 100))
+    """The penalty grows by this factor with each token of the repeated sequence."""
+    dry_allowed_length: int = option(2, checks.whole(1))
+    """Repeated sequences up to this length go unpunished."""
+    dry_penalty_last_n: int = option(-1, checks.whole(-1))
+    """How many of the last tokens are searched for repeats; -1 = all."""
+    dry_sequence_breakers: tuple[str, ...] = option(("\n", ":", '"', "*"), checks.strings(64, 64))
+    """Tokens that hold one of these end a sequence."""
+
+    logit_bias: tuple[tuple[int, float], ...] = option((), checks.biases)
+    """What is added to the logits of some tokens, by id: -100 to 100, where -100 rules a token out."""
+    bad_words_ids: tuple[tuple[int, ...], ...] = option((), checks.token_id_lists)
+    """Sequences of token ids that must not come."""
+    suppress_tokens: tuple[int, ...] = option((), checks.token_ids)
+    """Token ids that must not come."""
+
+    seed: int | None = option(None, checks.maybe(checks.whole(0, checks.MAX_SEED)))
     """0 to 2**63 - 1: the same seed draws the same tokens; None takes a fresh one."""
-    stop: tuple[str, ...] = ()
+
+    num_return_sequences: int = option(1, checks.whole(1, MOST_SEQUENCES))
+    """How many texts to give back for a prompt."""
+    best_of: int | None = option(None, checks.maybe(checks.whole(1, MOST_SEQUENCES)))
+    """Draw so many texts and give back the likeliest per token; None = as many as are given back."""
+    num_beams: int = option(1, checks.whole(1, MOST_SEQUENCES))
+    """Search for the likeliest text with so many candidates side by side; 1 = no search."""
+    num_beam_groups: int = option(1, checks.whole(1, MOST_SEQUENCES))
+    """Groups of beams kept apart by `diversity_penalty` (Vijayakumar et al. 2016)."""
+    diversity_penalty: float = option(0.0, checks.real("from 0 to 100", lambda p: 0 <= p <= 100))
+    """Subtracted from a token's score for each earlier group that takes it at the same step."""
+    length_penalty: float = option(1.0, checks.real("from -100 to 100", lambda p: -100 <= p <= 100))
+    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts."""
+    early_stopping: bool | Literal["never"] = option(False, checks.one_of(False, True, "never"))
+    """True: end as soon as `num_beams` texts are finished; False: when better ones are unlikely; "never": when impossible."""
+
+    stop: tuple[str, ...] = option((), checks.strings(checks.MAX_STOPS, checks.MAX_STOP_CHARS))
     """Text that ends the generation and is left out of it: up to 16 strings of 1 to 256 characters."""
+    ignore_eos: bool = option(False, checks.one_of(False, True))
+    """Rule out the tokens that end a text."""
+    max_time: float | None = option(None, checks.maybe(checks.real("of seconds above 0", lambda s: 0 < s < float("inf"))))
+    """Seconds after which the text ends, prompt included; None = no limit."""
+    context_limit: Literal["stop", "error", "shift"] = option("stop", checks.one_of("stop", "error", "shift"))
+    """At the end of the context: end the text, raise an error, or forget the older half and go on."""
+    n_keep: int = option(0, checks.whole(-1))
+    """Tokens at the beginning of the prompt that `context_limit="shift"` never forgets; -1 = all of the prompt."""
+    loop_guard: Literal["off", "stop", "penalise", "resample"] = option("off", checks.one_of("off", "stop", "penalise", "resample"))
+    """What to do when the text runs in a circle: end it, rule out the token that goes on with it, or draw that token again."""
+
+    json_schema: str | None = option(None, checks.maybe(checks.json_schema))
+    """The text is JSON of this schema."""
+    regex: str | None = option(None, checks.maybe(checks.text_of_grammar))
+    """The text matches this regular expression."""
+    grammar: str | None = option(None, checks.maybe(checks.text_of_grammar))
+    """The text follows this grammar, in Lark's notation."""
+
+    logprobs: int | None = option(None, checks.maybe(checks.whole(0, MOST_ALTERNATIVES)))
+    """Give each token's log-probability, and those of so many of the likeliest; None = neither."""
 
     def __post_init__(self) -> None:
         """Check every field, and turn numbers of other kinds (NumPy's, fractions) into Python's own."""
-        values = {
-            "max_new_tokens": whole_number("max_new_tokens", self.max_new_tokens, 1),
-            "temperature": number("temperature", self.temperature, "from 0 (always the likeliest) to 100", lambda t: 0 <= t <= 100),
-            "top_k": whole_number("top_k", self.top_k, 0),
-            "top_p": number("top_p", self.top_p, "above 0, up to 1", lambda p: 0 < p <= 1),
-            "min_p": number("min_p", self.min_p, "from 0 to 1", lambda p: 0 <= p <= 1),
-            "seed": None if self.seed is None else whole_number("seed", self.seed, 0, MAX_SEED),
-            "stop": stop_strings(self.stop),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, field.metadata["check"](field.name, getattr(self, field.name)))
 
 
 OPTION_NAMES = tuple(field.name for field in dataclasses.fields(GenerationConfig))
 
 
-def make_generation_config(defaults: Mapping[str, int | float], options: Mapping[str, object]) -> GenerationConfig:
+def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> GenerationConfig:
     """Join what the caller asks for with a package's defaults (`Manifest.generation`), then those of `GenerationConfig`.
 
-    An option that is None counts as not given; one string for `stop` stands for a tuple of it. Raises `OptionError` for an
-    unknown or unusable option and `PackageError` for an unusable default.
+    An option that is None counts as not given. Raises `OptionError` for an unknown or unusable option and `PackageError` for an
+    unusable default.
 
-    >>> make_generation_config({"temperature": 0.6, "top_k": 20}, {"top_k": 5, "seed": None})
-    GenerationConfig(max_new_tokens=256, temperature=0.6, top_k=5, top_p=1.0, min_p=0.0, seed=None, stop=())
+    >>> make_generation_config({"temperature": 0.6, "top_k": 20}, {"top_k": 5, "seed": None}).top_k
+    5
     """
     try:
         base = GenerationConfig(**known_options(defaults))
     except OptionError as error:
         raise PackageError(f"the package has an unusable generation default: {error}; export the model again") from error
-    given = known_options(options)
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
-    return dataclasses.replace(base, **given)
+    return dataclasses.replace(base, **known_options(options))
 
 
-def known_options(options: Mapping[str, object]) -> dict[str, Any]:
+def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out the options that are None; raises `OptionError` for a name that does not exist, naming the closest that does."""
     for name in options:
         if name not in OPTION_NAMES:
@@ -87,46 +209,3 @@ def known_options(options: Mapping[str, object]) -> dict[str, Any]:
             hint = f"did you mean {closest[0]}?" if closest else f"the options are {', '.join(OPTION_NAMES)}"
             raise OptionError(f"there is no option {shown(name)}; {hint}")
     return {name: value for name, value in options.items() if value is not None}
-
-
-def whole_number(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Read `value` as an int within `low..high`; a bool or a float is no whole number."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        result = int(value)
-        if low <= result and (high is None or result <= high):
-            return result
-    limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-    raise OptionError(f"{name} should be a whole number {limits}, found {shown(value)}")
-
-
-def number(name: str, value: object, limits: str, fits: Callable[[float], bool]) -> float:
-    """Read `value` as a float for which `fits`; `limits` says the same in words. NaN fits nowhere."""
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            result = float(value)
-        except OverflowError:
-            result = float("inf")
-        if fits(result):
-            return result
-    raise OptionError(f"{name} should be a number {limits}, found {shown(value)}")
-
-
-def stop_strings(value: object) -> tuple[str, ...]:
-    """Read `value` as a tuple of stop strings."""
-    if not isinstance(value, (tuple, list)) or len(value) > MAX_STOPS:
-        found = f"{len(value)} of them" if isinstance(value, (tuple, list)) else shown(value)
-        raise OptionError(f"stop should be a tuple of up to {MAX_STOPS} strings, found {found}")
-    for text in value:
-        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARS:
-            found = f"{len(text):,} characters" if isinstance(text, str) else shown(text)
-            raise OptionError(f"each stop string should have 1 to {MAX_STOP_CHARS} characters, found {found}")
-    return tuple(value)
-
-
-def shown(value: object) -> str:
-    """Show `value` in a one-line message: short, whatever it is."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"a number of {value.bit_length():,} bits"  # Python refuses to print more than 4,300 digits
-    if isinstance(value, str):
-        return repr(value if len(value) <= 40 else value[:37] + "...")
-    return repr(value) if isinstance(value, (int, float)) or value is None else f"a {type(value).__name__}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 import numpy as np
 
 from .errors import PromptError
-from .generation_config import shown
+from .option_checks import shown
 
 Prompt = str | Sequence[int]
 

@@ -7,6 +7,7 @@ import math
 from typing import Literal
 
 from .errors import OptionError
+from .generation_config import GenerationConfig
 
 FinishReason = Literal["eos", "length", "stop", "context", "loop", "cancelled", "deadline"]
 
@@ -45,9 +46,9 @@ class Chunk:
     token_ids: tuple[int, ...]
     """Ids this step brought, the end-of-text id left out."""
     logprobs: tuple[float, ...] = ()
-    """Log-probability of each id under the model itself, before temperature and cuts; only with `top_alternatives`."""
+    """Log-probability of each id under the model itself, before temperature and cuts; only with `logprobs`."""
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """The most likely (id, probability) at each id's place, likewise; only with `top_alternatives`."""
+    """The most likely (id, probability) at each id's place, likewise; only with `logprobs`."""
     finish_reason: FinishReason | None = None
     """Why the text ended; on the last chunk."""
     stats: Stats | None = None
@@ -65,6 +66,8 @@ class Generation:
     finish_reason: FinishReason
     stats: Stats
     prompt_ids: tuple[int, ...]
+    config: GenerationConfig
+    """The settings that held, with the seed that was drawn."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

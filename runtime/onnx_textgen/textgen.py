@@ -1,18 +1,20 @@
-"""Prompt in, text out: the model a user holds, and the loop that ties decoder, sampling and tokenizer together."""
+"""Prompt in, text out: the model a user holds."""
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, Unpack, overload
 
 from .artifact import CHAT_TEMPLATE, GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
 from .continuation import Continuation, Limits
-from .decoder import Decoder, Logits, Progress, check_graph, prefill
+from .decoder import Decoder, Progress, check_graph
 from .errors import OptionError, PackageError, PromptError
-from .generation_config import GenerationConfig, make_generation_config, shown, whole_number
+from .generation_config import GenerationConfig, Options, make_generation_config
+from .loop import run, run_together
+from .option_checks import shown, whole_number
 from .prompts import Prompt, is_batch, read_token_ids
 from .results import Chunk, Generation, Score
 from .scoring import token_logprobs
@@ -21,7 +23,6 @@ from .tokenizer import TextTokenizer
 
 MOST_ROWS = 16
 """Most texts generated side by side."""
-MOST_ALTERNATIVES = 64
 CHARACTERS_PER_TOKEN = 256
 """No tokenizer makes fewer tokens than one per so many characters; a longer prompt is refused before it is tokenized."""
 
@@ -104,7 +105,7 @@ class Model:
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
 
-    def config(self, options: Mapping[str, object]) -> GenerationConfig:
+    def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The call's options over the package's defaults; raises `OptionError`."""
         return make_generation_config(self.manifest.generation, options)
 
@@ -112,98 +113,38 @@ class Model:
         self,
         prompt: Prompt,
         *,
-        max_new_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] | None = None,
         context: Decoder | None = None,
-        top_alternatives: int = 0,
         on_progress: Callable[[Progress], None] | None = None,
+        **options: Unpack[Options],
     ) -> Generator[Chunk, None, None]:
         """Generate one chunk per token; closing the iterator stops the work.
 
-        Options are checked at once, not at the first chunk. `context` keeps the cache between calls: the tokens a new prompt
-        shares with the last one are not computed again. `top_alternatives=N` adds log-probabilities and the N most likely
-        tokens to each chunk. `on_progress` is told after each part of a long prompt. Raises `PromptError` and `OptionError`;
-        the latter also later, where another stream used the same context in between.
+        `options` are those of `GenerationConfig`, checked at once, not at the first chunk. `context` keeps the cache between
+        calls: the tokens a new prompt shares with the last one are not computed again. `on_progress` is told after each part of a
+        long prompt. Raises `PromptError` and `OptionError`; the latter also later, where another stream used the same context
+        in between.
 
         >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
         ...     print(chunk.text, end="")
         """
-        options: dict[str, object] = {
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "seed": seed,
-            "stop": stop,
-        }
-        top_alternatives = whole_number("top_alternatives", top_alternatives, 0, MOST_ALTERNATIVES)
         if context is not None and (context.session is not self.session or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
         continuation = self.begin(prompt, self.config(options))
-        return run(self.new_context() if context is None else context, continuation, top_alternatives, on_progress)
+        return run(self.new_context() if context is None else context, continuation, on_progress)
 
     @overload
-    def generate(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_new_tokens: int | None = ...,
-        temperature: float | None = ...,
-        top_k: int | None = ...,
-        top_p: float | None = ...,
-        min_p: float | None = ...,
-        seed: int | None = ...,
-        stop: str | Sequence[str] | None = ...,
-    ) -> Generation: ...
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation: ...
 
     @overload
-    def generate(
-        self,
-        prompt: list[str] | list[list[int]],
-        *,
-        max_new_tokens: int | None = ...,
-        temperature: float | None = ...,
-        top_k: int | None = ...,
-        top_p: float | None = ...,
-        min_p: float | None = ...,
-        seed: int | None = ...,
-        stop: str | Sequence[str] | None = ...,
-    ) -> list[Generation]: ...
+    def generate(self, prompt: list[str] | list[list[int]], **options: Unpack[Options]) -> list[Generation]: ...
 
-    def generate(
-        self,
-        prompt: Prompt | list[str] | list[list[int]],
-        *,
-        max_new_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] | None = None,
-    ) -> Generation | list[Generation]:
+    def generate(self, prompt: Prompt | list[str] | list[list[int]], **options: Unpack[Options]) -> Generation | list[Generation]:
         """Generate a whole text; a list of prompts gives a list of texts, computed side by side.
 
-        The same prompt and seed give the same text alone, in any row of a list, and streamed. Raises `PromptError` and
-        `OptionError`.
+        `options` are those of `GenerationConfig`. The same prompt and seed give the same text alone, in any row of a list, and
+        streamed. Raises `PromptError` and `OptionError`.
         """
-        config = self.config(
-            {
-                "max_new_tokens": max_new_tokens,
-                "temperature": temperature,
-                "top_k": top_k,
-                "top_p": top_p,
-                "min_p": min_p,
-                "seed": seed,
-                "stop": stop,
-            }
-        )
+        config = self.config(options)
         if not is_batch(prompt):
             continuation = self.begin(prompt, config)  # type: ignore[arg-type]
             for _ in run(self.new_context(), continuation):
@@ -216,11 +157,12 @@ class Model:
         return [row.result() for row in rows]
 
     def begin(self, prompt: Prompt, config: GenerationConfig) -> Continuation:
-        """A continuation of `prompt` that has no token yet."""
-        seed = config.seed if config.seed is not None else secrets.randbits(31)
+        """A continuation of `prompt` that has no token yet; a seed is drawn here where the caller gave none."""
+        if config.seed is None:
+            config = dataclasses.replace(config, seed=secrets.randbits(31))
         if config.stop and self._tokenizer is None:
             raise OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens")
-        return Continuation(self._tokenizer, self.encode(prompt), config, self.limits, seed=seed)
+        return Continuation(self._tokenizer, self.encode(prompt), config, self.limits)
 
     def score(self, text: Prompt) -> Score:
         """Log-probabilities of a text (or of token ids) under the model; raises `PromptError` beyond the context."""
@@ -230,46 +172,3 @@ class Model:
         else:
             size = len((text if isinstance(text, str) else self.tokenizer.decode(ids)).encode())
         return Score(tuple(ids), token_logprobs(self.new_context(), ids), size)
-
-
-def feed_prompt(
-    decoder: Decoder, continuation: Continuation, *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
-) -> Logits:
-    """Feed what the row does not hold yet of a prompt, by the clock; returns the logits [vocabulary] of its last token."""
-    continuation.reused_tokens = decoder.reusable(continuation.prompt_ids[:-1], row=row)
-    start = time.perf_counter()
-    logits = prefill(decoder, continuation.prompt_ids, row=row, on_progress=on_progress)
-    continuation.prefill_seconds = time.perf_counter() - start
-    return logits
-
-
-def run(
-    decoder: Decoder,
-    continuation: Continuation,
-    top_alternatives: int = 0,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Generator[Chunk, None, None]:
-    """The loop: feed, choose, append, until something ends the text."""
-    logits = feed_prompt(decoder, continuation, on_progress=on_progress)
-    while continuation.finish_reason is None:
-        token_id, changes = continuation.choose(logits), decoder.changes
-        yield continuation.accept(token_id, logits, top_alternatives)
-        if continuation.finish_reason is None:
-            if decoder.changes != changes:
-                raise OptionError("another stream used this context meanwhile; give each of them one of its own: new_context()")
-            logits = decoder.feed([token_id])[-1]
-
-
-def run_together(decoder: Decoder, rows: list[Continuation]) -> None:
-    """The same loop over several texts: each prompt alone into its row, then one step for all at a time."""
-    logits = []
-    for index, row in enumerate(rows):
-        row.started = time.perf_counter()  # the rows fed before it are not on its clock
-        logits.append(feed_prompt(decoder, row, row=index))
-    while any(active := [row.finish_reason is None for row in rows]):
-        token_ids = [row.choose(logits[index]) if active[index] else 0 for index, row in enumerate(rows)]
-        for index, row in enumerate(rows):
-            if active[index]:
-                row.accept(token_ids[index])
-        if any(active := [row.finish_reason is None for row in rows]):
-            logits = list(decoder.step(token_ids, active))

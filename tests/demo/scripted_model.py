@@ -35,20 +35,20 @@ class ScriptedModel:
         self.seconds_per_token, self.fail_after, self.error = seconds_per_token, fail_after, error
         self.open_streams = self.streamed_tokens = 0
 
-    def stream(self, prompt, *, top_alternatives=0, **options):
+    def stream(self, prompt, *, logprobs=0, **options):
         config = make_generation_config({}, options)
         if not prompt:
             raise PromptError("the prompt is empty; give some text")
-        return self.write(config, top_alternatives)
+        return self.write(config, logprobs)
 
-    def write(self, config, top_alternatives):
+    def write(self, config, logprobs):
         with self.counted():
             for step in itertools.count():
                 time.sleep(self.seconds_per_token)
                 if step == self.fail_after:
                     raise self.error
                 self.streamed_tokens += 1
-                yield scripted_chunk(config, step, top_alternatives)
+                yield scripted_chunk(config, step, logprobs)
                 if step + 1 == config.max_new_tokens:
                     return
 
@@ -61,11 +61,11 @@ class ScriptedModel:
             self.open_streams -= 1
 
 
-def scripted_chunk(config, step, top_alternatives):
+def scripted_chunk(config, step, logprobs):
     """Takes the likeliest token, now and then the third, and every seventh time one that is not among the likeliest."""
     token = step % len(PIECES)
     rank = 11 if step % 7 == 6 else 2 if step % 5 == 4 else 0
-    rivals = tuple(((token - rank + place) % len(PIECES), 0.9 / 2 ** (place + 1)) for place in range(top_alternatives))
+    rivals = tuple(((token - rank + place) % len(PIECES), 0.9 / 2 ** (place + 1)) for place in range(logprobs))
     chunk = Chunk(PIECES[token], (token,), (math.log(0.9 / 2 ** (rank + 1)),), (rivals,))
     if step + 1 < config.max_new_tokens:
         return chunk

@@ -28,7 +28,9 @@ class Config:
     _experts_implementation: str = "eager"
 
 
-def make_layer(gate: Callable[[Tensor], Tensor] | None = None, *, has_gate: bool = True, bias: bool = False, transposed: bool = False):
+def make_layer(
+    gate: Callable[[Tensor], Tensor] | None = None, *, has_gate: bool = True, bias: bool = False, transposed: bool = False
+):
     """A layer of experts in transformers' manner, with random weights."""
 
     class Layer(nn.Module):

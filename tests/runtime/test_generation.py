@@ -213,7 +213,7 @@ def test_threads_sharing_a_model_get_the_texts_they_get_alone(story: Model) -> N
 
 
 def test_alternatives_are_the_models_own_probabilities(story: Model) -> None:
-    chunk = next(story.stream(PROMPTS[0], max_new_tokens=1, temperature=0, top_alternatives=5))
+    chunk = next(story.stream(PROMPTS[0], max_new_tokens=1, temperature=0, logprobs=5))
     ids, probabilities = zip(*chunk.alternatives[0], strict=True)
     logits = story.new_context().feed(story.encode(PROMPTS[0]))[-1].astype(np.float64)
     full = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
@@ -278,8 +278,8 @@ def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model
     with pytest.raises(OptionError, match="temperature"):
         story.stream(PROMPTS[0], temperature=float("nan"))
     for count in (-1, 2.5, 65, "3", True):
-        with pytest.raises(OptionError, match="top_alternatives should be a whole number from 0 to 64"):
-            story.stream(PROMPTS[0], top_alternatives=count)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="logprobs should be a whole number from 0 to 64"):
+            story.stream(PROMPTS[0], logprobs=count)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="topp"):
         story.generate(PROMPTS[0], topp=0.5)  # type: ignore[call-overload]
 

@@ -36,7 +36,7 @@ def test_a_cache_that_forgets_is_found(exact: onnx_textgen.Model, monkeypatch: p
 
 def test_another_token_is_found_even_in_an_int8_package(story: onnx_textgen.Model) -> None:
     run = story.manifest.golden[1]
-    chunks = list(story.stream(list(run.prompt_ids), max_new_tokens=len(run.new_ids), temperature=0, top_alternatives=8))
+    chunks = list(story.stream(list(run.prompt_ids), max_new_tokens=len(run.new_ids), temperature=0, logprobs=8))
     for place in range(0, len(chunks), 5):
         new_ids = list(run.new_ids)
         new_ids[place] = chunks[place].alternatives[0][7][0]  # the eighth-best there
