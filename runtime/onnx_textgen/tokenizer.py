@@ -130,6 +130,11 @@ class TextTokenizer:
             return re.sub("[\udc80-\udcff]", lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", text)
         return token.replace(self._space, " ") if self._space else token
 
+    def to_json(self) -> str:
+        """What `tokenizer.json` holds, without truncation and padding."""
+        text: str = self._tokenizer.to_str()
+        return text
+
     def visible_token(self, token_id: int) -> str | None:
         """Spell the token as the vocabulary does; None for one that `decode` leaves out."""
         return None if token_id in self._hidden else self._token(token_id)

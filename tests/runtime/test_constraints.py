@@ -1,0 +1,240 @@
+"""Text that follows a rule: whatever a model prefers, what is allowed is valid, and what is forbidden has an infinite cost."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_textgen.artifact import TOKENIZER, find_package, read_manifest
+from onnx_textgen.constraints import Constraint, Rules
+from onnx_textgen.errors import ModelError, OptionError
+from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.tokenizer import TextTokenizer
+
+llguidance = pytest.importorskip("llguidance", reason='constraints need pip install "onnx-textgen[grammar]"')
+jsonschema = pytest.importorskip("jsonschema", reason="what validates JSON here is jsonschema, of the development extra")
+
+STORY = find_package("story")
+(EOS,) = read_manifest(STORY).eos_ids
+BOS = read_manifest(STORY).bos_id
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+SCHEMAS = {
+    "true and false": {"type": "boolean"},
+    "null": {"type": "null"},
+    "a number": {"type": "number", "minimum": -2.5, "exclusiveMaximum": 7},
+    "a whole number": {"type": "integer", "minimum": 3, "maximum": 4711},
+    "a constant": {"const": {"a": [1, None, "x"]}},
+    "a choice": {"enum": ["red", "green", 3, None, [1, 2]]},
+    "a short text": {"type": "string", "minLength": 2, "maxLength": 5},
+    "a pattern": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"},
+    "a date": {"type": "string", "format": "date"},
+    "an object": PERSON,
+    "objects in an object": {
+        "type": "object",
+        "properties": {
+            "who": PERSON,
+            "where": {"type": "array", "items": {"type": "object", "properties": {}, "additionalProperties": False}, "maxItems": 2},
+        },
+        "required": ["who", "where"],
+        "additionalProperties": False,
+    },
+    "few items": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 4},
+    "a tuple": {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "x"}], "items": False, "minItems": 2},
+    "one of two": {"anyOf": [{"type": "integer"}, {"enum": ["many"]}]},
+    "a reference": {"$defs": {"p": PERSON}, "type": "array", "items": {"$ref": "#/$defs/p"}, "minItems": 1, "maxItems": 2},
+    "a tree": {
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {"v": {"enum": [0, 1]}, "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}},
+                "required": ["v", "next"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/node",
+    },
+    "not required": {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}},
+        "required": ["b"],
+        "additionalProperties": False,
+    },
+}
+PATTERNS = [
+    r"(yes|no|maybe)",
+    r"[0-9]{3}-[0-9]{4}",
+    r"(héllo|wörld|日本){1,3}",
+    r"[a-c]{1,6}x?",
+    r'"[^"\n]{0,9}"',
+    r"once upon a time, there was a (dog|cat)\.",
+]
+SUM = """
+start: product ("+" product){0,3}
+product: NUMBER | "(" start ")"
+NUMBER: /[0-9]{1,3}/
+"""
+
+
+CHAIN = "start: r0\n" + "\n".join(f'r{i}: "a" r{i + 1}' for i in range(2_999)) + '\nr2999: "b"'
+"""Ends the process in llguidance 1.9.1 (a stack overflow)."""
+REFERENCES = {
+    "$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3_000)} | {"d3000": {"type": "integer"}},
+    "$ref": "#/$defs/d0",
+}
+"""So does this."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return TextTokenizer.from_file(STORY / TOKENIZER, eos_ids=[EOS], bos_id=BOS)
+
+
+@pytest.fixture(scope="module")
+def rules(tokenizer):
+    return Rules(tokenizer, vocab_size=tokenizer.vocab_size + 7, eos_ids=[EOS])
+
+
+def constraint(rules: Rules, **rule) -> Constraint:
+    made = rules.constraint(GenerationConfig(**rule))
+    assert made is not None
+    return made
+
+
+def write(constraint: Constraint, rng: np.random.Generator, *, most: int = 600, force: bool = False) -> list[int]:
+    """Draw tokens by random logits until the text is whole; the end of the text is likely where it is allowed."""
+    ids: list[int] = []
+    while not constraint.is_done and len(ids) < most:
+        scores = rng.normal(size=constraint.vocab_size).astype(np.float32)
+        scores[EOS] += 3
+        constraint.mask(scores)
+        token_id = int(scores.argmax())
+        if token_id == EOS:
+            break
+        constraint.accept(token_id)
+        ids.append(token_id)
+        for forced in constraint.forced() if force else ():
+            constraint.accept(forced)
+            ids.append(forced)
+    return ids
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_json_is_valid_whatever_the_logits(kind, force, rules, tokenizer):
+    schema = SCHEMAS[kind]
+    for seed in range(20):
+        made = constraint(rules, json_schema=schema)
+        text = tokenizer.decode(write(made, np.random.default_rng(seed), force=force))
+        assert made.is_satisfied, text
+        jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_text_matches_its_regular_expression_whatever_the_logits(pattern, force, rules, tokenizer):
+    for seed in range(10):
+        made = constraint(rules, regex=pattern)
+        text = tokenizer.decode(write(made, np.random.default_rng(seed), force=force))
+        assert made.is_satisfied
+        assert re.fullmatch(pattern, text)
+
+
+def test_text_follows_a_grammar_and_python_reads_the_sum(rules, tokenizer):
+    for seed in range(10):
+        text = tokenizer.decode(write(constraint(rules, grammar=SUM), np.random.default_rng(seed)))
+        assert re.fullmatch(r"[0-9+()]+", text)
+        assert text.count("(") == text.count(")")
+
+
+@given(st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1, max_size=12), min_size=1, max_size=5))
+@settings(deadline=None, max_examples=40)
+def test_of_some_choices_one_is_written(choices):
+    tokenizer = TextTokenizer.from_file(STORY / TOKENIZER, eos_ids=[EOS], bos_id=BOS)
+    rules = Rules(tokenizer, vocab_size=tokenizer.vocab_size, eos_ids=[EOS])
+    made = constraint(rules, json_schema={"enum": choices})
+    assert json.loads(tokenizer.decode(write(made, np.random.default_rng(1)))) in choices
+
+
+def test_a_mask_leaves_what_is_allowed_as_it_was_and_agrees_with_the_library(rules):
+    made = constraint(rules, json_schema=PERSON)
+    for token_id in write(constraint(rules, json_schema=PERSON), np.random.default_rng(0)):
+        before = np.random.default_rng(3).normal(size=made.vocab_size).astype(np.float32)
+        scores = before.copy()
+        made.mask(scores)
+        allowed = np.frombuffer(made.matcher.compute_logit_bias(), dtype=np.uint8)[: made.vocab_size] != 0
+        np.testing.assert_array_equal(np.isfinite(scores), allowed)
+        np.testing.assert_array_equal(scores[allowed], before[allowed])
+        assert allowed[token_id]
+        made.accept(token_id)
+
+
+def test_ids_that_have_no_text_are_never_allowed(rules, tokenizer):
+    made = constraint(rules, regex=r"(?s:.){0,40}")
+    scores = np.zeros(made.vocab_size, np.float32)
+    made.mask(scores)
+    assert np.isneginf(scores[tokenizer.vocab_size :]).all()
+    assert np.isneginf(scores[BOS])
+    assert np.isfinite(scores[EOS]), "the empty text matches"
+
+
+def test_a_fork_goes_its_own_way(rules):
+    made = constraint(rules, regex="ab|ac")
+    made.accept(write(constraint(rules, regex="a"), np.random.default_rng(0))[0])
+    other = made.fork()
+    for each, letter in ((made, "b"), (other, "c")):
+        assert not each.is_done
+        each.accept(write(constraint(rules, regex=letter), np.random.default_rng(0))[0])
+        assert each.is_done
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"regex": "(["}, r"regex cannot be used: .*"),
+        ({"grammar": "start: foo"}, r"grammar cannot be used: .*unknown name"),
+        (
+            {"json_schema": {"type": "object", "unevaluatedProperties": False}},
+            r"json_schema cannot be used: .*unevaluatedProperties",
+        ),
+        ({"json_schema": {"type": "zebra"}}, r"json_schema cannot be used: .*"),
+        ({"json_schema": {"$ref": "https://example.com/schema.json"}}, r"json_schema cannot be used: .*"),
+        ({"json_schema": {"enum": [str(i) for i in range(60_000)]}}, r"json_schema cannot be used: .*too big"),
+        ({"grammar": CHAIN}, r"grammar cannot be used: it has about 3,001 rules, and 500 is the limit"),
+        ({"json_schema": REFERENCES}, r"json_schema cannot be used: it has about 3,001 references"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_one_line_that_says_why(rule, message, rules):
+    with pytest.raises(OptionError, match=message) as caught:
+        rules.constraint(GenerationConfig(**rule))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_package_without_a_tokenizer_says_so():
+    with pytest.raises(OptionError, match="regex needs a tokenizer"):
+        Rules(None, vocab_size=10, eos_ids=[]).constraint(GenerationConfig(regex="a"))
+
+
+def test_without_a_rule_there_is_no_constraint_and_the_library_is_not_needed(tokenizer, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
+    rules = Rules(tokenizer, vocab_size=tokenizer.vocab_size, eos_ids=[EOS])
+    assert rules.constraint(GenerationConfig()) is None
+    with pytest.raises(
+        OptionError, match=r'regex needs llguidance, which is not installed; run: pip install "onnx-textgen\[grammar\]"'
+    ):
+        rules.constraint(GenerationConfig(regex="a"))
+
+
+def test_a_token_that_was_not_allowed_is_an_error_and_not_a_wrong_text(rules):
+    made = constraint(rules, regex="a")
+    with pytest.raises(ModelError, match="the regex cannot be followed further"):
+        made.accept(EOS + 40)
