@@ -1,13 +1,14 @@
 """How long one row of logits takes to become a token id: `python benchmarks/sampling.py [VOCABULARY]` prints medians in ms."""
 
+import dataclasses
 import statistics
 import sys
 import timeit
 
 import numpy as np
 
+from onnx_textgen.choosing import Chooser
 from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.sampling import make_sampler
 
 CONFIGS = {
     "greedy": GenerationConfig(temperature=0),
@@ -16,15 +17,32 @@ CONFIGS = {
     "temperature 0.8, top-k 50, top-p 0.9": GenerationConfig(temperature=0.8, top_k=50, top_p=0.9),
     "temperature 0.8, top-p 0.9": GenerationConfig(temperature=0.8, top_p=0.9),
     "temperature 0.8, min-p 0.05": GenerationConfig(temperature=0.8, min_p=0.05),
+    "temperature 0.8, typical-p 0.9": GenerationConfig(temperature=0.8, typical_p=0.9),
+    "temperature 0.8, top-n-sigma 1": GenerationConfig(temperature=0.8, top_n_sigma=1),
+    "temperature 0.8, XTC 0.5": GenerationConfig(temperature=0.8, xtc_probability=0.5, xtc_threshold=0.05),
+    "temperature 0.8, mirostat 2": GenerationConfig(temperature=0.8, mirostat=2),
+    "greedy, logit bias": GenerationConfig(temperature=0, logit_bias=((5, 3.0), (7, -100.0))),
+    "greedy, repetition penalty": GenerationConfig(temperature=0, repetition_penalty=1.1),
+    "greedy, presence and frequency": GenerationConfig(temperature=0, presence_penalty=0.5, frequency_penalty=0.5),
+    "greedy, no-repeat 3-gram": GenerationConfig(temperature=0, no_repeat_ngram_size=3),
+    "greedy, DRY": GenerationConfig(temperature=0, dry_multiplier=0.8),
 }
 REPEATS = 300
+HISTORY = 2000
+"""Tokens of prompt and text that the penalties look at."""
 
 
 def median_ms(config: GenerationConfig, logits: np.ndarray) -> float:
-    """Measure the median time of one draw in milliseconds."""
-    sample_token = make_sampler(config)
-    sample_token(logits, 1, 0, 0)
-    return 1e3 * statistics.median(timeit.repeat(lambda: sample_token(logits, 1, 0, 1), number=1, repeat=REPEATS))
+    """Measure the median time of one choice in milliseconds."""
+    ids = np.random.default_rng(1).integers(0, logits.size, HISTORY).tolist()
+    chooser = Chooser(dataclasses.replace(config, seed=1), prompt_ids=ids[: HISTORY // 2], vocab_size=logits.size, eos_ids=[2])
+    new_ids = ids[HISTORY // 2 :]
+    chooser.choose(logits, new_ids)
+
+    def choose() -> None:
+        new_ids.append(chooser.choose(logits, new_ids))
+
+    return 1e3 * statistics.median(timeit.repeat(choose, number=1, repeat=REPEATS))
 
 
 def main() -> None:
@@ -32,7 +50,9 @@ def main() -> None:
     vocabulary = int(sys.argv[1]) if len(sys.argv) > 1 else 152_000
     # Normal with deviation 3: the shape of a language model's logits, with a flatter head than most have.
     logits = (np.random.default_rng(0).standard_normal(vocabulary) * 3).astype(np.float32)
-    print(f"one draw from {vocabulary:,} logits, one thread, NumPy {np.__version__}, median of {REPEATS}")
+    print(
+        f"one choice from {vocabulary:,} logits after {HISTORY:,} tokens, one thread, NumPy {np.__version__}, median of {REPEATS}"
+    )
     for name, config in CONFIGS.items():
         print(f"{name:<40}{median_ms(config, logits):8.3f} ms")
 

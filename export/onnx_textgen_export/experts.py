@@ -1,8 +1,8 @@
 """Mixtures of experts: one function for transformers' experts interface, in the form that the moment asks for.
 
 In PyTorch it computes plainly, expert by expert. While tracing, the experts become `onnx_textgen::Experts` (a whole layer of them)
-where the target is ONNX Runtime and the layer's gate is one that its operator knows, and `onnx_textgen::ExpertProduct` (one product,
-rows sorted by expert) elsewhere; `passes/experts` turns both into operators that exist. Either way each token meets only its own
+where the target is ONNX Runtime and the layer's gate is one that its operator knows, and `onnx_textgen::ExpertProduct` (one
+product, rows sorted by expert) elsewhere; `passes/experts` turns both into operators that exist. Either way each token meets only its own
 experts, and memory grows with tokens, not with tokens times weights. Which gate a layer has is found by trying it, not by its name.
 """
 
@@ -102,7 +102,7 @@ def one_by_one(module: Any, hidden: Tensor, index: Tensor, weights: Tensor) -> T
     """Plain computation: each expert on the tokens that chose it."""
     (first, first_bias), (last, last_bias) = first_projection(module), last_projection(module)
     out = torch.zeros_like(hidden)
-    for expert in index.unique().tolist():
+    for expert in sorted({*index.flatten().tolist()}):
         rows, slots = torch.where(index == expert)
 
         def linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert: int = expert) -> Tensor:
@@ -117,7 +117,7 @@ def one_by_one(module: Any, hidden: Tensor, index: Tensor, weights: Tensor) -> T
 
 
 def weights_tell_all(index: Tensor, weights: Tensor) -> bool:
-    """Whether each token's experts differ and none has a negative weight: then a row of weights over all experts tells everything."""
+    """Whether each token's experts differ and no weight is negative: then a row of weights over all experts tells everything."""
     ordered = index.sort(dim=-1).values
     return bool((ordered.diff(dim=-1) != 0).all()) and bool((weights >= 0).all())
 

@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .cancellation import Cancellation
     from .errors import OnnxTextgenError
     from .generation_config import GenerationConfig
     from .results import Chunk, Generation, Score, Stats
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
-__all__ = ["Chunk", "Generation", "GenerationConfig", "Model", "OnnxTextgenError", "Score", "Stats", "load"]
+__all__ = ["Cancellation", "Chunk", "Generation", "GenerationConfig", "Model", "OnnxTextgenError", "Score", "Stats", "load"]
 
 # Imported when first used: the command line starts, and says what is wrong, where ONNX Runtime itself is broken.
 HOMES = {
+    "Cancellation": "cancellation",
     "Chunk": "results",
     "Generation": "results",
     "GenerationConfig": "generation_config",

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
+from .choosing import Chooser
+from .constraints import Constraint
 from .decoder import Logits
 from .generation_config import GenerationConfig
+from .loop_guard import LoopGuard
 from .results import Chunk, FinishReason, Generation, Stats
-from .sampling import make_sampler
 from .stops import StopMatcher
 from .tokenizer import StreamDecoder, TextTokenizer
+
+MOST_ATTEMPTS = 8
+"""Draws that the loop guard makes for one token."""
+MOST_ESCAPES = 16
+"""How often the loop guard leads one text out of a circle before it ends it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,50 +33,117 @@ class Limits:
 
     eos_ids: frozenset[int]
     context_length: int
+    vocab_size: int
 
 
 class Continuation:
     """The tokens after one prompt."""
 
     def __init__(
-        self, tokenizer: TextTokenizer | None, prompt_ids: Sequence[int], config: GenerationConfig, limits: Limits
+        self,
+        tokenizer: TextTokenizer | None,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        limits: Limits,
+        *,
+        sample: int = 0,
+        constraint: Constraint | None = None,
     ) -> None:
-        assert config.seed is not None, "the seed is drawn before"
-        self.prompt_ids, self.config, self.limits, self.seed = tuple(prompt_ids), config, limits, config.seed
+        self.prompt_ids, self.config, self.limits = tuple(prompt_ids), config, limits
+        self.constraint = constraint
         self.token_ids: list[int] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
-        self.sample = make_sampler(config)
+        self.chooser = Chooser(
+            config,
+            prompt_ids=prompt_ids,
+            vocab_size=limits.vocab_size,
+            eos_ids=limits.eos_ids,
+            piece=tokenizer.piece if tokenizer is not None else None,
+            sample=sample,
+            constraint=constraint,
+        )
         self.stream = StreamDecoder(tokenizer, after=prompt_ids) if tokenizer is not None else None
         self.stops = StopMatcher(config.stop)
+        self.guard = LoopGuard() if config.loop_guard != "off" else None
+        self.escapes = 0
+        """How often the text was led out of a circle."""
+        self.forced: deque[int] = deque()
+        """Tokens that the rule leaves no choice about."""
+        self.unfed: list[int] = []
         self.reused_tokens = 0
         self.prefill_seconds = 0.0
         self.started = self.first_token = self.ended = time.perf_counter()
 
     def choose(self, logits: Logits) -> int:
         """The next token id for logits [vocabulary]."""
-        return self.sample(logits, self.seed, 0, len(self.token_ids))
+        if self.forced:
+            return self.forced.popleft()
+        circling = self.guard.next_in_circle if self.guard else None
+        if circling is None:
+            return self.chooser.choose(logits, self.token_ids)
+        self.escapes += 1
+        if self.config.loop_guard == "penalise":
+            return self.chooser.choose(logits, self.token_ids, banned=[circling])
+        attempts = (self.chooser.choose(logits, self.token_ids, attempt=attempt) for attempt in range(1, MOST_ATTEMPTS + 1))
+        return next((token_id for token_id in attempts if token_id != circling), circling)
 
-    def accept(self, token_id: int, logits: Logits) -> Chunk:
-        """Append a token; the chunk says what text it made certain and, if it was the last, why."""
+    def accept(self, token_id: int, logits: Logits | None = None) -> Chunk:
+        """Append a token; the chunk says what text it made certain and, if it was the last, why.
+
+        `logits` [vocabulary] are those that it was chosen by; without them there are no log-probabilities.
+        """
         self.ended = time.perf_counter()
         if not self.token_ids:
             self.first_token = self.ended
         if token_id in self.limits.eos_ids:
             return self.finish("eos")
         self.token_ids.append(token_id)
+        self.unfed.append(token_id)
         text, matched = self.stops.push(self.stream.push(token_id) if self.stream else "")
         chunk = Chunk(text, (token_id,))
-        if self.config.logprobs is not None:
+        if self.config.logprobs is not None and logits is not None:
             chunk = with_alternatives(chunk, token_id, logits, self.config.logprobs)
         if matched is not None:
             return self.finish("stop", chunk)
-        if len(self.token_ids) >= self.config.max_new_tokens:
-            return self.finish("length", chunk)
-        if len(self.prompt_ids) + len(self.token_ids) >= self.limits.context_length:
-            return self.finish("context", chunk)
+        if reason := self.reason_to_end(token_id):
+            return self.finish(reason, chunk)
         self.text += text
         return chunk
+
+    def reason_to_end(self, token_id: int) -> FinishReason | None:
+        """Why the text ends after this token, if it does."""
+        if self.constraint is not None:
+            self.constraint.accept(token_id)
+            if self.constraint.is_done:
+                return "eos"  # the rule allows nothing else
+            if not self.forced:
+                self.forced.extend(self.constraint.forced())
+        if len(self.token_ids) >= self.config.max_new_tokens:
+            return "length"
+        if self.config.context_limit != "shift" and len(self.prompt_ids) + len(self.token_ids) >= self.limits.context_length:
+            return "context"
+        if self.guard is not None:
+            self.guard.push(token_id)
+            most = 0 if self.config.loop_guard == "stop" else MOST_ESCAPES
+            if self.guard.next_in_circle is not None and self.escapes >= most:
+                return "loop"
+        return None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the next token is known already, so that it needs no logits."""
+        return bool(self.forced) and self.config.logprobs is None
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens at the beginning that the text never forgets."""
+        return len(self.prompt_ids) if self.config.n_keep < 0 else min(self.config.n_keep, len(self.prompt_ids))
+
+    def take_unfed(self) -> list[int]:
+        """The tokens that were appended and that the model has not seen yet; they count as seen then."""
+        taken, self.unfed = self.unfed, []
+        return taken
 
     def finish(self, reason: FinishReason, chunk: Chunk | None = None) -> Chunk:
         """The last chunk: what was held back, unless a stop string cut it off."""
@@ -95,7 +170,7 @@ class Continuation:
             total_seconds=self.ended - self.started,
             prefill_tokens_per_second=(prompt - self.reused_tokens) / prefill if prefill > 0 else 0.0,
             decode_tokens_per_second=(new - 1) / decode if new > 1 and decode > 0 else 0.0,
-            seed=self.seed,
+            seed=self.config.seed or 0,
         )
 
     def result(self) -> Generation:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from .artifact import Geometry
 from .cache import check_cache, make_cache
+from .cancellation import Watch
 from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
 from .session import PAST, IOBinding, OrtValue, Session
 
@@ -73,6 +74,8 @@ class Decoder:
         """The ids whose keys and values the cache holds, per row."""
         self.changes = 0
         """How often the cache was fed or rewound; who shares a decoder sees by it that someone else did."""
+        self.watch = Watch()
+        """Ends runs before their time; whoever feeds sets it."""
         self.last_only = np.array([-1], dtype=np.int64)
         self.rotary_switch = session.rotary_switch
         self.is_beyond = [False] * rows
@@ -195,7 +198,7 @@ class Decoder:
             if "logits_positions" in inputs:
                 self.bind(binding, "logits_positions", positions)
             binding.bind_output("logits", "cpu")
-            self.session.ort.run_with_iobinding(binding)
+            self.watch.run(lambda options: self.session.ort.run_with_iobinding(binding, options))
             logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
             self.cache.end(row, advanced)
         self.changes += 1

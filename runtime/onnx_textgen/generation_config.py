@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from . import option_checks as checks
+from .conflicts import check_effect
 from .errors import OptionError, PackageError
 from .option_checks import Check, shown
 
@@ -129,7 +130,7 @@ class GenerationConfig:
     """Tokens that hold one of these end a sequence."""
 
     logit_bias: tuple[tuple[int, float], ...] = option((), checks.biases)
-    """What is added to the logits of some tokens, by id: -100 to 100, where -100 rules a token out."""
+    """What is added to the logits of some tokens, by id: -100, which all but rules a token out, to 100."""
     bad_words_ids: tuple[tuple[int, ...], ...] = option((), checks.token_id_lists)
     """Sequences of token ids that must not come."""
     suppress_tokens: tuple[int, ...] = option((), checks.token_ids)
@@ -188,8 +189,8 @@ OPTION_NAMES = tuple(field.name for field in dataclasses.fields(GenerationConfig
 def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> GenerationConfig:
     """Join what the caller asks for with a package's defaults (`Manifest.generation`), then those of `GenerationConfig`.
 
-    An option that is None counts as not given. Raises `OptionError` for an unknown or unusable option and `PackageError` for an
-    unusable default.
+    An option that is None counts as not given. Raises `OptionError` for an option that is unknown, unusable or without effect, and
+    `PackageError` for an unusable default.
 
     >>> make_generation_config({"temperature": 0.6, "top_k": 20}, {"top_k": 5, "seed": None}).top_k
     5
@@ -198,7 +199,10 @@ def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, An
         base = GenerationConfig(**known_options(defaults))
     except OptionError as error:
         raise PackageError(f"the package has an unusable generation default: {error}; export the model again") from error
-    return dataclasses.replace(base, **known_options(options))
+    asked = known_options(options)
+    config = dataclasses.replace(base, **asked)
+    check_effect(config, asked)
+    return config
 
 
 def known_options(options: Mapping[str, Any]) -> dict[str, Any]:

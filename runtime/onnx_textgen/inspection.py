@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .artifact import TOKENIZER
+from .choosing import Chooser
+from .cuts import softmax
 from .decoder import Decoder, Logits, prefill
 from .generation_config import GenerationConfig
-from .sampling import apply_temperature, keep_min_p, keep_top_k, keep_top_p, make_sampler, most_likely, softmax, uniform
+from .sampling import Survivors, uniform
 
 if TYPE_CHECKING:
     from .textgen import Model
@@ -105,12 +107,20 @@ def inspect_steps(
     ids = model.encode(prompt)
     seed = secrets.randbits(31) if config.seed is None else config.seed
     decoder, geometry = model.new_context(), model.manifest.geometry
+    has_text = TOKENIZER in model.manifest.files
+    chooser = Chooser(
+        dataclasses.replace(config, seed=seed),
+        prompt_ids=ids,
+        vocab_size=geometry.vocab_size,
+        eos_ids=model.manifest.eos_ids,
+        piece=model.tokenizer.piece if has_text else None,
+    )
     taken: list[Step] = []
     new_ids: list[int] = []
     while len(taken) < steps and len(ids) + len(new_ids) <= geometry.context_length:
         first = len(decoder.token_ids[0])
         logits = prefill(decoder, ids + new_ids)
-        taken.append(look_at_step(model, decoder, logits, first=first, config=config, seed=seed, step=len(taken), limit=candidates))
+        taken.append(look_at_step(model, decoder, logits, chooser, new_ids, first=first, limit=candidates))
         new_ids.append(taken[-1].chosen.id)
         if new_ids[-1] in model.manifest.eos_ids:
             break
@@ -127,25 +137,21 @@ def inspect_steps(
         config=config,
         seed=seed,
         steps=tuple(taken),
-        text=model.tokenizer.decode(new_ids) if TOKENIZER in model.manifest.files else "",
+        text=model.tokenizer.decode(new_ids) if has_text else "",
     )
 
 
 def look_at_step(
-    model: Model,
-    decoder: Decoder,
-    logits: Logits,
-    *,
-    first: int,
-    config: GenerationConfig,
-    seed: int,
-    step: int,
-    limit: int,
+    model: Model, decoder: Decoder, logits: Logits, chooser: Chooser, new_ids: list[int], *, first: int, limit: int
 ) -> Step:
     """Everything about the run that gave `logits` [vocabulary] for the tokens from position `first` on."""
     cache, held = decoder.cache, decoder.token_ids[0]
     shapes = dict.fromkeys(tensor.sized(decoder.rows, cache.room) for tensor in cache.tensors)
-    chosen = make_sampler(config)(logits, seed, 0, step)
+    chosen = chooser.choose(logits, new_ids)
+    scores = chooser.process(logits, new_ids)
+    stages = [Survivors("penalties", None, scores)] if scores is not logits else []
+    stages += chooser.stages(scores, new_ids)
+    remaining = {one.stage: int(np.isfinite(one.scores).sum()) for one in stages}
     return Step(
         fed=tuple(tokens_of(model, held[first:])),
         first_position=first,
@@ -154,52 +160,44 @@ def look_at_step(
         other_cache_shapes=tuple(shapes)[1:],
         cache_bytes=sum(tensor.bytes_for(len(held)) for tensor in cache.tensors),
         logits_shape=(1, logits.size),
-        candidates=likeliest(model, logits, config, limit),
-        remaining={"vocabulary": logits.size, **{name: int(np.isfinite(left).sum()) for name, left in stages(logits, config)}},
+        candidates=likeliest(model, logits, stages, limit),
+        remaining={"vocabulary": logits.size, **remaining},
         chosen=tokens_of(model, [chosen])[0],
-        rule=rule_of(config, seed, step),
+        rule=rule_of(chooser, new_ids),
     )
 
 
-def stages(logits: Logits, config: GenerationConfig) -> list[tuple[str, Logits]]:
-    """Logits [vocabulary] after each stage of the chain that is switched on, in the order of `sampling`."""
-    if config.temperature == 0:
-        greedy = np.full_like(logits, -np.inf)
-        greedy[most_likely(logits)] = 0
-        return [("temperature", greedy)]
-    left = apply_temperature(logits, config.temperature)
-    done = [("temperature", left)]
-    if config.top_k > 0:
-        done.append(("top_k", left := keep_top_k(left, config.top_k)))
-    if config.top_p < 1:
-        done.append(("top_p", left := keep_top_p(left, config.top_p)))
-    if config.min_p > 0:
-        done.append(("min_p", left := keep_min_p(left, config.min_p)))
-    return done
-
-
-def likeliest(model: Model, logits: Logits, config: GenerationConfig, limit: int) -> tuple[Candidate, ...]:
+def likeliest(model: Model, logits: Logits, stages: list[Survivors], limit: int) -> tuple[Candidate, ...]:
     """The `limit` likeliest tokens, and what the chain does with each."""
     order = np.argsort(-logits, kind="stable")[:limit]
-    probabilities, chain = softmax(logits), stages(logits, config)
-    draw = softmax(chain[-1][1])
+    probabilities, last = softmax(logits), stages[-1]
+    draw = Survivors(last.stage, last.ids, softmax(last.scores))
     return tuple(
         Candidate(
             token=token,
             logit=float(logits[token.id]),
             probability=float(probabilities[token.id]),
-            cut_by=next((name for name, left in chain if np.isneginf(left[token.id])), None),
-            draw_probability=float(draw[token.id]),
+            cut_by=next((one.stage for one in stages if score_in(one, token.id) == -np.inf), None),
+            draw_probability=max(0.0, score_in(draw, token.id)),
         )
         for token in tokens_of(model, order.tolist())
     )
 
 
-def rule_of(config: GenerationConfig, seed: int, step: int) -> str:
+def score_in(left: Survivors, token_id: int) -> float:
+    """The score of an id after a stage; -inf where it is not left."""
+    if left.ids is None:
+        return float(left.scores[token_id])
+    place = int(np.searchsorted(left.ids, token_id))
+    return float(left.scores[place]) if place < left.ids.size and left.ids[place] == token_id else -np.inf
+
+
+def rule_of(chooser: Chooser, new_ids: list[int]) -> str:
     """How a step's token was chosen."""
-    if config.temperature == 0:
+    if chooser.config.temperature == 0:
         return "temperature 0: the likeliest token"
-    return f"drawn by its probability with the random number {uniform(seed, 0, step):.6f} of seed {seed}, step {step}"
+    place = chooser.place(new_ids)
+    return f"drawn by its probability with the random number {uniform(place):.6f} of seed {place.seed}, step {place.step}"
 
 
 def tokens_of(model: Model, ids: Sequence[int]) -> list[Token]:

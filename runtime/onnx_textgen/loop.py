@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 
+from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits, Progress, prefill
 from .errors import OptionError
@@ -20,35 +21,84 @@ def feed_prompt(
     """Feed what the row does not hold yet of a prompt, by the clock; returns the logits [vocabulary] of its last token."""
     continuation.reused_tokens = decoder.reusable(continuation.prompt_ids[:-1], row=row)
     start = time.perf_counter()
-    logits = prefill(decoder, continuation.prompt_ids, row=row, on_progress=on_progress)
-    continuation.prefill_seconds = time.perf_counter() - start
-    return logits
+    try:
+        return prefill(decoder, continuation.prompt_ids, row=row, on_progress=on_progress)
+    finally:
+        continuation.prefill_seconds = time.perf_counter() - start
+
+
+def go_on(decoder: Decoder, continuation: Continuation, *, row: int = 0) -> Logits:
+    """Feed the tokens that were appended and not fed yet; returns the logits [vocabulary] of the last.
+
+    Where they do not fit in the context, what `shifted` leaves of the text takes its place.
+    """
+    held, new = decoder.token_ids[row], continuation.take_unfed()
+    if len(held) + len(new) <= continuation.limits.context_length:
+        logits: Logits = decoder.feed(new, row=row)[-1]
+        return logits
+    return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row)
+
+
+def shifted(token_ids: list[int], *, keep: int) -> list[int]:
+    """The first `keep` tokens and the newer half of the others.
+
+    Keys were turned by their positions, so the half is computed anew at its new place.
+
+    >>> shifted([1, 2, 3, 4, 5, 6], keep=2)
+    [1, 2, 5, 6]
+    """
+    return token_ids[:keep] + token_ids[keep + (len(token_ids) - keep + 1) // 2 :]
 
 
 def run(
-    decoder: Decoder, continuation: Continuation, on_progress: Callable[[Progress], None] | None = None
+    decoder: Decoder, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None = None
 ) -> Generator[Chunk, None, None]:
     """One text, a chunk per token."""
-    logits = feed_prompt(decoder, continuation, on_progress=on_progress)
-    while continuation.finish_reason is None:
-        token_id, changes = continuation.choose(logits), decoder.changes
-        yield continuation.accept(token_id, logits)
-        if continuation.finish_reason is None:
-            if decoder.changes != changes:
-                raise OptionError("another stream used this context meanwhile; give each of them one of its own: new_context()")
-            logits = decoder.feed([token_id])[-1]
+    with watch.active():
+        decoder.watch = watch
+        try:
+            logits = feed_prompt(decoder, continuation, on_progress=on_progress)
+            while continuation.finish_reason is None:
+                token_id, changes = continuation.choose(logits), decoder.changes
+                yield continuation.accept(token_id, logits)
+                while continuation.finish_reason is None and continuation.is_forced:
+                    yield continuation.accept(continuation.forced.popleft())
+                if decoder.changes != changes:
+                    raise OptionError("another stream used this context meanwhile; give each of them one of its own: new_context()")
+                if continuation.finish_reason is None:
+                    decoder.watch = watch
+                    logits = go_on(decoder, continuation)
+        except InterruptedRunError as interrupted:
+            yield continuation.finish(interrupted.reason)
 
 
-def run_together(decoder: Decoder, rows: list[Continuation]) -> None:
+def run_together(decoder: Decoder, rows: list[Continuation], watch: Watch) -> None:
     """The same loop over several texts: each prompt alone into its row, then one step for all at a time."""
+    with watch.active():
+        decoder.watch = watch
+        try:
+            step_together(decoder, rows)
+        except InterruptedRunError as interrupted:
+            for row in rows:
+                if row.finish_reason is None:
+                    row.finish(interrupted.reason)
+
+
+def step_together(decoder: Decoder, rows: list[Continuation]) -> None:
+    """The loop of `run_together`; raises `InterruptedRunError`."""
     logits = []
     for index, row in enumerate(rows):
         row.started = time.perf_counter()  # the rows fed before it are not on its clock
         logits.append(feed_prompt(decoder, row, row=index))
     while any(active := [row.finish_reason is None for row in rows]):
-        token_ids = [row.choose(logits[index]) if active[index] else 0 for index, row in enumerate(rows)]
         for index, row in enumerate(rows):
             if active[index]:
-                row.accept(token_ids[index], logits[index])
-        if any(active := [row.finish_reason is None for row in rows]):
-            logits = list(decoder.step(token_ids, active))
+                row.accept(row.choose(logits[index]), logits[index])
+        active = [row.finish_reason is None for row in rows]
+        for index, row in enumerate(rows):
+            if active[index] and len(decoder.token_ids[index]) >= row.limits.context_length:
+                logits[index] = go_on(decoder, row, row=index)
+                active[index] = False
+        if any(active):
+            stepped = decoder.step([row.take_unfed()[0] if on else 0 for row, on in zip(rows, active, strict=True)], active)
+            logits = [new if on else old for new, old, on in zip(stepped, logits, active, strict=True)]

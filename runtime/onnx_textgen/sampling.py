@@ -1,93 +1,118 @@
-"""From one row of logits to one token id: temperature, top-k, top-p, min-p, in this order, then a draw.
+"""From one row of logits to one token id: temperature, the cuts, then a draw.
 
-Arrays in, arrays out: no state, no clock, no file. The four steps equal the logits warpers of transformers, ties included.
-Randomness is counter-based: a draw is a function of (seed, sample, step) alone, so a text comes out the same alone, in any row
-of a batch, streamed or not. Which options there are is `GenerationConfig`'s business; when to stop is the loop's.
-
-Speed comes from two habits: each filter works on what the one before it left, and arrays as long as the vocabulary are few,
-because getting their memory from the system costs more than filling them.
+Arrays in, arrays out: no state, no clock, no file. Temperature and cuts equal the logits warpers of transformers where it has them,
+ties included. Randomness is counter-based: a draw is a function of its place (seed, sample, step, attempt) alone, so a text comes
+out the same alone, in any row of a batch, streamed or not. What comes before temperature is `choosing`'s business.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from .cuts import Floats, Ids, min_p_ids, softmax, top_k_ids, top_n_sigma_ids, top_p_ids, typical_p_ids, xtc_ids
 from .errors import ModelError
 from .generation_config import GenerationConfig
 
-Floats = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.intp]
-
-COLUMN = 64
-"""Logits per maximum when looking for the k largest."""
 BLOCK = 512
 """Probabilities per partial sum when looking for the one drawn."""
+COIN = 1
+"""The second random number of a step: whether XTC cuts."""
 
 
-class Sampler(Protocol):
-    """Picks one token."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where in all that is ever drawn a random number belongs; each part is 0 to 2**63 - 1."""
 
-    def __call__(self, logits: Floats, seed: int, sample: int, step: int) -> int:
-        """Pick an id from float32 logits [vocab]; raises `ModelError` if they are not numbers."""
+    seed: int
+    sample: int = 0
+    """Which of several texts for one prompt."""
+    step: int = 0
+    """Tokens that the text has."""
+    attempt: int = 0
+    """How often this step was drawn before."""
 
 
-def make_sampler(config: GenerationConfig) -> Sampler:
-    """Make the sampler `config` asks for: greedy at temperature 0, else the chain of filters and a draw.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Survivors:
+    """What may be drawn after a stage."""
 
-    >>> make_sampler(GenerationConfig(temperature=0))(np.float32([0.1, 2.0, 2.0]), seed=0, sample=0, step=0)
+    stage: str
+    """The option that made the cut."""
+    ids: Ids | None
+    """Ascending; None: all of the vocabulary."""
+    scores: Floats
+    """Logits of these ids; -inf for those ruled out before."""
+
+
+def narrow(logits: Floats, config: GenerationConfig, place: Place) -> Iterator[Survivors]:
+    """The chain after each stage that is switched on, in order; `logits` [vocabulary] is left as it is.
+
+    Greedy leaves the likeliest id at once. Each cut works on what the one before it left. Raises `ModelError` if the logits are
+    not numbers.
+    """
+    best = most_likely(logits)
+    if config.temperature == 0:
+        yield Survivors("temperature", np.array([best]), logits[best : best + 1].copy())
+        return
+    left = Survivors("temperature", None, apply_temperature(logits, config.temperature))
+    yield left
+    cuts: tuple[tuple[str, bool, Callable[[Floats], Ids]], ...] = (
+        ("top_k", config.top_k > 0, lambda scores: top_k_ids(scores, config.top_k)),
+        ("top_p", config.top_p < 1, lambda scores: top_p_ids(scores, config.top_p)),
+        ("min_p", config.min_p > 0, lambda scores: min_p_ids(scores, config.min_p)),
+        ("typical_p", config.typical_p < 1, lambda scores: typical_p_ids(scores, config.typical_p)),
+        ("top_n_sigma", config.top_n_sigma > 0, lambda scores: top_n_sigma_ids(scores, config.top_n_sigma)),
+        ("xtc", throws_out(config, place), lambda scores: xtc_ids(scores, config.xtc_threshold)),
+    )
+    for name, is_on, cut in cuts:
+        if is_on:
+            kept = cut(left.scores)
+            left = Survivors(name, kept if left.ids is None else left.ids[kept], left.scores[kept])
+            yield left
+
+
+def throws_out(config: GenerationConfig, place: Place) -> bool:
+    """Whether XTC cuts at this place."""
+    return config.xtc_probability > 0 and uniform(place, COIN) < config.xtc_probability
+
+
+def survivors(logits: Floats, config: GenerationConfig, place: Place) -> Survivors:
+    """What the whole chain leaves; its scores are a new array."""
+    *_, last = narrow(logits, config, place)
+    return last
+
+
+def draw(left: Survivors, place: Place) -> int:
+    """One id by its probability; `left.scores` is overwritten."""
+    # By id, not by rank: noise in the logits may swap two ranks, which would move every boundary between them.
+    index = index_at(softmax(left.scores, out=left.scores), uniform(place))
+    return index if left.ids is None else int(left.ids[index])
+
+
+def sample_token(logits: Floats, config: GenerationConfig, place: Place) -> int:
+    """Pick an id: greedy at temperature 0, else the chain and a draw.
+
+    >>> sample_token(np.float32([0.1, 2.0, 2.0]), GenerationConfig(temperature=0), Place(0))
     1
     """
-
-    def draw(logits: Floats, seed: int, sample: int, step: int) -> int:
-        ids, scores = survivors(logits, config)
-        # By id, not by rank: noise in the logits may swap two ranks, which would move every boundary between them.
-        index = index_at(softmax(scores, out=scores), uniform(seed, sample, step))
-        return index if ids is None else int(ids[index])
-
-    return pick_greedy if config.temperature == 0 else draw
+    return most_likely(logits) if config.temperature == 0 else draw(survivors(logits, config, place), place)
 
 
-def pick_greedy(logits: Floats, seed: int, sample: int, step: int) -> int:
-    """Pick the id of the largest logit, the lowest such id if several are equal; a `Sampler` that draws nothing."""
-    return most_likely(logits)
+def candidates(left: Survivors, *, limit: int | None = None) -> tuple[Ids, Floats]:
+    """List what a draw chooses from, most likely first: ids and their probabilities, at most `limit` of them.
 
-
-def candidates(logits: Floats, config: GenerationConfig, *, limit: int | None = None) -> tuple[Ids, Floats]:
-    """List what a draw chooses from, most likely first: ids and their probabilities after the chain, at most `limit` of them.
-
-    Greedy leaves one id with probability 1. Raises `ModelError` if the logits are not numbers.
-
-    >>> ids, probabilities = candidates(np.log(np.float32([0.25, 0.5, 0.125])), GenerationConfig(temperature=0.5, top_k=2))
+    >>> config = GenerationConfig(temperature=0.5, top_k=2)
+    >>> ids, probabilities = candidates(survivors(np.log(np.float32([0.25, 0.5, 0.125])), config, Place(0)))
     >>> ids.tolist(), [f"{p:.3f}" for p in probabilities]
     ([1, 0], ['0.800', '0.200'])
     """
-    ids, scores = survivors(logits, config)
-    probabilities = softmax(scores)
+    probabilities = softmax(left.scores)
     kept = np.flatnonzero(probabilities) if limit is None else top_k_ids(probabilities, limit)
     kept = kept[np.argsort(-probabilities[kept], kind="stable")][:limit]
-    return kept if ids is None else ids[kept], probabilities[kept]
-
-
-def survivors(logits: Floats, config: GenerationConfig) -> tuple[Ids | None, Floats]:
-    """Run the whole chain: the ids that may be drawn, ascending (None: all), and a new array of their scaled logits."""
-    best = most_likely(logits)
-    if config.temperature == 0:
-        return np.array([best]), logits[best : best + 1].copy()
-    scores = apply_temperature(logits, config.temperature)
-    ids = None
-    if config.top_k > 0:
-        ids = top_k_ids(scores, config.top_k)
-        scores = scores[ids]
-    if config.top_p < 1:
-        kept = top_p_ids(scores, config.top_p)
-        ids, scores = kept if ids is None else ids[kept], scores[kept]
-    if config.min_p > 0:
-        kept = min_p_ids(scores, config.min_p)
-        ids, scores = kept if ids is None else ids[kept], scores[kept]
-    return ids, scores
+    return kept if left.ids is None else left.ids[kept], probabilities[kept]
 
 
 def most_likely(logits: Floats) -> int:
@@ -109,96 +134,7 @@ def apply_temperature(logits: Floats, temperature: float) -> Floats:
         scaled: Floats = logits / np.float32(temperature)
     if np.isfinite(scaled.max()):
         return scaled
-    return cut(np.zeros_like(logits), np.flatnonzero(logits == logits.max()))
-
-
-def keep_top_k(logits: Floats, k: int) -> Floats:
-    """Keep the k largest logits and all that equal the last of them; the rest becomes -inf.
-
-    >>> keep_top_k(np.float32([3, 1, 2, 2]), 2).tolist()
-    [3.0, -inf, 2.0, 2.0]
-    """
-    return cut(logits, top_k_ids(logits, k))
-
-
-def keep_top_p(logits: Floats, p: float) -> Floats:
-    """Keep the nucleus: cut the least likely whose probabilities add up to at most 1 - p; the most likely always stays.
-
-    Of equal logits at the border the higher ids stay, as in transformers where its sort is stable (torch promises no order).
-    Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration".
-
-    >>> np.exp(keep_top_p(np.log(np.float32([0.125, 0.5, 0.25, 0.125])), 0.7)).tolist()
-    [0.0, 0.5, 0.25, 0.0]
-    """
-    return cut(logits, top_p_ids(logits, p))
-
-
-def keep_min_p(logits: Floats, p: float) -> Floats:
-    """Cut what is less than `p` times as likely as the most likely.
-
-    Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling".
-
-    >>> np.exp(keep_min_p(np.log(np.float32([0.125, 0.5, 0.25, 0.125])), 0.4)).tolist()
-    [0.0, 0.5, 0.25, 0.0]
-    """
-    return cut(logits, min_p_ids(logits, p))
-
-
-def top_k_ids(logits: Floats, k: int) -> Ids:
-    """List the ids, ascending, that `keep_top_k` keeps."""
-    if k >= logits.size:
-        return np.arange(logits.size)
-    columns = logits.size // COLUMN
-    if columns <= k:
-        return np.flatnonzero(logits >= np.partition(logits, -k)[-k])
-    # At least k logits reach the k-th largest column maximum, so the k largest all do: few are left to choose from.
-    maxima = logits[: columns * COLUMN].reshape(COLUMN, columns).max(axis=0)
-    ids = np.flatnonzero(logits >= np.partition(maxima, -k)[-k])
-    few = logits[ids]
-    kept: Ids = ids[few >= np.partition(few, -k)[-k]]
-    return kept
-
-
-def top_p_ids(logits: Floats, p: float) -> Ids:
-    """List the ids, ascending, that `keep_top_p` keeps."""
-    probabilities = softmax(logits)
-    # Those below (1 - p) / n add up to less than 1 - p: cut without sorting, which in a large vocabulary is nearly all.
-    order = np.flatnonzero(probabilities >= min((1 - p) / logits.size, float(probabilities.max())))
-    cut_already = probabilities.sum(dtype=np.float64) - probabilities[order].sum(dtype=np.float64)
-    order = order[np.argsort(logits[order])]
-    # Summed in float64, compared in float32: so does torch, and exact ties at the border are decided by it.
-    cumulative = cut_already + np.cumsum(probabilities[order], dtype=np.float64)
-    first_kept = min(int(np.searchsorted(cumulative.astype(np.float32), np.float32(1 - p), side="right")), order.size - 1)
-    ascending, border = logits[order], logits[order[first_kept]]
-    ties = slice(np.searchsorted(ascending, border, side="left"), np.searchsorted(ascending, border, side="right"))
-    order[ties].sort()  # a stable sort of everything would take ten times as long
-    return np.sort(order[first_kept:])
-
-
-def min_p_ids(logits: Floats, p: float) -> Ids:
-    """List the ids, ascending, that `keep_min_p` keeps."""
-    probabilities = softmax(logits)
-    return np.flatnonzero(probabilities >= np.float32(p) * probabilities.max())
-
-
-def cut(logits: Floats, kept_ids: Ids) -> Floats:
-    """Copy `logits` with -inf everywhere but at `kept_ids`."""
-    result = np.full_like(logits, -np.inf)
-    result[kept_ids] = logits[kept_ids]
-    return result
-
-
-def softmax(logits: Floats, *, out: Floats | None = None) -> Floats:
-    """Turn logits, at least one of them finite, into probabilities of the same shape [vocab] and dtype; `out` may be `logits`.
-
-    >>> softmax(np.float32([0, 0, -np.inf])).tolist()
-    [0.5, 0.5, 0.0]
-    """
-    with np.errstate(over="ignore"):  # the gap between two finite logits may itself be infinite
-        weights: Floats = np.subtract(logits, logits.max(), out=out)
-    np.exp(weights, out=weights)
-    weights /= float(weights.sum(dtype=np.float64))
-    return weights
+    return np.where(logits == logits.max(), np.float32(0), np.float32(-np.inf))
 
 
 def index_at(probabilities: Floats, position: float) -> int:
@@ -219,10 +155,11 @@ def index_at(probabilities: Floats, position: float) -> int:
     return start + int(np.searchsorted(inside, min(rest, float(np.nextafter(inside[-1], 0))), side="right"))
 
 
-def uniform(seed: int, sample: int, step: int) -> float:
-    """Give a number in [0, 1), the same anywhere for the same three: Philox 4x64 keyed by `seed`, counting `step` and `sample`.
+def uniform(place: Place, number: int = 0) -> float:
+    """Give a number in [0, 1), the same anywhere for the same place: Philox 4x64 keyed by the seed, counting the rest.
 
-    Each of the three is 0 to 2**63 - 1. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+    `number` tells the random numbers of one place apart. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
     """
-    bits: int = np.random.Philox(key=seed, counter=[step, sample, 0, 0]).random_raw()
+    counter = [place.step, place.sample, place.attempt, number]
+    bits: int = np.random.Philox(key=place.seed, counter=counter).random_raw()
     return (bits >> 11) * 2.0**-53

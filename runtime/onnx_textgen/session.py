@@ -20,7 +20,7 @@ import onnxruntime
 
 from .errors import DeviceError, OptionError, PackageError, first_line
 
-IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
+IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, onnxruntime.RunOptions
 LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Unpack, overload
 
 from .artifact import CHAT_TEMPLATE, GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
+from .cancellation import Cancellation, Watch
+from .constraints import Rules
 from .continuation import Continuation, Limits
 from .decoder import Decoder, Progress, check_graph
 from .errors import OptionError, PackageError, PromptError
@@ -61,12 +63,14 @@ class Model:
     ) -> None:
         self.folder, self.manifest, self.session, self.chat_template = folder, manifest, session, chat_template
         self.capacity = capacity
-        self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length)
+        self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length, manifest.geometry.vocab_size)
         self._tokenizer = (
             TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
             if TOKENIZER in manifest.files
             else None
         )
+
+        self.rules = Rules(self._tokenizer, vocab_size=manifest.geometry.vocab_size, eos_ids=manifest.eos_ids)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -115,45 +119,60 @@ class Model:
         *,
         context: Decoder | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        cancel: Cancellation | None = None,
         **options: Unpack[Options],
     ) -> Generator[Chunk, None, None]:
         """Generate one chunk per token; closing the iterator stops the work.
 
         `options` are those of `GenerationConfig`, checked at once, not at the first chunk. `context` keeps the cache between
         calls: the tokens a new prompt shares with the last one are not computed again. `on_progress` is told after each part of a
-        long prompt. Raises `PromptError` and `OptionError`; the latter also later, where another stream used the same context
-        in between.
+        long prompt. `cancel` ends the text from another thread. Raises `PromptError` and `OptionError`; the latter also later,
+        where another stream used the same context in between.
 
         >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
         ...     print(chunk.text, end="")
         """
         if context is not None and (context.session is not self.session or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
-        continuation = self.begin(prompt, self.config(options))
-        return run(self.new_context() if context is None else context, continuation, on_progress)
+        config = self.config(options)
+        continuation = self.begin(prompt, config)
+        watch = Watch(cancel, config.max_time)
+        return run(self.new_context() if context is None else context, continuation, watch, on_progress)
 
     @overload
-    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation: ...
+    def generate(
+        self, prompt: str | Sequence[int], *, cancel: Cancellation | None = None, **options: Unpack[Options]
+    ) -> Generation: ...
 
     @overload
-    def generate(self, prompt: list[str] | list[list[int]], **options: Unpack[Options]) -> list[Generation]: ...
+    def generate(
+        self, prompt: list[str] | list[list[int]], *, cancel: Cancellation | None = None, **options: Unpack[Options]
+    ) -> list[Generation]: ...
 
-    def generate(self, prompt: Prompt | list[str] | list[list[int]], **options: Unpack[Options]) -> Generation | list[Generation]:
+    def generate(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        *,
+        cancel: Cancellation | None = None,
+        **options: Unpack[Options],
+    ) -> Generation | list[Generation]:
         """Generate a whole text; a list of prompts gives a list of texts, computed side by side.
 
         `options` are those of `GenerationConfig`. The same prompt and seed give the same text alone, in any row of a list, and
-        streamed. Raises `PromptError` and `OptionError`.
+        streamed. `cancel` ends the texts from another thread, and gives what there is. Raises `PromptError` and `OptionError`.
         """
         config = self.config(options)
+        watch = Watch(cancel, config.max_time)
         if not is_batch(prompt):
             continuation = self.begin(prompt, config)  # type: ignore[arg-type]
-            for _ in run(self.new_context(), continuation):
+            for _ in run(self.new_context(), continuation, watch):
                 pass
             return continuation.result()
         rows = [self.begin(each, config) for each in prompt]  # type: ignore[arg-type]
         for start in range(0, len(rows), MOST_ROWS):
             together = rows[start : start + MOST_ROWS]
-            run_together(Decoder(self.session, self.manifest.geometry, rows=len(together), capacity=self.capacity), together)
+            decoder = Decoder(self.session, self.manifest.geometry, rows=len(together), capacity=self.capacity)
+            run_together(decoder, together, watch)
         return [row.result() for row in rows]
 
     def begin(self, prompt: Prompt, config: GenerationConfig) -> Continuation:
@@ -162,7 +181,29 @@ class Model:
             config = dataclasses.replace(config, seed=secrets.randbits(31))
         if config.stop and self._tokenizer is None:
             raise OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens")
-        return Continuation(self._tokenizer, self.encode(prompt), config, self.limits)
+        self.check_ids(config)
+        needed = config.max_new_tokens if config.context_limit == "error" else 1
+        prompt_ids = self.encode(prompt, new_tokens=needed)
+        constraint = self.rules.constraint(config)
+        continuation = Continuation(self._tokenizer, prompt_ids, config, self.limits, constraint=constraint)
+        if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
+            raise OptionError(
+                f"n_keep keeps {continuation.kept_tokens:,} tokens; at most half of the context, {most:,}, can be kept"
+            )
+        return continuation
+
+    def check_ids(self, config: GenerationConfig) -> None:
+        """Raise `OptionError` where an option names an id outside the vocabulary."""
+        named = {
+            "logit_bias": [token_id for token_id, _ in config.logit_bias],
+            "suppress_tokens": config.suppress_tokens,
+            "bad_words_ids": [token_id for each in config.bad_words_ids for token_id in each],
+        }
+        for name, ids in named.items():
+            if ids and max(ids) >= (size := self.limits.vocab_size):
+                raise OptionError(
+                    f"{name} names id {shown(max(ids))}, which is outside the vocabulary; ids go from 0 to {size - 1}"
+                )
 
     def score(self, text: Prompt) -> Score:
         """Log-probabilities of a text (or of token ids) under the model; raises `PromptError` beyond the context."""

@@ -65,7 +65,7 @@ def clamped(gate: Tensor, up: Tensor) -> Tensor:
 
 
 LAYERS = {
-    "gated": lambda: make_layer(),
+    "gated": make_layer,
     "gated, transposed, with biases": lambda: make_layer(bias=True, transposed=True),
     "clamped, in turns, transposed, with biases": lambda: make_layer(halves(clamped, turns=True), bias=True, transposed=True),
     "clamped, halves": lambda: make_layer(halves(clamped)),

@@ -22,8 +22,17 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from onnx_textgen.cuts import min_p_ids, softmax, top_k_ids, top_p_ids
 from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.sampling import apply_temperature, candidates, keep_min_p, keep_top_k, keep_top_p, softmax
+from onnx_textgen.sampling import Place, apply_temperature, candidates, survivors
+
+
+def keep(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """The logits with -inf everywhere but at some ids."""
+    kept = np.full_like(logits, -np.inf)
+    kept[ids] = logits[ids]
+    return kept
+
 
 tiny = arrays(np.float32, st.integers(1, 40), elements=st.floats(-20, 20, width=32))
 tied = arrays(np.float32, st.integers(1, 40), elements=st.sampled_from(np.float32([-np.inf, -2, -1, 0, 0.5, 1, 3])))
@@ -87,27 +96,27 @@ def test_temperature_equals_transformers(logits, temperature):
 @given(any_logits, st.one_of(st.integers(1, 60), st.sampled_from([1, 1000, 49_999, 60_000])))
 @settings(deadline=None)
 def test_top_k_equals_transformers(logits, k):
-    np.testing.assert_array_equal(keep_top_k(logits, k), warped(TopKLogitsWarper(k), logits))
+    np.testing.assert_array_equal(keep(logits, top_k_ids(logits, k)), warped(TopKLogitsWarper(k), logits))
 
 
 @given(any_logits, shares)
 @settings(deadline=None)
 def test_top_p_equals_transformers(logits, p):
-    ours, theirs = keep_top_p(logits, p), warped(TopPLogitsWarper(p), logits)
+    ours, theirs = keep(logits, top_p_ids(logits, p)), warped(TopPLogitsWarper(p), logits)
     assert_equal_off_the_border(ours, theirs, share_distance(logits, p))
 
 
 @given(any_logits, shares)
 @settings(deadline=None)
 def test_top_p_keeps_the_same_logits_as_transformers_with_torchs_own_sort(logits, p):
-    ours, theirs = keep_top_p(logits, p), warped(TopPLogitsWarper(p), logits, stable=False)
+    ours, theirs = keep(logits, top_p_ids(logits, p)), warped(TopPLogitsWarper(p), logits, stable=False)
     assert_equal_off_the_border(np.sort(ours), np.sort(theirs), share_distance(np.sort(logits), p))
 
 
 @given(any_logits, st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1e-6, 0.05, 0.5, 1.0])))
 @settings(deadline=None)
 def test_min_p_equals_transformers(logits, p):
-    ours, theirs = keep_min_p(logits, p), warped(MinPLogitsWarper(p), logits)
+    ours, theirs = keep(logits, min_p_ids(logits, p)), warped(MinPLogitsWarper(p), logits)
     assert_equal_off_the_border(ours, theirs, ratio_distance(logits, p))
 
 
@@ -115,7 +124,7 @@ def test_min_p_equals_transformers(logits, p):
 @pytest.mark.parametrize("p", [1e-12, 0.1, 0.25, 0.3, 0.5, 0.7, 0.75, 0.9, 0.999, 1.0])
 def test_top_p_of_all_equal_logits_keeps_the_very_same_ids(size, p):
     logits = np.full(size, 1.5, dtype=np.float32)
-    np.testing.assert_array_equal(keep_top_p(logits, p), warped(TopPLogitsWarper(p), logits))
+    np.testing.assert_array_equal(keep(logits, top_p_ids(logits, p)), warped(TopPLogitsWarper(p), logits))
 
 
 @pytest.mark.parametrize("p", [0.2, 0.4, 0.6, 0.8, 0.95])
@@ -123,7 +132,7 @@ def test_top_p_of_few_distinct_logits_keeps_the_very_same_ids(p):
     for seed in range(50):
         generator = np.random.default_rng(seed)
         logits = generator.integers(-2, 3, size=int(generator.integers(2, 3000))).astype(np.float32)
-        np.testing.assert_array_equal(keep_top_p(logits, p), warped(TopPLogitsWarper(p), logits))
+        np.testing.assert_array_equal(keep(logits, top_p_ids(logits, p)), warped(TopPLogitsWarper(p), logits))
 
 
 def transformers_chain(logits: np.ndarray, config: GenerationConfig) -> np.ndarray:
@@ -140,10 +149,10 @@ def transformers_chain(logits: np.ndarray, config: GenerationConfig) -> np.ndarr
 def near_a_border(logits: np.ndarray, config: GenerationConfig) -> bool:
     """Whether rounding alone may decide about some token at some stage of the chain."""
     scores = apply_temperature(logits, config.temperature)
-    scores = keep_top_k(scores, config.top_k) if config.top_k else scores
+    scores = keep(scores, top_k_ids(scores, config.top_k)) if config.top_k else scores
     if config.top_p < 1 and share_distance(scores, config.top_p).min() <= near(logits):
         return True
-    scores = keep_top_p(scores, config.top_p) if config.top_p < 1 else scores
+    scores = keep(scores, top_p_ids(scores, config.top_p)) if config.top_p < 1 else scores
     return config.min_p > 0 and bool(ratio_distance(scores, config.min_p).min() <= near(logits))
 
 
@@ -160,7 +169,7 @@ def near_a_border(logits: np.ndarray, config: GenerationConfig) -> bool:
 @settings(deadline=None, max_examples=200)
 def test_the_whole_chain_equals_transformers(logits, config):
     theirs = transformers_chain(logits, config)
-    ids, probabilities = candidates(logits, config)
+    ids, probabilities = candidates(survivors(logits, config, Place(0)))
     if not near_a_border(logits, config):
         assert sorted(ids) == np.flatnonzero(theirs).tolist()
         np.testing.assert_allclose(probabilities, theirs[ids], rtol=1e-4)

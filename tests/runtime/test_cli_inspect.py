@@ -10,7 +10,7 @@ from cli_model import EOS, VOCAB_SIZE, CharacterModel
 from onnx_textgen.cli import run
 from onnx_textgen.generation_config import GenerationConfig
 from onnx_textgen.inspection import inspect_steps
-from onnx_textgen.sampling import candidates, make_sampler
+from onnx_textgen.sampling import Place, candidates, sample_token, survivors
 
 GREEDY = GenerationConfig(temperature=0)
 
@@ -52,11 +52,12 @@ def test_the_steps_tell_of_the_very_chain_and_draw_that_generation_uses(config):
     ids = [1, 97, 98]
     for number, step in enumerate(inspection.steps):
         logits = -np.abs(np.arange(VOCAB_SIZE) - ids[-1] - 1).astype(np.float32)
-        kept, probabilities = candidates(logits, config)
+        place = Place(inspection.seed, step=number)
+        kept, probabilities = candidates(survivors(logits, config, place))
         drawable = {one.token.id: one.draw_probability for one in step.candidates if one.cut_by is None}
         assert drawable == pytest.approx(dict(zip(kept.tolist(), probabilities.tolist(), strict=True)), abs=1e-6)
         assert step.remaining[list(step.remaining)[-1]] == len(kept)
-        assert step.chosen.id == make_sampler(config)(logits, inspection.seed, 0, number)
+        assert step.chosen.id == sample_token(logits, config, place)
         assert sum(one.probability for one in step.candidates) == pytest.approx(1, abs=1e-5)
         assert {one.cut_by for one in step.candidates if one.draw_probability == 0} <= {"temperature", "top_k", "top_p", "min_p"}
         ids.append(step.chosen.id)

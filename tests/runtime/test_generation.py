@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import textgen
+from onnx_textgen import loop, textgen
 from onnx_textgen.decoder import Decoder, prefill
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.session import open_session
@@ -133,7 +133,7 @@ def test_the_context_limit_ends_the_text(story: Model) -> None:
     context = story.manifest.geometry.context_length
     ids = [5] * (context - 4)
     model_without_end = onnx_textgen.Model(story.folder, story.manifest, story.session, chat_template=None)
-    model_without_end.limits = type(story.limits)(frozenset(), context)
+    model_without_end.limits = dataclasses.replace(story.limits, eos_ids=frozenset())
     result = model_without_end.generate(ids, max_new_tokens=50, temperature=0)
     assert result.finish_reason == "context"
     assert len(result.token_ids) == 4
@@ -182,11 +182,11 @@ def test_a_run_that_fails_leaves_the_cache_as_it_was(exact: Model, monkeypatch: 
         def __getattr__(self, name: str):
             return getattr(self.real, name)
 
-        def run_with_iobinding(self, binding) -> None:
+        def run_with_iobinding(self, binding, options=None) -> None:
             self.left -= 1
             if self.left == 0:
                 raise RuntimeError("the disk is on fire\nsecond line")
-            self.real.run_with_iobinding(binding)
+            self.real.run_with_iobinding(binding, options)
 
     for at in range(1, 8):
         session = dataclasses.replace(exact.session, ort=FailingOnce(exact.session.ort, at))
@@ -280,7 +280,7 @@ def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model
     for count in (-1, 2.5, 65, "3", True):
         with pytest.raises(OptionError, match="logprobs should be a whole number from 0 to 64"):
             story.stream(PROMPTS[0], logprobs=count)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="topp"):
+    with pytest.raises(OptionError, match="there is no option 'topp'; did you mean top_p"):
         story.generate(PROMPTS[0], topp=0.5)  # type: ignore[call-overload]
 
 
@@ -392,7 +392,7 @@ def test_every_row_of_a_list_has_the_clock_of_its_own_prompt(exact: Model, monke
         clock[0] += len(token_ids)
         return prefill(decoder, token_ids, **options)
 
-    monkeypatch.setattr(textgen, "prefill", slow_prefill)
+    monkeypatch.setattr(loop, "prefill", slow_prefill)
     lengths = [3, 40, 5]
     results = exact.generate([[7] * length for length in lengths], max_new_tokens=2, temperature=0)
     assert [result.stats.prefill_seconds for result in results] == lengths

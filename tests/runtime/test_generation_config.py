@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError, PackageError
-from onnx_textgen.generation_config import OPTION_NAMES, GenerationConfig, make_generation_config
+from onnx_textgen.generation_config import OPTION_NAMES, GenerationConfig, Options, make_generation_config
 
 NAN, INF = float("nan"), float("inf")
+
+
+def is_wrong(name, value):
+    """Some options take truth values, and some take text."""
+    if isinstance(value, bool):
+        return name not in ("early_stopping", "ignore_eos")
+    return not (isinstance(value, str) and name in ("stop", "dry_sequence_breakers", "regex", "grammar"))
 
 
 @pytest.mark.parametrize(
@@ -60,14 +67,18 @@ def test_the_ends_of_every_range_are_accepted(name, value):
         ("seed", -1),
         ("seed", 2**63),
         pytest.param("seed", 10**6000, id="longer than Python prints"),
-        ("stop", "a text in place of a tuple"),
         ("stop", ("x",) * 17),
         ("stop", ("",)),
         ("stop", ("x" * 257,)),
         ("stop", (b"x",)),
         ("stop", 5),
         *[(name, wrong) for name in ("temperature", "top_p", "min_p") for wrong in (NAN, INF, -INF, None)],
-        *[(name, wrong) for name in OPTION_NAMES for wrong in (True, "0.7", [[]], np.bool_(True), np.ones(2))],
+        *[
+            (name, wrong)
+            for name in OPTION_NAMES
+            for wrong in (True, "0.7", [[]], np.bool_(True), np.ones(2))
+            if is_wrong(name, wrong)
+        ],
     ],
 )
 def test_whatever_is_out_of_range_or_of_another_type_is_one_line_that_names_the_option(name, value):
@@ -111,7 +122,8 @@ def test_any_options_give_a_checked_configuration_or_an_option_error(options):
 
 def test_numbers_of_other_kinds_become_pythons_own():
     config = GenerationConfig(max_new_tokens=np.int64(5), temperature=np.float32(0.5), top_p=Fraction(1, 2), min_p=0, stop=["a"])
-    assert [type(value) for value in dataclasses.astuple(config)] == [int, float, int, float, float, type(None), tuple]
+    names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
+    assert [type(getattr(config, name)) for name in names] == [int, float, int, float, float, type(None), tuple]
     assert (config.max_new_tokens, config.temperature, config.top_p) == (5, 0.5, 0.5)
 
 
@@ -150,14 +162,62 @@ def test_an_unknown_option_is_named_with_the_closest_that_exists(wrong, closest)
 
 
 def test_an_unknown_option_like_no_other_is_answered_with_all_of_them():
-    with pytest.raises(OptionError, match=r"'zzz'; the options are max_new_tokens, temperature, top_k"):
+    with pytest.raises(OptionError, match=r"'zzz'; the options are max_new_tokens, min_new_tokens, temperature, top_k"):
         make_generation_config({}, {"zzz": None})
 
 
-@pytest.mark.parametrize("defaults", [{"temperature": NAN}, {"top_p": 0}, {"top_k": 0.5}, {"repetition_penalty": 1.1}])
+@pytest.mark.parametrize("defaults", [{"temperature": NAN}, {"top_p": 0}, {"top_k": 0.5}, {"zebra": 1.1}])
 def test_an_unusable_default_is_the_packages_fault_even_where_the_caller_overrides_it(defaults):
     with pytest.raises(PackageError, match=r"unusable generation default: .*export the model again"):
         make_generation_config(defaults, {"temperature": 0.5, "top_p": 0.5, "top_k": 5})
+
+
+def test_the_typed_dictionary_lists_the_options_in_their_order():
+    assert tuple(Options.__annotations__) == OPTION_NAMES
+
+
+NO_EFFECT = [
+    ({"temperature": 0, "top_k": 5}, "top_k cannot take effect at temperature 0"),
+    ({"temperature": 0, "top_p": 0.5, "min_p": 0.1}, "min_p and top_p cannot take effect at temperature 0"),
+    ({"temperature": 0, "best_of": 3}, "best_of cannot take effect at temperature 0"),
+    ({"temperature": 0, "num_return_sequences": 3}, "num_return_sequences cannot take effect at temperature 0"),
+    ({"temperature": 0, "loop_guard": "resample"}, 'loop_guard cannot take effect as "resample" at temperature 0'),
+    ({"xtc_threshold": 0.2}, "xtc_threshold cannot take effect without xtc_probability above 0"),
+    ({"dry_base": 2}, "dry_base cannot take effect without dry_multiplier"),
+    ({"mirostat_tau": 3}, "mirostat_tau cannot take effect without mirostat 2"),
+    ({"mirostat": 2, "top_k": 5}, "top_k cannot take effect with mirostat"),
+    ({"n_keep": 3}, 'n_keep cannot take effect without context_limit "shift"'),
+    ({"length_penalty": 2}, "length_penalty cannot take effect without num_beams above 1"),
+    ({"num_beams": 4, "diversity_penalty": 0.5}, "diversity_penalty cannot take effect without num_beam_groups"),
+    ({"num_beams": 4, "num_beam_groups": 2}, "num_beam_groups cannot take effect without diversity_penalty"),
+    ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 0.5}, "does not divide into 3 groups"),
+    ({"num_beams": 4, "temperature": 0.7}, "temperature cannot take effect with num_beams"),
+    ({"num_beams": 4, "top_k": 5}, "top_k cannot take effect with num_beams"),
+    ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences 3 is more than num_beams 2"),
+    ({"best_of": 2, "num_return_sequences": 3}, "best_of 2 is less than num_return_sequences 3"),
+    ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens 5 is more than max_new_tokens 4"),
+    ({"min_new_tokens": 5, "ignore_eos": True}, "min_new_tokens cannot take effect with ignore_eos"),
+    ({"regex": "a", "json_schema": {"type": "null"}}, "json_schema and regex exclude each other"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NO_EFFECT, ids=str)
+def test_an_option_that_cannot_take_effect_is_an_error(options, message):
+    with pytest.raises(OptionError, match=message) as caught:
+        make_generation_config({}, options)
+    assert "\n" not in str(caught.value)
+
+
+def test_defaults_of_a_package_that_cannot_take_effect_are_passed_over():
+    defaults = {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "xtc_threshold": 0.2}
+    assert make_generation_config(defaults, {"temperature": 0}).temperature == 0
+    assert make_generation_config(defaults, {"num_beams": 4}).num_beams == 4
+
+
+def test_a_value_that_switches_an_option_off_is_never_an_error():
+    off = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1.0, "mirostat": 0, "n_keep": 0, "length_penalty": 1, "seed": 3}
+    assert make_generation_config({}, {"temperature": 0, **off}).seed == 3
+    assert make_generation_config({}, {"num_beams": 2, "temperature": 0, "top_p": 1}).num_beams == 2
 
 
 def test_a_negative_zero_temperature_is_greedy_too():

@@ -8,19 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from onnx_textgen.cuts import min_p_ids, softmax, top_k_ids, top_p_ids
 from onnx_textgen.errors import ModelError
 from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.sampling import (
-    apply_temperature,
-    candidates,
-    index_at,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    make_sampler,
-    softmax,
-    uniform,
-)
+from onnx_textgen.sampling import Place, apply_temperature, index_at, sample_token, survivors, uniform
+from onnx_textgen.sampling import candidates as candidates_of
 
 CONFIGS = [
     GenerationConfig(temperature=1.0),
@@ -33,11 +25,23 @@ CONFIGS = [
 some_logits = arrays(np.float32, st.integers(1, 300), elements=st.floats(-30, 30, width=32))
 
 
+def keep(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """The logits with -inf everywhere but at some ids."""
+    kept = np.full_like(logits, -np.inf)
+    kept[ids] = logits[ids]
+    return kept
+
+
+def candidates(logits: np.ndarray, config: GenerationConfig, **limit):
+    return candidates_of(survivors(logits, config, Place(0)), **limit)
+
+
 def chain(logits: np.ndarray, config: GenerationConfig) -> np.ndarray:
     """The probabilities [vocab] after the filters one after the other, the slow and plain way."""
     scores = apply_temperature(logits, config.temperature)
-    scores = keep_top_k(scores, config.top_k) if config.top_k else scores
-    return softmax(keep_min_p(keep_top_p(scores, config.top_p), config.min_p))
+    scores = keep(scores, top_k_ids(scores, config.top_k)) if config.top_k else scores
+    scores = keep(scores, top_p_ids(scores, config.top_p))
+    return softmax(keep(scores, min_p_ids(scores, config.min_p)))
 
 
 def random_logits(size: int, scale: float = 3.0, seed: int = 0) -> np.ndarray:
@@ -49,8 +53,7 @@ def random_logits(size: int, scale: float = 3.0, seed: int = 0) -> np.ndarray:
 def test_draws_follow_the_chains_probabilities(config, size):
     """Chi-square with Wilson and Hilferty's normal approximation; the seeds are fixed, so it passes always or never."""
     logits, draws = random_logits(size), 20_000
-    sample_token = make_sampler(config)
-    counts = np.bincount([sample_token(logits, 11, 0, step) for step in range(draws)], minlength=size)
+    counts = np.bincount([sample_token(logits, config, Place(11, 0, step)) for step in range(draws)], minlength=size)
     expected = chain(logits, config).astype(np.float64) * draws
     assert not counts[expected == 0].any(), "a token that was cut has been drawn"
     common = expected >= 5
@@ -68,8 +71,7 @@ def test_the_same_seed_sample_and_step_draw_the_same_in_any_order():
     places = [(seed, sample, step) for seed in (0, 1, 2**63 - 1) for sample in range(4) for step in range(20)]
 
     def draw_all(order):
-        sample_token = make_sampler(CONFIGS[0])
-        return {place: sample_token(logits[place[1]], *place) for place in order}
+        return {place: sample_token(logits[place[1]], CONFIGS[0], Place(*place)) for place in order}
 
     forward = draw_all(places)
     assert forward == draw_all(reversed(places)) == draw_all(sorted(places, key=lambda place: place[::-1]))
@@ -78,7 +80,7 @@ def test_the_same_seed_sample_and_step_draw_the_same_in_any_order():
 
 def test_these_numbers_never_change():
     """A seed written down today draws the same tomorrow; the numbers are Philox 4x64-10's."""
-    assert [uniform(*place) for place in [(0, 0, 0), (7, 0, 1), (7, 1, 0), (2**63 - 1, 3, 1000)]] == [
+    assert [uniform(Place(*place)) for place in [(0, 0, 0), (7, 0, 1), (7, 1, 0), (2**63 - 1, 3, 1000)]] == [
         0.011546754286331562,
         0.0828426870273763,
         0.8734503010139788,
@@ -87,7 +89,7 @@ def test_these_numbers_never_change():
 
 
 def test_uniform_numbers_are_evenly_spread_and_no_two_places_share_one():
-    numbers = [uniform(seed, sample, step) for seed in range(5) for sample in range(20) for step in range(200)]
+    numbers = [uniform(Place(seed, sample, step)) for seed in range(5) for sample in range(20) for step in range(200)]
     assert len(set(numbers)) == len(numbers)
     assert min(numbers) >= 0 and max(numbers) < 1
     counts = np.histogram(numbers, bins=100, range=(0, 1))[0]
@@ -99,7 +101,7 @@ def test_uniform_numbers_are_evenly_spread_and_no_two_places_share_one():
 @given(some_logits, st.sampled_from(CONFIGS), st.integers(0, 2**63 - 1))
 @settings(deadline=None)
 def test_only_what_survives_the_chain_is_drawn(logits, config, seed):
-    assert chain(logits, config)[make_sampler(config)(logits, seed, 0, 0)] > 0
+    assert chain(logits, config)[sample_token(logits, config, Place(seed))] > 0
 
 
 @given(some_logits, st.sampled_from(CONFIGS))
@@ -119,7 +121,7 @@ def test_candidates_are_the_chains_probabilities_most_likely_first(logits, confi
 @settings(deadline=None)
 def test_greedy_takes_the_lowest_id_of_the_largest_logits(logits):
     config = GenerationConfig(temperature=0, top_k=5, top_p=0.5)
-    best = make_sampler(config)(logits, 1, 2, 3)
+    best = sample_token(logits, config, Place(1, 2, 3))
     assert best == np.flatnonzero(logits == logits.max())[0]
     ids, probabilities = candidates(logits, config)
     assert (ids.tolist(), probabilities.tolist()) == ([best], [1.0])
@@ -128,7 +130,7 @@ def test_greedy_takes_the_lowest_id_of_the_largest_logits(logits):
 @given(some_logits, st.integers(1, 400))
 @settings(deadline=None)
 def test_top_k_leaves_k_tokens_and_the_ties_of_the_last(logits, k):
-    kept = np.isfinite(keep_top_k(logits, k))
+    kept = np.isfinite(keep(logits, top_k_ids(logits, k)))
     border = np.sort(logits)[::-1][: min(k, logits.size)][-1]
     np.testing.assert_array_equal(kept, logits >= border)
 
@@ -138,7 +140,7 @@ def test_top_k_leaves_k_tokens_and_the_ties_of_the_last(logits, k):
 def test_top_k_is_right_for_every_width_also_with_its_best_in_the_last_columns(size, k):
     for logits in (random_logits(size), np.arange(size, dtype=np.float32), np.round(random_logits(size))):
         border = np.sort(logits)[-min(k, size)]
-        np.testing.assert_array_equal(np.isfinite(keep_top_k(logits, k)), logits >= border)
+        np.testing.assert_array_equal(np.isfinite(keep(logits, top_k_ids(logits, k))), logits >= border)
 
 
 @given(some_logits, st.floats(1e-6, 1))
@@ -146,7 +148,7 @@ def test_top_k_is_right_for_every_width_also_with_its_best_in_the_last_columns(s
 def test_top_p_keeps_the_fewest_tokens_that_hold_the_share(logits, p):
     exact = np.exp(logits.astype(np.float64) - logits.max())
     exact /= exact.sum()
-    kept = np.isfinite(keep_top_p(logits, p))
+    kept = np.isfinite(keep(logits, top_p_ids(logits, p)))
     assert kept.any()
     assert exact[kept].sum() >= p - 1e-5
     assert exact[kept].sum() - exact[kept].min() <= p + 1e-5, "one token fewer would have been enough"
@@ -155,8 +157,8 @@ def test_top_p_keeps_the_fewest_tokens_that_hold_the_share(logits, p):
 
 def test_of_equal_tokens_at_the_border_of_top_p_the_higher_ids_stay():
     logits = np.zeros(8, dtype=np.float32)
-    assert np.flatnonzero(np.isfinite(keep_top_p(logits, 0.5))).tolist() == [4, 5, 6, 7]
-    assert np.flatnonzero(np.isfinite(keep_top_p(logits, 1e-12))).tolist() == [7]
+    assert np.flatnonzero(np.isfinite(keep(logits, top_p_ids(logits, 0.5)))).tolist() == [4, 5, 6, 7]
+    assert np.flatnonzero(np.isfinite(keep(logits, top_p_ids(logits, 1e-12)))).tolist() == [7]
 
 
 def test_the_order_is_temperature_then_top_k_then_top_p_then_min_p():
@@ -181,7 +183,7 @@ def test_a_temperature_near_zero_leaves_only_the_largest(temperature, logits):
 def test_logits_that_are_not_numbers_are_one_clear_line(config, bad):
     logits = np.full(100, -np.inf, dtype=np.float32) if bad == -np.inf else random_logits(100)
     logits[17] = bad
-    for call in (lambda: make_sampler(config)(logits, 1, 0, 0), lambda: candidates(logits, config)):
+    for call in (lambda: sample_token(logits, config, Place(1)), lambda: candidates(logits, config)):
         with pytest.raises(
             ModelError, match=r"no numbers to choose by \((nan|inf|-inf) (at id 17|everywhere)\); check it with"
         ) as caught:
@@ -194,9 +196,8 @@ def test_tokens_at_minus_infinity_and_huge_logits_are_no_trouble(config):
     banned = np.full(1000, -np.inf, dtype=np.float32)
     banned[[5, 900]] = 1.0
     huge = np.array([3e38, -3e38, 3e38, 0], dtype=np.float32)
-    sample_token = make_sampler(config)
-    assert {sample_token(banned, 1, 0, step) for step in range(50)} <= {5, 900}
-    assert {sample_token(huge, 1, 0, step) for step in range(50)} <= {0, 2}
+    assert {sample_token(banned, config, Place(1, 0, step)) for step in range(50)} <= {5, 900}
+    assert {sample_token(huge, config, Place(1, 0, step)) for step in range(50)} <= {0, 2}
 
 
 @pytest.mark.parametrize("config", [GenerationConfig(temperature=0), *CONFIGS], ids=str)
@@ -204,7 +205,7 @@ def test_the_callers_logits_are_left_as_they_were(config):
     logits = random_logits(3000)
     before = logits.copy()
     logits.flags.writeable = False
-    make_sampler(config)(logits, 1, 0, 0)
+    sample_token(logits, config, Place(1))
     candidates(logits, config)
     np.testing.assert_array_equal(logits, before)
 

@@ -95,8 +95,8 @@ class SharedRead:
 def replace_layer(graph: ir.Graph, node: ir.Node) -> None:
     """MoE in the place of `Experts`.
 
-    The CPU kernel (1.31.1) lets its output take the place of its input and clears it before it has read the tokens. The Where, which
-    reads the tokens after it, keeps them.
+    The CPU kernel (1.31.1) lets its output take the place of its input and clears it before it has read the tokens. The Where,
+    which reads the tokens after it, keeps them.
     """
     transposed, interleaved = (bool(node.attributes.get_int(name, 0)) for name in ("transposed", "interleaved"))
     hidden, logits, first, first_bias, last, last_bias = (*node.inputs, None, None)[:6]
@@ -128,7 +128,7 @@ def replace_layer(graph: ir.Graph, node: ir.Node) -> None:
 def replace_product(graph: ir.Graph, node: ir.Node) -> None:
     """Split, a MatMul for each expert, and Concat in the place of `ExpertProduct`."""
     rows, sizes, weight = node.inputs
-    assert rows is not None and weight is not None and weight.const_value is not None, "experts have weights"  # noqa: PT018
+    assert rows is not None and weight is not None and weight.const_value is not None, "experts have weights"
     transposed = bool(node.attributes.get_int("transposed", 0))
     count, first, second = sizes_of(weight)
     inputs, outputs = (first, second) if transposed else (second, first)

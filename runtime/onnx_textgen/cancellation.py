@@ -1,0 +1,123 @@
+"""Ending a generation before its time: from another thread, or at a deadline.
+
+A run of the graph that is under way is ended too, through a flag that ONNX Runtime looks at between operators; the cache then is
+as before that run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from .errors import OnnxTextgenError
+from .session import RunOptions
+
+Reason = Literal["cancelled", "deadline"]
+
+
+class Cancellation:
+    """What a caller keeps to end generations: give it to `generate` or `stream`, and call `cancel` from any thread.
+
+    One object may serve several calls; once cancelled it stays so, and calls that get it end at once.
+
+    >>> cancel = Cancellation()
+    >>> cancel.cancel()
+    >>> cancel.cancelled
+    True
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: set[Watch] = set()
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """End what is running, within one operator of the graph; safe to call twice, and after the end."""
+        with self._lock:
+            self._cancelled = True
+            for watch in self._watches:
+                watch.end_run()
+
+    @contextlib.contextmanager
+    def told_to(self, watch: Watch) -> Iterator[None]:
+        """Within it, cancelling ends the watch's run."""
+        with self._lock:
+            self._watches.add(watch)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watches.discard(watch)
+
+
+class InterruptedRunError(OnnxTextgenError):
+    """A run was ended, or not begun, for a reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(f"the generation was ended ({reason})")
+        self.reason: Reason = reason
+
+
+class Watch:
+    """Watches over the runs of one call. With neither a cancellation nor a time limit it does nothing and costs nothing."""
+
+    def __init__(self, cancel: Cancellation | None = None, max_time: float | None = None) -> None:
+        """`max_time`: seconds from now."""
+        self.cancel = cancel
+        self.deadline = None if max_time is None else time.monotonic() + max_time
+        self._lock = threading.Lock()
+        self._options: RunOptions | None = None
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why to end now, if at all."""
+        if self.cancel is not None and self.cancel.cancelled:
+            return "cancelled"
+        return "deadline" if self.deadline is not None and time.monotonic() >= self.deadline else None
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Within it, runs end at the deadline or when cancelled, and not only before the next run."""
+        with contextlib.ExitStack() as stack:
+            if self.cancel is not None:
+                stack.enter_context(self.cancel.told_to(self))
+            if self.deadline is not None:
+                timer = threading.Timer(max(0.0, self.deadline - time.monotonic()), self.end_run)
+                timer.daemon = True
+                timer.start()
+                stack.callback(timer.cancel)
+            yield
+
+    def run(self, action: Callable[[RunOptions | None], None]) -> None:
+        """Run a graph; raises `InterruptedRunError` where there is a reason to end, before or during the run."""
+        if self.cancel is None and self.deadline is None:
+            action(None)
+            return
+        options = RunOptions()  # a new one each time: the flag of one that was ended stays
+        with self._lock:
+            self._options = options
+        try:
+            if self.reason is not None:
+                raise InterruptedRunError(self.reason)
+            action(options)
+        except Exception as error:
+            if options.terminate and not isinstance(error, InterruptedRunError):
+                raise InterruptedRunError(self.reason or "deadline") from error
+            raise
+        finally:
+            with self._lock:
+                self._options = None
+
+    def end_run(self) -> None:
+        """End the run that is under way."""
+        with self._lock:
+            if self._options is not None:
+                self._options.terminate = True
