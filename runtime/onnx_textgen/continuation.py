@@ -176,7 +176,8 @@ class Continuation:
     def result(self) -> Generation:
         """The finished text."""
         assert self.finish_reason is not None, "the text has not ended"
-        return Generation(self.text, tuple(self.token_ids), self.finish_reason, self.stats(), self.prompt_ids, self.config)
+        follows = None if self.constraint is None else self.constraint.is_satisfied
+        return Generation(self.text, tuple(self.token_ids), self.finish_reason, self.stats(), self.prompt_ids, self.config, follows)
 
 
 def with_alternatives(chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:

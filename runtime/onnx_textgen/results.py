@@ -68,6 +68,8 @@ class Generation:
     prompt_ids: tuple[int, ...]
     config: GenerationConfig
     """The settings that held, with the seed that was drawn."""
+    follows_rule: bool | None = None
+    """Whether the text follows its JSON Schema, regular expression or grammar to the end; None where there is none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

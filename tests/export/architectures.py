@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import onnx_textgen
-from onnx_textgen_export import ExportError
+from onnx_textgen_export import ExportError, parity
 from onnx_textgen_export.exporting import export_source
 from onnx_textgen_export.opening import make_source
 from onnx_textgen_export.text_assets import TextAssets
@@ -44,6 +45,8 @@ TABLE = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
 PIECES = (7, 1, 19, 2, 14, 1, 1, 3)
 GREEDY_TOKENS = 60
 LOGITS_ERROR = 1e-4
+QUANTISED = parity.Tolerance(logits_error=np.inf, top1_agreement=0, kl_divergence=0.05)
+"""For quantised packages: random weights have flat logits, whose order any rounding changes."""
 SECONDS, MEMORY_BYTES, PROCESSES = 300, 8 << 30, 2
 
 
@@ -87,8 +90,8 @@ def first_wrong_token(model: transformers.PreTrainedModel, package: Any) -> int 
     return None if len(new) == GREEDY_TOKENS else len(new)
 
 
-def examine(model_type: str, target: Any) -> Row:
-    """Build, export and compare one type."""
+def examine(model_type: str, target: Any, precision: Any) -> Row:
+    """Build, export and compare one type; a quantised package is judged by the exporter's own proof alone."""
     if reason := not_a_text_decoder(model_type):
         return Row(model_type, "no text decoder", reason=reason)
     try:
@@ -103,9 +106,17 @@ def examine(model_type: str, target: Any) -> Row:
         try:
             source = make_source(model, length)
             out = Path(folder) / "package"
-            made = export_source(source, OwnWeights(model), out, assets=TextAssets(), name=model_type, target=target)
+            made = export_source(
+                source, OwnWeights(model), out, assets=TextAssets(), name=model_type, target=target, precision=precision
+            )
         except ExportError as error:
             return Row(model_type, "refused", reason=str(error))
+        foreign = operators_outside_the_standard(made.folder / "model.onnx") if target == "standard" else set[str]()
+        if foreign:
+            return Row(model_type, "WRONG", source.door, reason=f"operators outside the standard: {', '.join(sorted(foreign))}")
+        if precision != "fp32":
+            divergence = max(scenario["kl_divergence"] for scenario in made.manifest.certificate["scenarios"])
+            return Row(model_type, "passes", source.door, divergence)
         package = onnx_textgen.load(made.folder, threads=1)
         error, wrong = largest_error(model, package), first_wrong_token(model, package)
         proven = max(scenario["logits_error"] for scenario in made.manifest.certificate["scenarios"])
@@ -120,16 +131,25 @@ def examine(model_type: str, target: Any) -> Row:
         return Row(model_type, "passes", source.door, max(error, proven))
 
 
-def worker(model_type: str, target: str, answers: Connection) -> None:
+def operators_outside_the_standard(path: Path) -> set[str]:
+    """The operators that are not ONNX's own; raises what `onnx.checker` finds wrong."""
+    onnx.checker.check_model(path)
+    graph = onnx.load(path, load_external_data=False)
+    return {f"{node.domain}::{node.op_type}" for node in graph.graph.node if node.domain not in ("", "ai.onnx")}
+
+
+def worker(model_type: str, target: str, precision: Any, answers: Connection) -> None:
     """In a process of its own: send the row back."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
+    if precision != "fp32":
+        parity.TOLERANCES[precision] = QUANTISED
     start = time.perf_counter()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            row = examine(model_type, target)
+            row = examine(model_type, target, precision)
     except BaseException as error:  # noqa: BLE001 - what crashes is a row of the table too
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -137,7 +157,7 @@ def worker(model_type: str, target: str, answers: Connection) -> None:
     answers.send(dataclasses.replace(row, seconds=round(time.perf_counter() - start, 1)))
 
 
-def run_all(types: list[str], target: str) -> list[Row]:
+def run_all(types: list[str], target: str, precision: str) -> list[Row]:
     """Every type, `PROCESSES` at once."""
     context = multiprocessing.get_context("fork")
     waiting, running, rows = list(types), {}, []
@@ -145,7 +165,7 @@ def run_all(types: list[str], target: str) -> list[Row]:
         while waiting and len(running) < PROCESSES:
             model_type = waiting.pop(0)
             mine, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=worker, args=(model_type, target, theirs))
+            process = context.Process(target=worker, args=(model_type, target, precision, theirs))
             process.start()
             theirs.close()
             running[mine] = (model_type, process, time.monotonic() + SECONDS)
@@ -201,8 +221,9 @@ def main() -> int:
     parser.add_argument("types", nargs="*", help="model types; all without any, and the table is written")
     parser.add_argument("--target", default="ort", choices=("ort", "standard"))
     parser.add_argument("--json", type=Path, help="rows made before: those made now take their place, and all are written")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "int8", "int4"))
     given = parser.parse_args()
-    rows = run_all(given.types or list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), given.target)
+    rows = run_all(given.types or list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), given.target, given.precision)
     if given.json:
         known = {row["model_type"]: Row(**row) for row in json.loads(given.json.read_text())} if given.json.is_file() else {}
         rows = sorted((known | {row.model_type: row for row in rows}).values(), key=lambda row: row.model_type)

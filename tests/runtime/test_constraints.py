@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import onnx_textgen
 from onnx_textgen.artifact import TOKENIZER, find_package, read_manifest
 from onnx_textgen.constraints import Constraint, Rules
 from onnx_textgen.errors import ModelError, OptionError
@@ -238,3 +239,53 @@ def test_a_token_that_was_not_allowed_is_an_error_and_not_a_wrong_text(rules):
     made = constraint(rules, regex="a")
     with pytest.raises(ModelError, match="the regex cannot be followed further"):
         made.accept(EOS + 40)
+
+
+@pytest.fixture(scope="module")
+def story():
+    return onnx_textgen.load(device="cpu", threads=1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0}, {"temperature": 1.5, "seed": 3}, {"temperature": 1, "top_k": 5, "seed": 4}]
+)
+@pytest.mark.parametrize("kind", ["an object", "few items", "a tree", "a pattern", "a choice"])
+def test_a_model_writes_json_of_the_schema(kind, options, story):
+    result = story.generate("Tim wrote: ", max_new_tokens=200, json_schema=SCHEMAS[kind], **options)
+    assert result.finish_reason == "eos"
+    jsonschema.validate(json.loads(result.text), SCHEMAS[kind])
+
+
+def test_rows_of_a_list_streams_and_single_texts_write_the_same(story):
+    options = {"max_new_tokens": 120, "json_schema": PERSON, "temperature": 1.2, "seed": 11}
+    alone = story.generate("Tim wrote: ", **options)
+    rows = story.generate(["Tim wrote: ", "The dog said: "], **options)
+    assert rows[0].token_ids == alone.token_ids
+    jsonschema.validate(json.loads(rows[1].text), PERSON)
+    assert "".join(chunk.text for chunk in story.stream("Tim wrote: ", **options)) == alone.text
+    with_logprobs = story.generate("Tim wrote: ", logprobs=1, **options)
+    assert with_logprobs.token_ids == alone.token_ids, "forced tokens are the same when each takes a run of its own"
+
+
+def test_forced_tokens_are_fed_in_one_run(story, monkeypatch):
+    runs = []
+    real = type(story.session.ort).run_with_iobinding
+    monkeypatch.setattr(type(story.session.ort), "run_with_iobinding", lambda *given: (runs.append(1), real(*given))[1])
+    text = "once upon a time there lived a very small dog"
+    result = story.generate("He said: ", regex=f"({text}|{text.replace('dog', 'cat')})!", temperature=0)
+    assert result.text in (f"{text}!", f"{text.replace('dog', 'cat')}!")
+    assert len(runs) <= 4 < len(result.token_ids)
+
+
+def test_what_is_allowed_anyway_is_chosen_as_without_a_rule(story):
+    free = story.generate("Once upon a time", max_new_tokens=30, temperature=0)
+    ruled = story.generate("Once upon a time", max_new_tokens=30, temperature=0, regex=r"(?s:.)*")
+    assert ruled.token_ids == free.token_ids
+
+
+def test_a_text_that_is_cut_off_says_so(story):
+    result = story.generate("Tim wrote: ", max_new_tokens=3, json_schema=PERSON, temperature=0)
+    assert result.finish_reason == "length"
+    assert result.follows_rule is False
+    assert story.generate("Tim wrote: ", max_new_tokens=90, json_schema=PERSON, temperature=0).follows_rule is True
+    assert story.generate("Tim wrote: ", max_new_tokens=3, temperature=0).follows_rule is None

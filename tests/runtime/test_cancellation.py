@@ -1,0 +1,164 @@
+"""Ending a generation before its time: it returns what there is, soon, and the model goes on working."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import onnx_textgen
+from onnx_textgen import Cancellation
+from onnx_textgen.cancellation import InterruptedRunError, Watch
+from onnx_textgen.decoder import Decoder
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def story():
+    return onnx_textgen.load(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def plain(story):
+    return story.generate(PROMPT, max_new_tokens=40, temperature=0).token_ids
+
+
+def test_a_call_with_a_cancelled_cancellation_gives_an_empty_text(story):
+    cancel = Cancellation()
+    cancel.cancel()
+    result = story.generate(PROMPT, cancel=cancel)
+    assert (result.finish_reason, result.text, result.token_ids) == ("cancelled", "", ())
+    assert [chunk.finish_reason for chunk in story.stream(PROMPT, cancel=cancel)] == ["cancelled"]
+    assert [one.finish_reason for one in story.generate([PROMPT, "The dog"], cancel=cancel)] == ["cancelled"] * 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_cancelling_a_stream_ends_it_before_the_next_token(story, plain, count):
+    cancel, chunks = Cancellation(), []
+    for chunk in story.stream(PROMPT, max_new_tokens=40, temperature=0, cancel=cancel):
+        chunks.append(chunk)
+        if len(chunks) == count:
+            cancel.cancel()
+    assert chunks[-1].finish_reason == "cancelled" and chunks[-1].stats.generated_tokens == count
+    assert [i for chunk in chunks for i in chunk.token_ids] == list(plain[:count])
+
+
+def test_a_list_is_cancelled_from_another_thread_with_what_each_text_has(story):
+    cancel = Cancellation()
+    timer = threading.Timer(0.15, cancel.cancel)
+    timer.start()
+    results = story.generate([PROMPT, "The dog"], max_new_tokens=400, temperature=0, ignore_eos=True, cancel=cancel)
+    assert {result.finish_reason for result in results} == {"cancelled"}
+    whole = story.generate([PROMPT, "The dog"], max_new_tokens=len(results[0].token_ids) + 1, temperature=0, ignore_eos=True)
+    for result, other in zip(results, whole, strict=True):
+        assert 0 < len(result.token_ids) < 400
+        assert result.token_ids == other.token_ids[: len(result.token_ids)]
+
+
+def test_a_deadline_ends_a_text_and_counts_from_the_call(story):
+    start = time.monotonic()
+    result = story.generate(PROMPT, max_new_tokens=100_000, temperature=0, ignore_eos=True, context_limit="shift", max_time=0.3)
+    assert result.finish_reason == "deadline" and result.token_ids
+    assert time.monotonic() - start < 3
+
+
+class SlowRun:
+    """A session whose runs take long, and which, like ONNX Runtime, looks at the flag now and then."""
+
+    def __init__(self, real, seconds):
+        self.real, self.seconds, self.begun = real, seconds, threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def run_with_iobinding(self, binding, options=None):
+        self.begun.set()
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end:
+            if options is not None and options.terminate:
+                raise RuntimeError("Exiting due to terminate flag being set to true.")
+            time.sleep(0.002)
+        self.real.run_with_iobinding(binding, options)
+
+
+def slow_model(story, seconds):
+    import dataclasses  # noqa: PLC0415
+
+    session = dataclasses.replace(story.session, ort=SlowRun(story.session.ort, seconds))
+    return onnx_textgen.Model(story.folder, story.manifest, session, chat_template=None), session.ort
+
+
+@pytest.mark.parametrize("how", ["cancelled", "deadline"])
+def test_a_run_that_is_under_way_is_ended_and_leaves_the_cache_as_it_was(story, plain, how):
+    model, session = slow_model(story, 30)
+    context, cancel = model.new_context(), Cancellation()
+    if how == "cancelled":
+        threading.Thread(target=lambda: (session.begun.wait(), cancel.cancel())).start()
+    start = time.monotonic()
+    options = {"cancel": cancel} if how == "cancelled" else {"max_time": 0.2}
+    chunks = list(model.stream(PROMPT, max_new_tokens=5, temperature=0, context=context, **options))
+    assert time.monotonic() - start < 10
+    assert [chunk.finish_reason for chunk in chunks] == [how]
+    assert context.token_ids == [[]]
+    session.seconds = 0
+    again = [i for chunk in model.stream(PROMPT, max_new_tokens=40, temperature=0, context=context) for i in chunk.token_ids]
+    assert tuple(again) == plain
+
+
+def test_onnx_runtime_itself_ends_a_long_run_at_the_flag(story):
+    """On the real session: a prompt of 500 tokens is ended in the middle of its one run, or was finished before."""
+    ids = np.random.default_rng(0).integers(5, 4000, 500).tolist()
+    endings = set()
+    for delay in (0.0, 0.002, 0.01, 0.02):
+        context, cancel = story.new_context(), Cancellation()
+        timer = threading.Timer(delay, cancel.cancel)
+        timer.start()
+        chunks = list(story.stream(ids[:500], max_new_tokens=2, temperature=0, context=context, cancel=cancel))
+        timer.join()
+        endings.add(chunks[-1].finish_reason)
+        assert len(context.token_ids[0]) in (0, 500, 501)
+        fresh = story.generate(ids[:500], max_new_tokens=2, temperature=0).token_ids
+        assert (
+            tuple(i for one in story.stream(ids, max_new_tokens=2, temperature=0, context=context) for i in one.token_ids) == fresh
+        )
+    assert "cancelled" in endings
+
+
+def test_an_error_that_no_one_asked_for_stays_an_error():
+    watch = Watch(Cancellation())
+    with pytest.raises(ZeroDivisionError), watch.active():
+        watch.run(lambda options: 1 // 0)
+
+
+def test_a_watch_with_nothing_to_watch_makes_no_options():
+    given = []
+    Watch().run(given.append)
+    assert given == [None]
+
+
+def test_cancelling_twice_and_after_the_end_is_no_trouble(story, plain):
+    cancel = Cancellation()
+    assert story.generate(PROMPT, max_new_tokens=40, temperature=0, cancel=cancel).token_ids == plain
+    cancel.cancel()
+    cancel.cancel()
+    assert not cancel._watches
+    assert story.generate(PROMPT, max_new_tokens=40, temperature=0).token_ids == plain
+
+
+def test_a_hundred_cancels_at_random_moments_leave_the_model_as_it_was(story, plain):
+    random = np.random.default_rng(1)
+    decoder = Decoder(story.session, story.manifest.geometry)
+    for _ in range(100):
+        cancel = Cancellation()
+        timer = threading.Timer(float(random.uniform(0, 0.02)), cancel.cancel)
+        timer.start()
+        ids = [i for chunk in story.stream(PROMPT, temperature=0, context=decoder, cancel=cancel) for i in chunk.token_ids]
+        timer.join()
+        assert tuple(ids[:40]) == plain[: len(ids[:40])]
+    assert story.generate(PROMPT, max_new_tokens=40, temperature=0).token_ids == plain
+
+
+def test_interrupted_runs_say_why():
+    with pytest.raises(InterruptedRunError, match="deadline"):
+        Watch(max_time=1e-9).run(lambda options: None)

@@ -1,0 +1,153 @@
+"""Stages that transformers does not have, against a plain reading of the rule that defines them, and the chain as a whole."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from onnx_textgen.choosing import Chooser
+from onnx_textgen.cuts import softmax, top_n_sigma_ids, xtc_ids
+from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.sampling import Place, uniform
+
+VOCAB = 9
+rows = arrays(np.float32, VOCAB, elements=st.floats(-8, 8, width=32))
+ids = st.lists(st.integers(0, VOCAB - 1), max_size=30)
+
+
+def chooser(prompt=(1,), *, piece=None, sample=0, seed=1, **options):
+    config = dataclasses.replace(GenerationConfig(**options), seed=seed)
+    return Chooser(config, prompt_ids=list(prompt), vocab_size=VOCAB, eos_ids=[0], piece=piece, sample=sample)
+
+
+@given(rows, ids, ids, st.floats(-2, 2), st.floats(-2, 2))
+@settings(deadline=None)
+def test_presence_and_frequency_follow_openais_formula_over_the_new_text(logits, prompt, new, presence, frequency):
+    """mu[j] -> mu[j] - c[j] * alpha_frequency - float(c[j] > 0) * alpha_presence, as OpenAI's documentation has it."""
+    ours = chooser(prompt, presence_penalty=presence, frequency_penalty=frequency).process(logits, new)
+    want = [logits[j] - new.count(j) * frequency - (new.count(j) > 0) * presence for j in range(VOCAB)]
+    np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-5)
+
+
+def dry_by_definition(history, breakers, *, multiplier, base, allowed, last_n):
+    """llama.cpp's rule in words: every earlier place whose tokens, read backwards, equal the end of the text."""
+    if last_n >= 0:
+        history = history[max(0, len(history) - last_n) :]
+    limit = next((back for back, token in enumerate(reversed(history)) if token in breakers), len(history))
+    lengths = {}
+    for place in range(len(history) - 1):
+        length = 0
+        while length < limit and place - length >= 0 and history[place - length] == history[len(history) - 1 - length]:
+            length += 1
+        if length >= allowed:
+            following = history[place + 1]
+            lengths[following] = max(lengths.get(following, 0), length)
+    return {token: multiplier * base ** (length - allowed) for token, length in lengths.items()}
+
+
+@given(rows, ids, ids, st.tuples(st.floats(0.1, 2), st.floats(1, 2), st.integers(1, 4), st.sampled_from([-1, 0, 3, 10])))
+@settings(deadline=None)
+def test_dry_follows_llama_cpps_rule(logits, prompt, new, numbers):
+    multiplier, base, allowed, last_n = numbers
+    options = {"dry_multiplier": multiplier, "dry_base": base, "dry_allowed_length": allowed, "dry_penalty_last_n": last_n}
+    ours = chooser(prompt, piece=lambda token: "a\n" if token in (3, 4) else "b", **options).process(logits, new)
+    want = logits.copy()
+    for token, penalty in dry_by_definition(
+        prompt + new, {3, 4}, multiplier=multiplier, base=base, allowed=allowed, last_n=last_n
+    ).items():
+        want[token] -= np.float32(penalty)
+    np.testing.assert_allclose(ours, want, rtol=1e-4, atol=1e-4)
+
+
+@given(rows, st.floats(0.1, 4))
+@settings(deadline=None)
+def test_top_n_sigma_keeps_what_is_near_the_largest(logits, n):
+    exact = logits.astype(np.float64)
+    border = exact.max() - n * exact.std()
+    kept = top_n_sigma_ids(logits, n).tolist()
+    sure = [i for i in range(VOCAB) if abs(exact[i] - border) > 1e-4]
+    assert [i for i in kept if i in sure] == [i for i in sure if exact[i] >= border]
+    assert int(logits.argmax()) in kept
+
+
+@given(rows, st.floats(0.01, 0.5))
+@settings(deadline=None)
+def test_xtc_leaves_the_least_likely_of_the_likeliest(logits, threshold):
+    probabilities = softmax(logits)
+    likely = sorted((i for i in range(VOCAB) if probabilities[i] >= np.float32(threshold)), key=lambda i: (probabilities[i], i))
+    gone = set(likely[1:])
+    assert xtc_ids(logits, threshold).tolist() == [i for i in range(VOCAB) if i not in gone]
+
+
+def test_xtc_cuts_as_often_as_asked():
+    logits = np.log(np.float32([0.5, 0.3] + [0.2 / 7] * 7))
+    one = chooser(temperature=1, xtc_probability=0.3, xtc_threshold=0.1)
+    cuts = sum("xtc" in [left.stage for left in one.stages(logits, [0] * step)] for step in range(2000))
+    assert 520 < cuts < 680
+
+
+def test_mirostat_keeps_the_surprise_near_the_wanted_one():
+    """Algorithm 2 of the paper, from its text: mu starts at 2 tau; what surprises more than mu goes; mu -= eta * (surprise - tau)."""
+    generator = np.random.default_rng(0)
+    one, mu, tau, eta, new = chooser(temperature=1, mirostat=2, mirostat_tau=1.5, mirostat_eta=0.2), 3.0, 1.5, 0.2, []
+    surprises = []
+    for step in range(300):
+        logits = (generator.standard_normal(VOCAB) * 2).astype(np.float32)
+        probabilities = softmax(logits.astype(np.float64))
+        kept = np.flatnonzero(-np.log2(probabilities) <= max(mu, -math.log2(probabilities.max())))
+        *_, left = one.stages(logits, new)
+        assert left.stage == "mirostat" and left.ids.tolist() == kept.tolist()
+        among = probabilities[kept] / probabilities[kept].sum()
+        position = uniform(Place(1, 0, step))
+        token = int(kept[np.searchsorted(np.cumsum(among), position, side="right")])
+        assert one.choose(logits, new) == token
+        surprise = -math.log2(among[list(kept).index(token)])
+        mu -= eta * (surprise - tau)
+        surprises.append(surprise)
+        new.append(token)
+    assert np.mean(surprises[50:]) == pytest.approx(tau, abs=0.15)
+
+
+def test_the_order_of_the_stages():
+    one = chooser(
+        temperature=0.9, top_k=8, top_p=0.99, min_p=0.001, typical_p=0.99, top_n_sigma=3, xtc_probability=1, xtc_threshold=0.0
+    )
+    stages = [left.stage for left in one.stages(np.linspace(0, 1, VOCAB, dtype=np.float32), [])]
+    assert stages == ["temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc"]
+
+
+@given(rows, ids)
+@settings(deadline=None)
+def test_with_nothing_asked_for_the_logits_pass_as_they_are(logits, new):
+    assert chooser().process(logits, new) is logits
+
+
+@given(rows, st.sets(st.integers(0, VOCAB - 1), max_size=VOCAB - 1))
+@settings(deadline=None)
+def test_banned_ids_are_ruled_out_this_once(logits, banned):
+    for temperature in (0, 1):
+        one = chooser(temperature=temperature)
+        before = logits.copy()
+        assert one.choose(logits, [], banned=banned) not in banned
+        np.testing.assert_array_equal(logits, before)
+        assert one.choose(logits, []) == chooser(temperature=temperature).choose(logits, [])
+
+
+def test_attempts_and_samples_draw_other_numbers_and_the_same_ones_again():
+    logits = np.zeros(VOCAB, np.float32)
+    draws = [chooser(temperature=1).choose(logits, [], attempt=attempt) for attempt in range(40)]
+    assert draws == [chooser(temperature=1).choose(logits, [], attempt=attempt) for attempt in range(40)]
+    assert len(set(draws)) > 5
+    assert len({chooser(temperature=1, sample=sample).choose(logits, []) for sample in range(40)}) > 5
+
+
+def test_the_end_is_never_chosen_where_it_is_ignored_or_too_early():
+    logits = np.full(VOCAB, -50, np.float32)
+    logits[0] = 50
+    assert chooser(temperature=1, ignore_eos=True).choose(logits, [1] * 99) != 0
+    assert chooser(temperature=1, min_new_tokens=3).choose(logits, [1, 1]) != 0
+    assert chooser(temperature=1, min_new_tokens=3).choose(logits, [1, 1, 1]) == 0
