@@ -58,6 +58,10 @@ class Cache(Protocol):
         """Forget all but the first `length` tokens of a row, which `states.nearest` allows."""
         ...
 
+    def copy_row(self, source: int, target: int) -> None:
+        """Make a row hold what another one holds."""
+        ...
+
 
 def check_cache(session: Session) -> None:
     """Refuse a graph that carries nothing, or what no cache here can hold; raises `PackageError`."""
@@ -154,6 +158,18 @@ class SharedCache:
         """See `Cache.rewind`."""
         self.states.rewind(row, length)
         self.lengths[row] = length
+
+    def copy_row(self, source: int, target: int) -> None:
+        """See `Cache.copy_row`; only the used part is copied."""
+        used = self.lengths[source]
+        for tensor, axis in self.axes.items():
+            buffer, part = self.buffers[tensor.past], along(axis - 1, slice(used))
+            values = buffer.numpy()  # on the CPU the buffer itself, elsewhere a copy
+            values[target][part] = values[source][part]
+            if self.session.device.kind != "cpu":
+                buffer.update_inplace(values)
+        self.states.copy_row(source, target)
+        self.lengths[target] = used
 
 
 class GrowingCache:
@@ -259,3 +275,10 @@ class GrowingCache:
         }
         self.states.rewind(row, length)
         self.lengths[row] = length
+
+    def copy_row(self, source: int, target: int) -> None:
+        """See `Cache.copy_row`; nothing is copied, as a run never writes into a past."""
+        self.split()
+        self.apart[target] = dict(self.apart[source])
+        self.states.copy_row(source, target)
+        self.lengths[target] = self.lengths[source]

@@ -49,7 +49,7 @@ class Continuation:
         sample: int = 0,
         constraint: Constraint | None = None,
     ) -> None:
-        self.prompt_ids, self.config, self.limits = tuple(prompt_ids), config, limits
+        self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
         self.constraint = constraint
         self.token_ids: list[int] = []
         self.text = ""
@@ -157,6 +157,20 @@ class Continuation:
         self.finish_reason = reason
         return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats())
 
+    def fresh(self) -> Continuation:
+        """Another text after the same prompt, with no token yet and the same clock."""
+        other = Continuation(self.tokenizer, self.prompt_ids, self.config, self.limits)
+        other.reused_tokens, other.prefill_seconds, other.started = self.reused_tokens, self.prefill_seconds, self.started
+        return other
+
+    def has_stop(self, token_ids: Sequence[int]) -> bool:
+        """Whether the text of some new ids has a stop string in it."""
+        if self.tokenizer is None or not self.config.stop:
+            return False
+        stream = StreamDecoder(self.tokenizer, after=self.prompt_ids)
+        text = "".join(stream.push(token_id) for token_id in token_ids) + stream.flush()
+        return any(stop in text for stop in self.config.stop)
+
     def stats(self) -> Stats:
         """The numbers so far."""
         prompt, new = len(self.prompt_ids), len(self.token_ids)
@@ -177,7 +191,9 @@ class Continuation:
         """The finished text."""
         assert self.finish_reason is not None, "the text has not ended"
         follows = None if self.constraint is None else self.constraint.is_satisfied
-        return Generation(self.text, tuple(self.token_ids), self.finish_reason, self.stats(), self.prompt_ids, self.config, follows)
+        return Generation(
+            self.text, tuple(self.token_ids), self.finish_reason, self.stats(), self.prompt_ids, self.config, follows_rule=follows
+        )
 
 
 def with_alternatives(chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:

@@ -156,6 +156,14 @@ class Decoder:
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
 
+    def fork(self, source: int, target: int) -> None:
+        """Make a row hold the tokens of another one, and go on from there by itself."""
+        if source != target:
+            self.changes += 1
+            self.cache.copy_row(source, target)
+            self.token_ids[target] = list(self.token_ids[source])
+            self.is_beyond[target] = self.is_beyond[source]
+
     def reusable(self, token_ids: Sequence[int], *, row: int = 0) -> int:
         """How many of the tokens that a row holds it can be rewound to, and are the beginning of `token_ids`."""
         held = self.token_ids[row]

@@ -77,23 +77,33 @@ def run_together(decoder: Decoder, rows: list[Continuation], watch: Watch) -> No
     with watch.active():
         decoder.watch = watch
         try:
-            step_together(decoder, rows)
+            logits = []
+            for index, row in enumerate(rows):
+                row.started = time.perf_counter()  # the rows fed before it are not on its clock
+                logits.append(feed_prompt(decoder, row, row=index))
+            step_together(decoder, rows, logits)
         except InterruptedRunError as interrupted:
             for row in rows:
                 if row.finish_reason is None:
                     row.finish(interrupted.reason)
 
 
-def step_together(decoder: Decoder, rows: list[Continuation]) -> None:
-    """The loop of `run_together`; raises `InterruptedRunError`."""
-    logits = []
-    for index, row in enumerate(rows):
-        row.started = time.perf_counter()  # the rows fed before it are not on its clock
-        logits.append(feed_prompt(decoder, row, row=index))
+def step_together(
+    decoder: Decoder,
+    rows: list[Continuation],
+    logits: list[Logits],
+    on_choice: Callable[[int, int, Logits], None] = lambda index, token_id, logits: None,
+) -> None:
+    """Go on with texts whose prompts the rows hold, and whose next tokens have these `logits`; raises `InterruptedRunError`.
+
+    `on_choice` is told the row, the token and the logits [vocabulary] it was chosen by.
+    """
     while any(active := [row.finish_reason is None for row in rows]):
         for index, row in enumerate(rows):
             if active[index]:
-                row.accept(row.choose(logits[index]), logits[index])
+                token_id = row.choose(logits[index])
+                on_choice(index, token_id, logits[index])
+                row.accept(token_id, logits[index])
         active = [row.finish_reason is None for row in rows]
         for index, row in enumerate(rows):
             if active[index] and len(decoder.token_ids[index]) >= row.limits.context_length:

@@ -68,6 +68,11 @@ class Generation:
     prompt_ids: tuple[int, ...]
     config: GenerationConfig
     """The settings that held, with the seed that was drawn."""
+    score: float | None = None
+    """What several texts were compared by: a beam's log-probability over its length to the power of the length penalty, or the mean
+    log-probability of a drawn text's tokens; None for a text alone."""
+    sequences: tuple[Generation, ...] = ()
+    """All texts that were asked for, the best first, where it is more than one; this is the first of them."""
     follows_rule: bool | None = None
     """Whether the text follows its JSON Schema, regular expression or grammar to the end; None where there is none."""
 

@@ -106,3 +106,11 @@ class States:
         else:
             self.kept.pop(row, None)
             self.aside[row] = {tensor.past: np.zeros(tensor.sized(1, 0)[1:], tensor.dtype) for tensor in self.tensors}
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Make a row's state, and the one it can return to, those of another row."""
+        if self.tensors:
+            self.aside[target] = self.read(source)
+            self.kept.pop(target, None)
+            if source in self.kept:
+                self.kept[target] = self.kept[source]

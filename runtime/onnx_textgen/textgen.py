@@ -21,6 +21,7 @@ from .prompts import Prompt, is_batch, read_token_ids
 from .results import Chunk, Generation, Score
 from .scoring import token_logprobs
 from .session import LOG, Session, open_session
+from .several import BeamDriver, draw_several, is_wanted, texts_of
 from .tokenizer import TextTokenizer
 
 MOST_ROWS = 16
@@ -135,6 +136,8 @@ class Model:
         if context is not None and (context.session is not self.session or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
         config = self.config(options)
+        if is_wanted(config):
+            raise OptionError("a stream gives one text while it is written; call generate() to search or draw several")
         continuation = self.begin(prompt, config)
         watch = Watch(cancel, config.max_time)
         return run(self.new_context() if context is None else context, continuation, watch, on_progress)
@@ -163,6 +166,9 @@ class Model:
         """
         config = self.config(options)
         watch = Watch(cancel, config.max_time)
+        if is_wanted(config):
+            found = [self.several(each, config, watch) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
+            return found if is_batch(prompt) else found[0]
         if not is_batch(prompt):
             continuation = self.begin(prompt, config)  # type: ignore[arg-type]
             for _ in run(self.new_context(), continuation, watch):
@@ -175,7 +181,16 @@ class Model:
             run_together(decoder, together, watch)
         return [row.result() for row in rows]
 
-    def begin(self, prompt: Prompt, config: GenerationConfig) -> Continuation:
+    def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
+        """The texts of one prompt that a beam search or several draws give, the best one first."""
+        decoder = Decoder(self.session, self.manifest.geometry, rows=texts_of(config), capacity=self.capacity)
+        first = self.begin(prompt, config)
+        if config.num_beams > 1:
+            return BeamDriver(decoder, first).search(watch)
+        others = [self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, decoder.rows)]
+        return draw_several(decoder, [first, *others], watch)
+
+    def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0) -> Continuation:
         """A continuation of `prompt` that has no token yet; a seed is drawn here where the caller gave none."""
         if config.seed is None:
             config = dataclasses.replace(config, seed=secrets.randbits(31))
@@ -185,7 +200,7 @@ class Model:
         needed = config.max_new_tokens if config.context_limit == "error" else 1
         prompt_ids = self.encode(prompt, new_tokens=needed)
         constraint = self.rules.constraint(config)
-        continuation = Continuation(self._tokenizer, prompt_ids, config, self.limits, constraint=constraint)
+        continuation = Continuation(self._tokenizer, prompt_ids, config, self.limits, sample=sample, constraint=constraint)
         if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
             raise OptionError(
                 f"n_keep keeps {continuation.kept_tokens:,} tokens; at most half of the context, {most:,}, can be kept"

@@ -15,11 +15,6 @@ PROMPT = "Once upon a time"
 
 
 @pytest.fixture(scope="module")
-def story():
-    return onnx_textgen.load(device="cpu", threads=1)
-
-
-@pytest.fixture(scope="module")
 def plain(story):
     return story.generate(PROMPT, max_new_tokens=40, temperature=0).token_ids
 

@@ -91,7 +91,7 @@ def test_xtc_cuts_as_often_as_asked():
 
 
 def test_mirostat_keeps_the_surprise_near_the_wanted_one():
-    """Algorithm 2 of the paper, from its text: mu starts at 2 tau; what surprises more than mu goes; mu -= eta * (surprise - tau)."""
+    """Algorithm 2 of the paper: mu starts at 2 tau; what surprises more than mu goes; mu -= eta * (surprise - tau)."""
     generator = np.random.default_rng(0)
     one, mu, tau, eta, new = chooser(temperature=1, mirostat=2, mirostat_tau=1.5, mirostat_eta=0.2), 3.0, 1.5, 0.2, []
     surprises = []

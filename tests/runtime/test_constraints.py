@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import onnx_textgen
 from onnx_textgen.artifact import TOKENIZER, find_package, read_manifest
 from onnx_textgen.constraints import Constraint, Rules
 from onnx_textgen.errors import ModelError, OptionError
@@ -239,11 +238,6 @@ def test_a_token_that_was_not_allowed_is_an_error_and_not_a_wrong_text(rules):
     made = constraint(rules, regex="a")
     with pytest.raises(ModelError, match="the regex cannot be followed further"):
         made.accept(EOS + 40)
-
-
-@pytest.fixture(scope="module")
-def story():
-    return onnx_textgen.load(device="cpu", threads=1)
 
 
 @pytest.mark.parametrize(

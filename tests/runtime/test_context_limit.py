@@ -2,15 +2,9 @@
 
 import pytest
 
-import onnx_textgen
 from onnx_textgen.decoder import Decoder, prefill
 from onnx_textgen.errors import OptionError, PromptError
 from onnx_textgen.loop import shifted
-
-
-@pytest.fixture(scope="module")
-def story():
-    return onnx_textgen.load(device="cpu", threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import onnx_textgen
 from onnx_textgen.loop_guard import LONGEST, REPEATS, TOKENS, LoopGuard
 
 LIST = "Things to buy:\n" + "".join(f"{number}. a bag of apples and a box of tea\n" for number in range(1, 40))
@@ -21,11 +20,6 @@ SONG = (
     "Old MacDonald had a farm, E-I-E-I-O. "
     + "And on his farm he had a cow, E-I-E-I-O. With a moo, moo here and a moo, moo there, " * 3
 )
-
-
-@pytest.fixture(scope="module")
-def story():
-    return onnx_textgen.load(device="cpu", threads=1)
 
 
 def first_alarm(ids):

@@ -1,0 +1,169 @@
+"""Several texts for one prompt: found by beam search, or drawn side by side. The prompt is fed once."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .beam_search import BeamSearch, Finished, diverse
+from .cancellation import InterruptedRunError, Watch
+from .continuation import Continuation
+from .cuts import Floats
+from .decoder import Decoder, Logits
+from .loop import feed_prompt, step_together
+from .results import FinishReason, Generation
+from .scoring import target_logprobs
+
+if TYPE_CHECKING:
+    from .generation_config import GenerationConfig
+
+
+def is_wanted(config: GenerationConfig) -> bool:
+    """Whether these options ask for a search, or for several texts."""
+    return config.num_beams > 1 or config.num_return_sequences > 1 or (config.best_of or 1) > 1
+
+
+def texts_of(config: GenerationConfig) -> int:
+    """How many rows of a decoder the texts of one prompt take."""
+    return config.num_beams if config.num_beams > 1 else max(config.num_return_sequences, config.best_of or 1)
+
+
+def joined(texts: Sequence[Generation]) -> Generation:
+    """The best text, with all of them in its `sequences`."""
+    return dataclasses.replace(texts[0], sequences=tuple(texts) if len(texts) > 1 else ())
+
+
+def draw_several(decoder: Decoder, continuations: list[Continuation], watch: Watch) -> Generation:
+    """Draw a text into each row; `continuations` differ in their sample number only. Gives the likeliest per token first."""
+    config, first = continuations[0].config, continuations[0]
+    totals = [0.0] * len(continuations)
+
+    def count(index: int, token_id: int, logits: Logits) -> None:
+        totals[index] += float(target_logprobs(logits[None], np.array([token_id]))[0])
+
+    with watch.active():
+        decoder.watch = watch
+        try:
+            logits = feed_prompt(decoder, first)
+            for row, continuation in enumerate(continuations[1:], start=1):
+                decoder.fork(0, row)
+                continuation.prefill_seconds, continuation.reused_tokens = first.prefill_seconds, len(first.prompt_ids)
+            step_together(decoder, continuations, [logits] * len(continuations), on_choice=count)
+        except InterruptedRunError as interrupted:
+            for each in continuations:
+                if each.finish_reason is None:
+                    each.finish(interrupted.reason)
+    texts = []
+    for each, total in zip(continuations, totals, strict=True):
+        length = len(each.token_ids) + (each.finish_reason == "eos")
+        texts.append(dataclasses.replace(each.result(), score=total / max(1, length)))
+    if config.best_of is not None:
+        texts.sort(key=lambda text: -(text.score or 0.0))
+    return joined(texts[: config.num_return_sequences])
+
+
+class BeamDriver:
+    """Feeds the beams of one prompt through the rows of a decoder."""
+
+    def __init__(self, decoder: Decoder, continuation: Continuation) -> None:
+        self.decoder, self.continuation, config = decoder, continuation, continuation.config
+        room = continuation.limits.context_length - len(continuation.prompt_ids)
+        self.max_new_tokens = min(config.max_new_tokens, room)
+        self.groups = [
+            BeamSearch(
+                beams=config.num_beams // config.num_beam_groups,
+                max_new_tokens=self.max_new_tokens,
+                length_penalty=config.length_penalty,
+                early_stopping=config.early_stopping,
+                ends_of_text=len(continuation.limits.eos_ids),
+            )
+            for _ in range(config.num_beam_groups)
+        ]
+        self.rows = [[0] for _ in self.groups]
+        """For each running beam of a group, the decoder's row that holds its text."""
+        self.first_token = self.ended = 0.0
+
+    def search(self, watch: Watch) -> Generation:
+        """Search to the end; a cancellation or a deadline gives the best so far."""
+        reason: FinishReason | None = None
+        with watch.active():
+            self.decoder.watch = watch
+            try:
+                logits = feed_prompt(self.decoder, self.continuation)[None].repeat(self.decoder.rows, axis=0)
+                while True:
+                    self.step(logits)
+                    self.first_token = self.first_token or time.perf_counter()
+                    if all(group.is_done for group in self.groups):
+                        break
+                    logits = self.feed()
+            except InterruptedRunError as interrupted:
+                reason = interrupted.reason
+        self.ended = time.perf_counter()
+        found = sorted((each for group in self.groups for each in group.best()), key=lambda each: -each.score)
+        return joined([self.result(each, reason) for each in found[: self.continuation.config.num_return_sequences]])
+
+    def step(self, logits: Logits) -> None:
+        """Have each group choose, the earlier groups' choices known to the later ones."""
+        taken: list[int] = []
+        for group, rows in zip(self.groups, self.rows, strict=True):
+            if group.is_done:
+                continue
+            scores = np.stack(
+                [
+                    self.continuation.chooser.process(log_softmax(logits[row]), beam.token_ids)
+                    for row, beam in zip(rows, group.running, strict=True)
+                ]
+            )
+            group.step(diverse(scores, taken, self.continuation.config.diversity_penalty), self.ends)
+            taken += [beam.token_ids[-1] for beam in group.running]
+
+    def ends(self, token_ids: list[int]) -> bool:
+        """Whether a text is complete."""
+        if token_ids[-1] in self.continuation.limits.eos_ids or len(token_ids) >= self.max_new_tokens:
+            return True
+        return self.continuation.has_stop(token_ids)
+
+    def feed(self) -> Logits:
+        """Give each beam a row that holds the text before its last token, then feed that token; logits [rows, vocabulary]."""
+        groups = [[] if group.is_done else group.running for group in self.groups]
+        self.rows = self.arrange([[rows[beam.parent] for beam in beams] for beams, rows in zip(groups, self.rows, strict=True)])
+        token_ids, active = [0] * self.decoder.rows, [False] * self.decoder.rows
+        for beams, rows in zip(groups, self.rows, strict=True):
+            for beam, row in zip(beams, rows, strict=True):
+                token_ids[row], active[row] = beam.token_ids[-1], True
+        return self.decoder.step(token_ids, active)
+
+    def arrange(self, sources: list[list[int]]) -> list[list[int]]:
+        """Rows for beams that go on from the rows `sources`: the first of a row keeps it, the others get copies in free ones."""
+        free = sorted(set(range(self.decoder.rows)) - {row for rows in sources for row in rows})
+        kept, arranged = set[int](), list[list[int]]()
+        for rows in sources:
+            arranged.append([])
+            for row in rows:
+                target = row if row not in kept else free.pop()
+                self.decoder.fork(row, target)
+                kept.add(row)
+                arranged[-1].append(target)
+        return arranged
+
+    def result(self, found: Finished, interrupted: FinishReason | None) -> Generation:
+        """A text of the search as a generation."""
+        made = self.continuation.fresh()
+        for token_id in found.token_ids:
+            if made.finish_reason is None:
+                made.accept(token_id)
+        if made.finish_reason is None:
+            made.finish(interrupted or "context")
+        made.first_token, made.ended = self.first_token or self.ended, self.ended
+        return dataclasses.replace(made.result(), score=found.score)
+
+
+def log_softmax(logits: Logits) -> Floats:
+    """Logarithms of the probabilities [vocabulary], added up in float64."""
+    shifted = logits - logits.max()
+    result: Floats = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
+    return result

@@ -1,0 +1,138 @@
+"""Several texts for one prompt: drawn side by side as if alone, or searched as the definition of the search says."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_textgen import Cancellation
+from onnx_textgen.beam_search import BeamSearch, diverse
+from onnx_textgen.errors import OptionError
+from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.several import log_softmax
+
+PROMPT = "Once upon a time"
+
+
+def test_samples_of_one_prompt_begin_with_the_text_drawn_alone_and_differ(story):
+    options = {"max_new_tokens": 20, "temperature": 1.0, "seed": 5}
+    alone = story.generate(PROMPT, **options)
+    several = story.generate(PROMPT, num_return_sequences=4, **options)
+    assert several.sequences[0].token_ids == several.token_ids == alone.token_ids
+    assert len({text.token_ids for text in several.sequences}) == 4
+    assert several.config.num_return_sequences == 4 and several.config.seed == 5
+    two = story.generate(PROMPT, num_return_sequences=2, **options)
+    assert [text.token_ids for text in two.sequences] == [text.token_ids for text in several.sequences[:2]]
+
+
+def test_the_prompt_is_fed_once(story):
+    several = story.generate(PROMPT, max_new_tokens=5, num_return_sequences=3, seed=1)
+    assert [text.stats.reused_tokens for text in several.sequences] == [0, *[several.stats.prompt_tokens] * 2]
+
+
+def test_a_list_of_prompts_gives_each_its_texts(story):
+    options = {"max_new_tokens": 10, "num_return_sequences": 2, "seed": 3}
+    together = story.generate([PROMPT, "The little dog was very"], **options)
+    alone = [story.generate(prompt, **options) for prompt in (PROMPT, "The little dog was very")]
+    assert [[text.token_ids for text in one.sequences] for one in together] == [
+        [text.token_ids for text in one.sequences] for one in alone
+    ]
+
+
+def test_best_of_gives_the_likeliest_per_token(story):
+    options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 9}
+    every = story.generate(PROMPT, num_return_sequences=6, **options).sequences
+    best = story.generate(PROMPT, best_of=6, num_return_sequences=2, **options)
+    ordered = sorted(every, key=lambda text: -text.score)
+    assert [text.token_ids for text in best.sequences] == [text.token_ids for text in ordered[:2]]
+    assert story.generate(PROMPT, best_of=6, **options).sequences == ()
+    score = story.score(list(best.prompt_ids) + list(best.token_ids))
+    if best.finish_reason == "length":
+        assert best.score == pytest.approx(np.mean(score.logprobs[-len(best.token_ids) :]), abs=0.01)  # int8 rounds by the cut
+
+
+def test_beams_find_nothing_less_likely_than_greedy(story):
+    for prompt in (PROMPT, "The cat", "Tim and Sue went"):
+        ids = story.tokenizer.encode(prompt)
+        options = {"max_new_tokens": 12, "ignore_eos": True}
+        greedy = story.generate(ids, temperature=0, **options)
+        found = story.generate(ids, num_beams=6, **options)
+        totals = [sum(story.score(ids + list(text.token_ids)).logprobs[len(ids) - 1 :]) for text in (found, greedy)]
+        assert totals[0] >= totals[1] - 1e-4
+        assert found.score == pytest.approx(totals[0] / 12, abs=0.01)  # int8 rounds by the cut
+
+
+def test_one_beam_would_be_greedy(story):
+    greedy = story.generate(PROMPT, max_new_tokens=15, temperature=0)
+    assert story.generate(PROMPT, max_new_tokens=15, temperature=0, num_beams=1).token_ids == greedy.token_ids
+
+
+def test_groups_give_different_texts_and_the_first_group_is_a_search_of_its_own(story):
+    options = {"max_new_tokens": 15}
+    grouped = story.generate(PROMPT, num_beams=6, num_beam_groups=3, diversity_penalty=5.0, num_return_sequences=6, **options)
+    alone = story.generate(PROMPT, num_beams=2, num_return_sequences=2, **options)
+    texts = {text.token_ids for text in grouped.sequences}
+    assert {text.token_ids for text in alone.sequences} <= texts
+    plain = story.generate(PROMPT, num_beams=6, num_return_sequences=6, **options)
+    assert len({ids[0] for ids in texts}) > len({text.token_ids[0] for text in plain.sequences})
+
+
+def test_a_stop_string_ends_a_beam_and_is_left_out(story):
+    result = story.generate(PROMPT, num_beams=3, num_return_sequences=3, max_new_tokens=40, stop=["."])
+    assert {text.finish_reason for text in result.sequences} <= {"stop", "eos"}
+    assert not any("." in text.text for text in result.sequences)
+
+
+def test_a_search_that_is_cancelled_gives_the_best_so_far(story):
+    cancel = Cancellation()
+    cancel.cancel()
+    assert story.generate(PROMPT, num_beams=3, cancel=cancel).finish_reason == "cancelled"
+    result = story.generate(PROMPT, num_beams=3, max_new_tokens=400, max_time=0.2, ignore_eos=True)
+    assert result.finish_reason == "deadline" and result.token_ids
+
+
+def test_a_stream_of_several_texts_is_refused(story):
+    for options in ({"num_beams": 2}, {"num_return_sequences": 2}, {"best_of": 2}):
+        with pytest.raises(OptionError, match=r"a stream gives one text .* call generate"):
+            story.stream(PROMPT, **options)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 4), st.floats(-1, 2))
+@settings(deadline=None, max_examples=50)
+def test_with_as_many_beams_as_texts_the_search_is_exhaustive(seed, length, penalty):
+    """Three tokens, the last of them ends a text: every text that can be written is compared."""
+    generator, vocab, end = np.random.default_rng(seed), 3, 2
+    table = {
+        ids: log_softmax(generator.normal(size=vocab).astype(np.float32))
+        for count in range(length)
+        for ids in itertools.product(range(vocab - 1), repeat=count)
+    }
+    search = BeamSearch(beams=3**length, max_new_tokens=length, length_penalty=penalty, early_stopping="never", ends_of_text=1)
+    while not search.is_done:
+        scores = np.stack([table[tuple(beam.token_ids)] for beam in search.running])
+        search.step(scores, lambda ids: ids[-1] == end or len(ids) == length)
+    texts = [
+        (*ids, *last)
+        for count in range(length)
+        for ids in itertools.product(range(vocab - 1), repeat=count)
+        for last in ([(end,)] if count < length - 1 else [(token,) for token in range(vocab)])
+    ]
+    totals = {text: sum(float(table[text[:i]][token]) for i, token in enumerate(text)) / len(text) ** penalty for text in texts}
+    best = max(totals.values())
+    assert search.best()[0].score == pytest.approx(best, rel=1e-4, abs=1e-4)
+
+
+def test_diverse_groups_lose_on_tokens_that_were_taken():
+    scores = np.zeros((2, 4), np.float32)
+    np.testing.assert_array_equal(diverse(scores, [1, 1, 3], 0.5), [[0, -1, 0, -0.5]] * 2)
+    assert diverse(scores, [], 0.5) is scores
+
+
+def test_options_say_how_many_rows_are_needed():
+    from onnx_textgen.several import texts_of  # noqa: PLC0415
+
+    assert texts_of(GenerationConfig(num_beams=4)) == 4
+    assert texts_of(GenerationConfig(num_return_sequences=3)) == 3
+    assert texts_of(GenerationConfig(num_return_sequences=2, best_of=5)) == 5
