@@ -49,8 +49,8 @@ class Transcript:
         """Take in the next chunk."""
         self.text += chunk.text
         for token_id, logprob, alternatives in zip(chunk.token_ids, chunk.logprobs, chunk.alternatives, strict=True):
-            rivals = tuple((self.piece(rival), probability) for rival, probability in alternatives)
-            rank = next((rank for rank, (rival, _) in enumerate(alternatives) if rival == token_id), None)
+            rivals = tuple((self.piece(rival.token_id), math.exp(rival.logprob)) for rival in alternatives)
+            rank = next((rank for rank, rival in enumerate(alternatives) if rival.token_id == token_id), None)
             self.tokens.append(Token(self.piece(token_id), math.exp(logprob), rivals, rank))
         if chunk.token_ids:
             self.latest_token = time.perf_counter()

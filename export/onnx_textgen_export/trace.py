@@ -25,6 +25,7 @@ from onnx_textgen.errors import first_line
 from .errors import ExportError
 from .experts import experts_for
 from .passes.experts import experts
+from .passes.provenance import Parameter, made_of
 from .passes.simplify import simplify
 from .sources import Source
 from .weights import HOLLOW_FROM, OwnWeights, Weights
@@ -160,10 +161,14 @@ def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None
     names = {f"module.{name}": name for name, _ in module.named_parameters(remove_duplicate=False)}
     for value in model.graph.initializers.values():
         name, tensor = names.get(str(value.name)), value.const_value
-        if name is None or tensor is None or tensor.size < HOLLOW_FROM:
+        if name is None or tensor is None:
             continue
-        read = functools.partial(read_weight, weights, name)
-        value.const_value = ir.LazyTensor(read, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+        if tensor.size >= HOLLOW_FROM:
+            read = functools.partial(read_weight, weights, name)
+            tensor = ir.LazyTensor(read, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+            value.const_value = tensor
+        if len(tensor.shape) > 1:
+            made_of(tensor, [Parameter(name)])
 
 
 def read_weight(weights: Weights, name: str) -> ir.TensorProtocol:

@@ -16,17 +16,31 @@ if TYPE_CHECKING:
     from .cancellation import Cancellation
     from .errors import OnnxTextgenError
     from .generation_config import GenerationConfig
-    from .results import Chunk, Generation, Score, Stats
+    from .results import Alternative, Choice, Chunk, Generation, Score, Stats
     from .textgen import Model, load
 
 # Here, because whatever of ours imports ONNX Runtime imports this first; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
-__all__ = ["Cancellation", "Chunk", "Generation", "GenerationConfig", "Model", "OnnxTextgenError", "Score", "Stats", "load"]
+__all__ = [
+    "Alternative",
+    "Cancellation",
+    "Choice",
+    "Chunk",
+    "Generation",
+    "GenerationConfig",
+    "Model",
+    "OnnxTextgenError",
+    "Score",
+    "Stats",
+    "load",
+]
 
 # Imported when first used: the command line starts, and says what is wrong, where ONNX Runtime itself is broken.
 HOMES = {
+    "Alternative": "results",
+    "Choice": "results",
     "Cancellation": "cancellation",
     "Chunk": "results",
     "Generation": "results",

@@ -17,7 +17,8 @@ from .constraints import Constraint
 from .decoder import Logits
 from .generation_config import GenerationConfig
 from .loop_guard import LoopGuard
-from .results import Chunk, FinishReason, Generation, Stats
+from .results import Alternative, Chunk, FinishReason, Generation, Stats
+from .scoring import likeliest, target_logprobs
 from .stops import StopMatcher
 from .tokenizer import StreamDecoder, TextTokenizer
 
@@ -71,6 +72,8 @@ class Continuation:
         self.forced: deque[int] = deque()
         """Tokens that the rule leaves no choice about."""
         self.unfed: list[int] = []
+        self.logprobs: list[float] = []
+        self.alternatives: list[tuple[Alternative, ...]] = []
         self.reused_tokens = 0
         self.prefill_seconds = 0.0
         self.started = self.first_token = self.ended = time.perf_counter()
@@ -103,7 +106,7 @@ class Continuation:
         text, matched = self.stops.push(self.stream.push(token_id) if self.stream else "")
         chunk = Chunk(text, (token_id,))
         if self.config.logprobs is not None and logits is not None:
-            chunk = with_alternatives(chunk, token_id, logits, self.config.logprobs)
+            chunk = self.with_logprobs(chunk, token_id, logits, self.config.logprobs)
         if matched is not None:
             return self.finish("stop", chunk)
         if reason := self.reason_to_end(token_id):
@@ -157,6 +160,13 @@ class Continuation:
         self.finish_reason = reason
         return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats())
 
+    def with_logprobs(self, chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:
+        """The chunk with what the model itself thought at its token's place."""
+        piece = self.tokenizer.piece if self.tokenizer is not None else "<{}>".format
+        self.logprobs.append(float(target_logprobs(logits[None], np.array([token_id]))[0]))
+        self.alternatives.append(likeliest(logits, count, piece) if count else ())
+        return dataclasses.replace(chunk, logprobs=(self.logprobs[-1],), alternatives=(self.alternatives[-1],))
+
     def fresh(self) -> Continuation:
         """Another text after the same prompt, with no token yet and the same clock."""
         other = Continuation(self.tokenizer, self.prompt_ids, self.config, self.limits)
@@ -190,16 +200,14 @@ class Continuation:
     def result(self) -> Generation:
         """The finished text."""
         assert self.finish_reason is not None, "the text has not ended"
-        follows = None if self.constraint is None else self.constraint.is_satisfied
         return Generation(
-            self.text, tuple(self.token_ids), self.finish_reason, self.stats(), self.prompt_ids, self.config, follows_rule=follows
+            text=self.text,
+            token_ids=tuple(self.token_ids),
+            finish_reason=self.finish_reason,
+            stats=self.stats(),
+            prompt_ids=self.prompt_ids,
+            config=self.config,
+            logprobs=tuple(self.logprobs),
+            alternatives=tuple(self.alternatives),
+            follows_rule=None if self.constraint is None else self.constraint.is_satisfied,
         )
-
-
-def with_alternatives(chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:
-    """The chunk with the model's own probabilities at its token's place."""
-    shifted = logits.astype(np.float64) - logits.max()
-    logprobs = shifted - np.log(np.exp(shifted).sum())
-    best = np.argsort(-logprobs, kind="stable")[:count]
-    alternatives = tuple((int(i), float(np.exp(logprobs[i]))) for i in best)
-    return dataclasses.replace(chunk, logprobs=(float(logprobs[token_id]),), alternatives=(alternatives,))

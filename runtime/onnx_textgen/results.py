@@ -38,6 +38,17 @@ class Stats:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Alternative:
+    """A token that the model weighed at some place."""
+
+    token_id: int
+    text: str
+    """Its text as a person sees it: `<0xE2>` for a byte that is no character by itself."""
+    logprob: float
+    """Natural-log probability under the model itself, before temperature and cuts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
     """One step of a stream."""
 
@@ -47,8 +58,8 @@ class Chunk:
     """Ids this step brought, the end-of-text id left out."""
     logprobs: tuple[float, ...] = ()
     """Log-probability of each id under the model itself, before temperature and cuts; only with `logprobs`."""
-    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """The most likely (id, probability) at each id's place, likewise; only with `logprobs`."""
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
+    """As many of the most likely tokens at each id's place as `logprobs` asks for."""
     finish_reason: FinishReason | None = None
     """Why the text ended; on the last chunk."""
     stats: Stats | None = None
@@ -68,6 +79,10 @@ class Generation:
     prompt_ids: tuple[int, ...]
     config: GenerationConfig
     """The settings that held, with the seed that was drawn."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each id under the model itself; only with `logprobs`."""
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
+    """As many of the most likely tokens at each id's place as `logprobs` asks for."""
     score: float | None = None
     """What several texts were compared by: a beam's log-probability over its length to the power of the length penalty, or the mean
     log-probability of a drawn text's tokens; None for a text alone."""
@@ -75,6 +90,18 @@ class Generation:
     """All texts that were asked for, the best first, where it is more than one; this is the first of them."""
     follows_rule: bool | None = None
     """Whether the text follows its JSON Schema, regular expression or grammar to the end; None where there is none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several continuations, and how likely the model finds it."""
+
+    text: str
+    logprob: float
+    """Natural-log probability of the whole continuation, given the prompt."""
+    logprob_per_token: float
+    logprob_per_byte: float
+    """Per UTF-8 byte: fair between continuations of different lengths."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,6 +113,15 @@ class Score:
     """Natural-log probability of each token after the first, given all before it."""
     text_bytes: int | None
     """UTF-8 bytes of the text that was scored; None for ids of a package without a tokenizer."""
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
+    """As many of the most likely tokens at the place of each token after the first as were asked for."""
+    prompt_tokens: int = 0
+    """How many of the ids are the prompt's, where a continuation was given."""
+
+    @property
+    def continuation_logprobs(self) -> tuple[float, ...]:
+        """Log-probabilities of the tokens after the prompt."""
+        return self.logprobs[max(0, self.prompt_tokens - 1) :]
 
     @property
     def perplexity(self) -> float:

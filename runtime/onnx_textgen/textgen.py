@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from .artifact import CHAT_TEMPLATE, GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
 from .cancellation import Cancellation, Watch
@@ -14,12 +15,12 @@ from .constraints import Rules
 from .continuation import Continuation, Limits
 from .decoder import Decoder, Progress, check_graph
 from .errors import OptionError, PackageError, PromptError
-from .generation_config import GenerationConfig, Options, make_generation_config
+from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .loop import run, run_together
 from .option_checks import shown, whole_number
 from .prompts import Prompt, is_batch, read_token_ids
-from .results import Chunk, Generation, Score
-from .scoring import token_logprobs
+from .results import Choice, Chunk, Generation, Score
+from .scoring import score_tokens, split_pair
 from .session import LOG, Session, open_session
 from .several import BeamDriver, draw_several, is_wanted, texts_of
 from .tokenizer import TextTokenizer
@@ -91,21 +92,21 @@ class Model:
         """An empty cache; pass the same one to several `stream` calls to keep what they share."""
         return Decoder(self.session, self.manifest.geometry, capacity=self.capacity)
 
-    def encode(self, prompt: Prompt, *, new_tokens: int = 1) -> list[int]:
+    def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
         context, vocab_size = self.manifest.geometry.context_length, self.manifest.geometry.vocab_size
         if isinstance(prompt, str):
             if not prompt:
                 begin = f" or the begin token alone: [{self.manifest.bos_id}]" if self.manifest.bos_id is not None else ""
                 raise PromptError(f"the prompt is empty; give some text{begin}")
-            if len(prompt) > context * CHARACTERS_PER_TOKEN:
+            if len(prompt) > context * CHARACTERS_PER_TOKEN and not any_length:
                 raise PromptError(f"the prompt has {len(prompt):,} characters; this model takes {context:,} tokens. Shorten it")
             ids = self.tokenizer.encode(prompt)
         else:
             ids = read_token_ids(prompt)
         if wrong := [i for i in ids if not 0 <= i < vocab_size]:
             raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {vocab_size - 1}")
-        if len(ids) + new_tokens > context:
+        if len(ids) + new_tokens > context and not any_length:
             most = context - new_tokens
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
@@ -220,11 +221,88 @@ class Model:
                     f"{name} names id {shown(max(ids))}, which is outside the vocabulary; ids go from 0 to {size - 1}"
                 )
 
-    def score(self, text: Prompt) -> Score:
-        """Log-probabilities of a text (or of token ids) under the model; raises `PromptError` beyond the context."""
-        ids = self.encode(text, new_tokens=0)
-        if not isinstance(text, str) and self._tokenizer is None:
+    @overload
+    def score(
+        self,
+        text: str | Sequence[int],
+        *,
+        continuation: str | Sequence[int] | None = ...,
+        logprobs: int = ...,
+        stride: int | None = ...,
+    ) -> Score: ...
+
+    @overload
+    def score(self, text: list[str] | list[list[int]], *, logprobs: int = ..., stride: int | None = ...) -> list[Score]: ...
+
+    def score(
+        self,
+        text: Prompt | list[str] | list[list[int]],
+        *,
+        continuation: str | Sequence[int] | None = None,
+        logprobs: int = 0,
+        stride: int | None = None,
+    ) -> Score | list[Score]:
+        """Log-probabilities of a text (or of token ids) under the model, or of a list of them.
+
+        With a `continuation` the text is a prompt, and the score tells where it ends. `logprobs` gives so many of the likeliest
+        tokens at each place. A text longer than the context needs a `stride`, see `scoring.score_tokens`. Raises `PromptError`.
+
+        >>> model = load()
+        >>> model.score("The cat", continuation=" sat").continuation_logprobs  # doctest: +SKIP
+        (-3.2,)
+        """
+        count = whole_number("logprobs", logprobs, 0, MOST_ALTERNATIVES)
+        if stride is not None:
+            stride = whole_number("stride", stride, 1)
+        if is_batch(text):
+            if continuation is not None:
+                raise OptionError("a list of texts takes no continuation; score the pairs one by one")
+            return [self.score_one(each, None, count, stride) for each in text]  # type: ignore[arg-type]
+        return self.score_one(text, continuation, count, stride)  # type: ignore[arg-type]
+
+    def score_one(self, text: Prompt, continuation: str | Sequence[int] | None, count: int, stride: int | None) -> Score:
+        """One text's score."""
+        ids, prompt_tokens = self.encode_pair(text, continuation, any_length=stride is not None)
+        piece = self._tokenizer.piece if self._tokenizer is not None else "<{}>".format
+        values, alternatives = score_tokens(self.new_context(), ids, stride=stride, alternatives=count, piece=piece)
+        whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
+        if not isinstance(whole, str) and self._tokenizer is None:
             size = None
         else:
-            size = len((text if isinstance(text, str) else self.tokenizer.decode(ids)).encode())
-        return Score(tuple(ids), token_logprobs(self.new_context(), ids), size)
+            size = len((whole if isinstance(whole, str) else self.tokenizer.decode(ids)).encode())
+        return Score(tuple(ids), values, size, alternatives, prompt_tokens)
+
+    def encode_pair(
+        self, text: Prompt, continuation: str | Sequence[int] | None, *, any_length: bool = False
+    ) -> tuple[list[int], int]:
+        """Token ids of a text and its continuation, and how many are the text's, where there is a continuation."""
+        if continuation is None:
+            return self.encode(text, new_tokens=0, any_length=any_length), 0
+        if isinstance(text, str) != isinstance(continuation, str):
+            raise PromptError("prompt and continuation are one text and one list of ids; give both as text, or both as ids")
+        if isinstance(text, str) and isinstance(continuation, str):
+            self.encode(text + continuation, new_tokens=0, any_length=any_length)
+            return split_pair(self.tokenizer.encode, text, continuation)
+        prompt_ids = self.encode(text, new_tokens=0, any_length=any_length)
+        return self.encode([*prompt_ids, *read_token_ids(continuation)], new_tokens=0, any_length=any_length), len(prompt_ids)
+
+    def rank(self, prompt: str, choices: Sequence[str], *, by: Literal["total", "token", "byte"] = "total") -> list[Choice]:
+        """The choices as continuations of the prompt, the likeliest first, by their whole probability, per token or per byte.
+
+        The prompt is computed once. Raises `PromptError` and `OptionError`.
+
+        >>> [choice.text for choice in load().rank("The dog wagged its", [" tail", " seven"])]
+        [' tail', ' seven']
+        """
+        values = {"total": "logprob", "token": "logprob_per_token", "byte": "logprob_per_byte"}
+        if by not in values:
+            raise OptionError(f"by should be one of {', '.join(map(repr, values))}, found {shown(by)}")
+        if isinstance(choices, str) or not choices or not all(choices):
+            raise OptionError("choices should be a list of texts, none of them empty")
+        context, ranked = self.new_context(), list[Choice]()
+        for text in choices:
+            ids, count = self.encode_pair(prompt, text)
+            found, _ = score_tokens(context, ids, first=max(1, count))
+            total = math.fsum(found)
+            ranked.append(Choice(text, total, total / len(found), total / len(text.encode())))
+        return sorted(ranked, key=lambda choice: -getattr(choice, values[by]))

@@ -7,7 +7,7 @@ import math
 import time
 from pathlib import Path
 
-from onnx_textgen import Chunk, Stats
+from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen.artifact import read_manifest
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
@@ -65,7 +65,9 @@ def scripted_chunk(config, step, logprobs):
     """Takes the likeliest token, now and then the third, and every seventh time one that is not among the likeliest."""
     token = step % len(PIECES)
     rank = 11 if step % 7 == 6 else 2 if step % 5 == 4 else 0
-    rivals = tuple(((token - rank + place) % len(PIECES), 0.9 / 2 ** (place + 1)) for place in range(logprobs))
+    rivals = tuple(
+        Alternative((token - rank + place) % len(PIECES), "", math.log(0.9 / 2 ** (place + 1))) for place in range(logprobs)
+    )
     chunk = Chunk(PIECES[token], (token,), (math.log(0.9 / 2 ** (rank + 1)),), (rivals,))
     if step + 1 < config.max_new_tokens:
         return chunk

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from onnx_textgen import Chunk, Stats
+from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen_demo import view
 from onnx_textgen_demo.transcript import Transcript
 
@@ -19,7 +19,13 @@ def transcript_of(*chunks):
 
 
 def chunk(token_id, probability, *alternatives, **last):
-    return Chunk(PIECES[token_id], (token_id,), (math.log(probability),), (alternatives,), **last)
+    return Chunk(
+        PIECES[token_id],
+        (token_id,),
+        (math.log(probability),),
+        (tuple(Alternative(i, PIECES[i], math.log(p)) for i, p in alternatives),),
+        **last,
+    )
 
 
 def test_probabilities_are_written_for_a_person():
@@ -61,7 +67,9 @@ def test_a_drawn_token_that_is_not_among_the_likeliest_gets_a_bar_of_its_own():
 
 def test_two_rivals_that_look_the_same_are_told_apart_by_their_ids():
     transcript = Transcript(lambda _: "same", seed=7)
-    transcript.add(Chunk("same", (5,), (math.log(0.3),), (((4, 0.6), (5, 0.3)),)))
+    transcript.add(
+        Chunk("same", (5,), (math.log(0.3),), ((Alternative(4, "same", math.log(0.6)), Alternative(5, "same", math.log(0.3))),))
+    )
     assert transcript.tokens[0].rank == 1
 
 

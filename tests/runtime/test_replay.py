@@ -39,7 +39,7 @@ def test_another_token_is_found_even_in_an_int8_package(story: onnx_textgen.Mode
     chunks = list(story.stream(list(run.prompt_ids), max_new_tokens=len(run.new_ids), temperature=0, logprobs=8))
     for place in range(0, len(chunks), 5):
         new_ids = list(run.new_ids)
-        new_ids[place] = chunks[place].alternatives[0][7][0]  # the eighth-best there
+        new_ids[place] = chunks[place].alternatives[0][7].token_id  # the eighth-best there
         changed = GoldenRun(run.prompt_ids, tuple(new_ids[: place + 1]))
         assert replay(story.new_context(), story.manifest, changed).first_difference == place
 

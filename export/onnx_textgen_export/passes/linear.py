@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from .provenance import Parameter, made_of, parameters_of
+
 SMALL = 65_536
 """Elements up to which a constant may be read in a pass."""
 
@@ -107,11 +109,12 @@ def shared_constant(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) 
 def transposed_lazily(tensor: ir.TensorProtocol) -> ir.LazyTensor:
     """The transpose of a matrix, computed when it is written."""
     rows, columns = tensor.shape.numpy()
-    return ir.LazyTensor(
+    turned = ir.LazyTensor(
         lambda: ir.tensor(np.ascontiguousarray(tensor.numpy().T), dtype=tensor.dtype),
         dtype=tensor.dtype,
         shape=ir.Shape([columns, rows]),
     )
+    return made_of(turned, parameters_of(tensor), turned=True)
 
 
 def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
@@ -134,7 +137,16 @@ def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
             start += len(columns)
         return ir.tensor(out, dtype=dtype)
 
-    return ir.LazyTensor(gather, dtype=dtype, shape=ir.Shape([inputs, width]))
+    return made_of(ir.LazyTensor(gather, dtype=dtype, shape=ir.Shape([inputs, width])), parameters_of_all(parts))
+
+
+def parameters_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Parameter]:
+    """What the layers' weights are made of, as [in, out]; nothing where one of them is not known."""
+    found = [
+        [Parameter(each.name, each.turned != linear.transposed) for each in parameters_of(linear.weight.const_value)]
+        for linear, _ in parts
+    ]
+    return list(dict.fromkeys(each for one in found for each in one)) if all(found) else []
 
 
 def joined_biases(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor | None:

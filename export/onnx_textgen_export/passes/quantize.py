@@ -18,19 +18,24 @@ from onnx_ir.passes import common
 from onnx_textgen.artifact import Target
 
 from ..errors import ExportError
+from .experts import StackTensor
 from .linear import shared_constant, sizes_of
 from .products import Part, Product, find_products, find_tables, part_of
 from .quantization import Bits, Quantization
 from .quantize_experts import quantize_experts
 from .quantizers import make_quantizer
+from .rounding import Rounding, Roundings
 from .stored import LastResult, Packed, Plain, store_lazily
 
 SMALLEST_TABLE = 1024
 """Embedding rows below which a table (of positions, say) is not worth its loss."""
 
 
-def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> None:
-    """Quantise `model` in place; raises `ExportError` where the target has no operator for what is asked."""
+def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> Roundings:
+    """Quantise `model` in place; returns what that does to the module's parameters.
+
+    Raises `ExportError` where the target has no operator for what is asked.
+    """
     if target == "standard" and options.method == "hqq":
         raise ExportError("hqq has fractional zero points, which no operator of the ONNX standard takes; take k_quant")
     graph = model.graph
@@ -45,9 +50,12 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> 
         if parts[node] != "router":
             change.replace_product(product, parts[node])
     if target == "ort":
+        change.note_experts()
         quantize_experts(graph, options, change.last)
         model.opset_imports["com.microsoft"] = 1
     common.RemoveUnusedNodesPass()(model)  # the weights in float32, and what turned them round
+    change.roundings.see_plain(graph)
+    return change.roundings
 
 
 def can_gather(node: ir.Node, options: Quantization) -> bool:
@@ -68,6 +76,7 @@ class Change:
     """Ids of the weights that are gathered from."""
     made: dict[tuple[int, bool], dict[str, ir.Value]] = dataclasses.field(default_factory=dict)
     """The tensors of each weight, by its id and whether it is read as [in, out]."""
+    roundings: Roundings = dataclasses.field(default_factory=Roundings)
 
     def bits(self, part: Part) -> Bits:
         """Of a product."""
@@ -92,8 +101,21 @@ class Change:
             else:
                 layout = Plain(outputs, inputs, bits, block, self.options.symmetric, rows=gathered)
             find = make_quantizer(self.options, bits, gathered=gathered)
+            rounding = Rounding(self.options, bits, gathered, inputs_first)
+            self.roundings.add(weight.const_value, rounding, product=product, table=gathered)
             self.made[key] = store_lazily(self.graph, weight, layout, find, self.last, inputs_first=inputs_first)
         return self.made[key]
+
+    def note_experts(self) -> None:
+        """Note what `quantize_experts` is about to round."""
+        bits: tuple[Bits, Bits] = (self.options.bits, self.options.sensitive_bits or self.options.bits)
+        for node in self.graph:
+            if node.op_type == "MoE":
+                for value, each in zip((node.inputs[2], node.inputs[4]), bits, strict=True):
+                    tensor = value.const_value if value is not None else None
+                    stack = tensor.stack if isinstance(tensor, StackTensor) else None
+                    rounding = Rounding(self.options, each, gathered=True, inputs_first=stack is not None and stack.transposed)
+                    self.roundings.add(stack.source if stack is not None else tensor, rounding, product=True, table=False)
 
     def replace_gather(self, node: ir.Node, heads: list[Product]) -> None:
         """Gather quantised rows; `heads` are the products that share the table."""

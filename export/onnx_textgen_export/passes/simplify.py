@@ -13,6 +13,7 @@ from onnxscript.rewriter import onnx_fusions
 from onnxscript.rewriter.rules import common as rules
 
 from .linear import SMALL
+from .provenance import parameters_of
 
 RULES = (
     rules.add_0_rule,
@@ -39,17 +40,17 @@ ROUNDS = 2
 """What one round removes lets the next one see more."""
 
 
-def unless_large(node: ir.Node) -> bool | None:
-    """Whether to fold a node: never one that reads a large weight (a Transpose of it, say); else as the library decides."""
+def unless_matrix(node: ir.Node) -> bool | None:
+    """Whether to fold a node: never one that reads a matrix (a Transpose of it, say); else as the library decides."""
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
-    return False if any(constant.size > SMALL for constant in constants) else None
+    return False if any(constant.size > SMALL or parameters_of(constant) for constant in constants) else None
 
 
 def simplify(model: ir.Model) -> None:
     """Simplify `model` in place; large weights are not read."""
     common_passes.InlinePass()(model)
     for _ in range(ROUNDS):
-        optimizer.fold_constants_ir(model, should_fold=unless_large)
+        optimizer.fold_constants_ir(model, should_fold=unless_matrix)
         rewriter.rewrite(model, RULES)
     tidy = (
         common_passes.RemoveUnusedNodesPass(),
