@@ -76,6 +76,9 @@ class CharacterModel:
             raise PromptError("the prompt is empty; give some text")
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
+    def config(self, options):
+        return make_generation_config({}, options)
+
     def stream(self, prompt, *, context=None, on_progress=None, **options):
         self.calls.append((prompt, {name: value for name, value in options.items() if value is not None}))
         make_generation_config({}, options)
@@ -93,6 +96,6 @@ class CharacterModel:
         finally:
             self.closed += 1
 
-    def score(self, text):
+    def score(self, text, **options):
         ids = self.encode(text)
         return Score(tuple(ids), (-1.0,) * (len(ids) - 1), len(text.encode()))

@@ -158,7 +158,7 @@ class Continuation:
                 reason = "stop"
         self.text += text
         self.finish_reason = reason
-        return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats())
+        return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats(), follows_rule=self.follows_rule)
 
     def with_logprobs(self, chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:
         """The chunk with what the model itself thought at its token's place."""
@@ -166,6 +166,11 @@ class Continuation:
         self.logprobs.append(float(target_logprobs(logits[None], np.array([token_id]))[0]))
         self.alternatives.append(likeliest(logits, count, piece) if count else ())
         return dataclasses.replace(chunk, logprobs=(self.logprobs[-1],), alternatives=(self.alternatives[-1],))
+
+    @property
+    def follows_rule(self) -> bool | None:
+        """Whether the text so far follows its rule to the end; None without one."""
+        return None if self.constraint is None else self.constraint.is_satisfied
 
     def fresh(self) -> Continuation:
         """Another text after the same prompt, with no token yet and the same clock."""
@@ -209,5 +214,5 @@ class Continuation:
             config=self.config,
             logprobs=tuple(self.logprobs),
             alternatives=tuple(self.alternatives),
-            follows_rule=None if self.constraint is None else self.constraint.is_satisfied,
+            follows_rule=self.follows_rule,
         )

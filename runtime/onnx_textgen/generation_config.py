@@ -177,6 +177,16 @@ class GenerationConfig:
     logprobs: int | None = option(None, checks.maybe(checks.whole(0, MOST_ALTERNATIVES)))
     """Give each token's log-probability, and those of so many of the likeliest; None = neither."""
 
+    @property
+    def gives_several(self) -> bool:
+        """Whether these options ask for a search, or for several texts of one prompt."""
+        return self.texts > 1
+
+    @property
+    def texts(self) -> int:
+        """How many texts are written side by side for one prompt."""
+        return self.num_beams if self.num_beams > 1 else max(self.num_return_sequences, self.best_of or 1)
+
     def __post_init__(self) -> None:
         """Check every field, and turn numbers of other kinds (NumPy's, fractions) into Python's own."""
         for field in dataclasses.fields(self):

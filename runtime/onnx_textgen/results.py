@@ -64,6 +64,8 @@ class Chunk:
     """Why the text ended; on the last chunk."""
     stats: Stats | None = None
     """On the last chunk."""
+    follows_rule: bool | None = None
+    """On the last chunk: whether the text follows its JSON Schema, regular expression or grammar to the end; None without one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,19 +16,6 @@ from .decoder import Decoder, Logits
 from .loop import feed_prompt, step_together
 from .results import FinishReason, Generation
 from .scoring import target_logprobs
-
-if TYPE_CHECKING:
-    from .generation_config import GenerationConfig
-
-
-def is_wanted(config: GenerationConfig) -> bool:
-    """Whether these options ask for a search, or for several texts."""
-    return config.num_beams > 1 or config.num_return_sequences > 1 or (config.best_of or 1) > 1
-
-
-def texts_of(config: GenerationConfig) -> int:
-    """How many rows of a decoder the texts of one prompt take."""
-    return config.num_beams if config.num_beams > 1 else max(config.num_return_sequences, config.best_of or 1)
 
 
 def joined(texts: Sequence[Generation]) -> Generation:

@@ -22,7 +22,7 @@ from .prompts import Prompt, is_batch, read_token_ids
 from .results import Choice, Chunk, Generation, Score
 from .scoring import score_tokens, split_pair
 from .session import LOG, Session, open_session
-from .several import BeamDriver, draw_several, is_wanted, texts_of
+from .several import BeamDriver, draw_several
 from .tokenizer import TextTokenizer
 
 MOST_ROWS = 16
@@ -137,7 +137,7 @@ class Model:
         if context is not None and (context.session is not self.session or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
         config = self.config(options)
-        if is_wanted(config):
+        if config.gives_several:
             raise OptionError("a stream gives one text while it is written; call generate() to search or draw several")
         continuation = self.begin(prompt, config)
         watch = Watch(cancel, config.max_time)
@@ -167,7 +167,7 @@ class Model:
         """
         config = self.config(options)
         watch = Watch(cancel, config.max_time)
-        if is_wanted(config):
+        if config.gives_several:
             found = [self.several(each, config, watch) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
             return found if is_batch(prompt) else found[0]
         if not is_batch(prompt):
@@ -184,7 +184,7 @@ class Model:
 
     def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
         """The texts of one prompt that a beam search or several draws give, the best one first."""
-        decoder = Decoder(self.session, self.manifest.geometry, rows=texts_of(config), capacity=self.capacity)
+        decoder = Decoder(self.session, self.manifest.geometry, rows=config.texts, capacity=self.capacity)
         first = self.begin(prompt, config)
         if config.num_beams > 1:
             return BeamDriver(decoder, first).search(watch)

@@ -124,7 +124,7 @@ def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
         (["generate", "a", "--top-p", "1.5"], 2, ["top_p", "1.5"]),
         (["generate", "a", "--tempature", "1"], 2, ["--tempature", "--temperature"]),
         (["generate", "a", "b"], 2, ["b", "generate -h"]),
-        (["generate", "a", "--num-beams", "4"], 2, ["--num-beams 4", "leave it out"]),
+        (["generate", "a", "--num-beams", "4", "--top-k", "3"], 2, ["top_k", "num_beams", "leave it out"]),
         (["generate", "a", "--token-ids", "5"], 2, ["PROMPT", "--token-ids"]),
         (["generate", "--token-ids", "5;6"], 2, ["5,17,300", "'5;6'"]),
         (["generate", "--model", "somewhere"], 2, ["somewhere", "PROMPT"]),

@@ -131,8 +131,7 @@ def test_diverse_groups_lose_on_tokens_that_were_taken():
 
 
 def test_options_say_how_many_rows_are_needed():
-    from onnx_textgen.several import texts_of  # noqa: PLC0415
-
-    assert texts_of(GenerationConfig(num_beams=4)) == 4
-    assert texts_of(GenerationConfig(num_return_sequences=3)) == 3
-    assert texts_of(GenerationConfig(num_return_sequences=2, best_of=5)) == 5
+    assert GenerationConfig(num_beams=4).texts == 4
+    assert GenerationConfig(num_return_sequences=3).texts == 3
+    assert GenerationConfig(num_return_sequences=2, best_of=5).texts == 5
+    assert not GenerationConfig(best_of=1).gives_several

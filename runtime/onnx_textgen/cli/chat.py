@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..errors import OnnxTextgenError, OptionError
 from . import options, screen
+from .generation_options import OPTIONS, with_options
 
 if TYPE_CHECKING:
     from ..textgen import Model
 
+NOT_IN_A_CHAT = (
+    "num_return_sequences",
+    "best_of",
+    "num_beams",
+    "num_beam_groups",
+    "diversity_penalty",
+    "length_penalty",
+    "early_stopping",
+    "logprobs",
+)
+"""Options of several texts, of which a conversation could go on with one only, and what it does not show."""
 HELP = "/reset to start over, /quit or Ctrl-D to end, Ctrl-C to stop an answer, /help"
 
 
@@ -60,18 +72,13 @@ class GrowingText:
         self.token_ids = question + [i for i in answer.token_ids if i not in self.model.manifest.eos_ids]
 
 
+@with_options([name for name in OPTIONS if name not in NOT_IN_A_CHAT])
 def hold_conversation(
     *,
     model: options.ModelOption = None,
-    max_new_tokens: options.MaxNewTokensOption = None,
-    temperature: options.TemperatureOption = None,
-    top_k: options.TopKOption = None,
-    top_p: options.TopPOption = None,
-    min_p: options.MinPOption = None,
-    seed: options.SeedOption = None,
-    stop: options.StopOption = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
+    generation: Mapping[str, Any],
 ) -> None:
     """Talk with a model, line by line.
 
@@ -86,18 +93,7 @@ def hold_conversation(
     context = loaded.new_context()
 
     def answer(token_ids: list[int]) -> screen.Answer:
-        chunks = loaded.stream(
-            token_ids,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            seed=seed,
-            stop=stop or None,
-            context=context,
-            on_progress=screen.prefill_progress,
-        )
+        chunks = loaded.stream(token_ids, context=context, on_progress=screen.prefill_progress, **generation)
         return screen.collect(chunks, sys.stdout)
 
     converse(lambda: GrowingText(loaded) if loaded.chat_template is None else TemplateTurns(loaded), answer)

@@ -3,60 +3,53 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
 from ..artifact import TOKENIZER
-from ..errors import OptionError
 from . import options, screen
+from .generation_options import OPTIONS, with_options
+
+CUT_OFF = "the text ended before it followed its rule to the end"
 
 
+@with_options(tuple(OPTIONS))
 def generate_text(
     prompt: options.PromptArgument = None,
     *,
     model: options.ModelOption = None,
     token_ids: options.TokenIdsOption = None,
-    max_new_tokens: options.MaxNewTokensOption = None,
-    temperature: options.TemperatureOption = None,
-    top_k: options.TopKOption = None,
-    top_p: options.TopPOption = None,
-    min_p: options.MinPOption = None,
-    seed: options.SeedOption = None,
-    stop: options.StopOption = None,
-    num_beams: Annotated[int, typer.Option(metavar="N", help="Beams to search with; only 1 is available.")] = 1,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
+    generation: Mapping[str, Any],
 ) -> None:
     """Go on from PROMPT.
 
     Try:
         onnx-textgen generate "Once upon a time" --max-new-tokens 64
         onnx-textgen generate "The dog" --temperature 0 --stop "."
+        onnx-textgen generate "The dog" --num-beams 4 --num-return-sequences 2
         cat prompt.txt | onnx-textgen generate - --model DIR --seed 7 --json
     """
-    if num_beams != 1:
-        raise OptionError(f"--num-beams {num_beams} cannot take effect: this version has no beam search; leave it out")
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads)
-    chunks = loaded.stream(
-        start,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop or None,
-        on_progress=screen.prefill_progress,
-    )
-    answer = screen.collect(chunks, None if as_json else sys.stdout)
+    if loaded.config(generation).gives_several:
+        answer = screen.answer_of(loaded.generate(start, **generation))
+        screen.write(answer.all_texts, None if as_json else sys.stdout)
+    else:
+        chunks = loaded.stream(start, on_progress=screen.prefill_progress, **generation)
+        answer = screen.collect(chunks, None if as_json else sys.stdout)
     if as_json:
-        screen.print_json(answer)
+        screen.print_json(answer.as_json())
     else:
         # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
         typer.echo("" if TOKENIZER in loaded.manifest.files else ",".join(map(str, answer.token_ids)))
         screen.note(screen.stats_line(answer))
     if answer.finish_reason == screen.CANCELLED:
         raise typer.Exit(130)
+    if answer.follows_rule is False:
+        screen.note(f"error: {CUT_OFF} (stop: {answer.finish_reason}); give it more room with --max-new-tokens")
+        raise typer.Exit(1)

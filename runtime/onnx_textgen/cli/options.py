@@ -25,7 +25,6 @@ PromptArgument = Annotated[
     str | None, typer.Argument(metavar="PROMPT", help="Text to go on from; - reads it from stdin.", show_default=False)
 ]
 TokenIdsOption = Annotated[str | None, typer.Option(metavar="5,17,300", help="Token ids in place of PROMPT.")]
-MaxNewTokensOption = Annotated[int | None, typer.Option("--max-new-tokens", "-n", metavar="N", help="Most tokens to generate.")]
 TemperatureOption = Annotated[
     float | None, typer.Option(metavar="T", help="Randomness; 0 always takes the likeliest token. Default: the model's, else 0.8.")
 ]
@@ -33,7 +32,6 @@ TopKOption = Annotated[int | None, typer.Option(metavar="K", help="Draw from the
 TopPOption = Annotated[float | None, typer.Option(metavar="P", help="Draw from the likeliest tokens that together reach P.")]
 MinPOption = Annotated[float | None, typer.Option(metavar="P", help="Leave out tokens below P times the likeliest one.")]
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
-StopOption = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given several times.")]
 
 
 def load_model(model: str | None, device: str, threads: int | None) -> Model:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from ..errors import OptionError, PromptError
 from . import options, screen
 
 if TYPE_CHECKING:
-    from ..results import Score
+    from ..results import Choice, Score
     from ..textgen import Model
 
 
@@ -41,6 +41,12 @@ def score_text(
     separator: Annotated[str | None, typer.Option(metavar="S", help="Lines equal to S divide the file into documents.")] = None,
     max_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Leave out documents of more UTF-8 bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Score the first N documents only.")] = None,
+    continuation: Annotated[str | None, typer.Option(metavar="TEXT", help="Score this text, given TEXT before it.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Rank this continuation of TEXT; give several.")] = None,
+    stride: Annotated[
+        int | None, typer.Option(metavar="N", help="Read a text longer than the context in windows N tokens apart.")
+    ] = None,
+    logprobs: Annotated[int, typer.Option(metavar="K", help="Show the K likeliest tokens at each place.")] = 0,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
@@ -51,6 +57,7 @@ def score_text(
 
     Try:
         onnx-textgen score "The cat sat on the mat"
+        onnx-textgen score "The dog wagged its" --choice " tail" --choice " nose"
         onnx-textgen score --file stories.txt --separator "<|endoftext|>"
     """
     if file is None:
@@ -60,12 +67,18 @@ def score_text(
             raise OptionError("score needs a TEXT, - for stdin, or --file F")
         single = options.read_text(text)
         loaded = options.load_model(model, device, threads)
-        print_score(loaded, loaded.score(single), as_json)
+        if choice:
+            print_choices(loaded.rank(single, choice), as_json)
+        else:
+            score = loaded.score(single, continuation=continuation, stride=stride, logprobs=logprobs)
+            print_score(loaded, score, as_json)
         return
     if text is not None:
         raise OptionError("a TEXT and --file exclude each other; leave one out")
+    if continuation is not None or choice or logprobs:
+        raise OptionError("--continuation, --choice and --logprobs go with a TEXT, not with --file; leave them out")
     documents = read_documents(file, separator, max_bytes, limit)
-    total = score_documents(options.load_model(model, device, threads), documents)
+    total = score_documents(options.load_model(model, device, threads), documents, stride)
     if as_json:
         screen.print_json(total)
         return
@@ -108,11 +121,11 @@ def split_documents(content: str, separator: str | None) -> Iterator[str]:
             lines.append(line)
 
 
-def score_documents(model: Model, documents: list[str]) -> Total:
+def score_documents(model: Model, documents: list[str], stride: int | None = None) -> Total:
     """Score each document alone and add up."""
     total, tokens, size = 0.0, 0, 0
     for number, document in enumerate(documents, start=1):
-        logprobs = model.score(document).logprobs
+        logprobs = model.score(document, stride=stride).logprobs
         total += math.fsum(logprobs)
         tokens += len(logprobs)
         size += len(document.encode())
@@ -121,18 +134,41 @@ def score_documents(model: Model, documents: list[str]) -> Total:
     return Total(len(documents), tokens, size, -total / math.log(2) / size, math.exp(-total / tokens) if tokens else math.nan)
 
 
+def print_choices(ranked: list[Choice], as_json: bool) -> None:
+    """Continuations, the likeliest first."""
+    if as_json:
+        screen.print_json(ranked)
+        return
+    columns = ("log-probability", "per token", "per byte")
+    table = screen.new_table("continuation", *columns, numbers=frozenset(columns))
+    for one in ranked:
+        numbers = (one.logprob, one.logprob_per_token, one.logprob_per_byte)
+        table.add_row(screen.quoted(one.text), *(f"{number:.4f}" for number in numbers))
+    screen.screen().print(table)
+
+
 def print_score(model: Model, score: Score, as_json: bool) -> None:
     """One text as a table of its tokens, or as JSON."""
     if as_json:
-        values = {"token_ids": score.token_ids, "logprobs": score.logprobs, "text_bytes": score.text_bytes}
+        values: dict[str, Any] = {"token_ids": score.token_ids, "logprobs": score.logprobs, "text_bytes": score.text_bytes}
+        if score.prompt_tokens:
+            values |= {"prompt_tokens": score.prompt_tokens, "continuation_logprob": math.fsum(score.continuation_logprobs)}
+        if score.alternatives:
+            values["alternatives"] = score.alternatives
         screen.print_json({**values, "perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte})
         return
     numbers = frozenset({"position", "id", "log-probability", "probability"})
-    table = screen.new_table("position", "id", "piece", "log-probability", "probability", numbers=numbers)
+    others = ("likeliest",) if score.alternatives else ()
+    table = screen.new_table("position", "id", "piece", "log-probability", "probability", *others, numbers=numbers)
     unscored = len(score.token_ids) - len(score.logprobs)
     logprobs: list[float | None] = [*[None] * unscored, *(float(value) for value in score.logprobs)]
     for position, (token_id, logprob) in enumerate(zip(score.token_ids, logprobs, strict=True)):
         shown = ("-", "-") if logprob is None else (f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
-        table.add_row(str(position), str(token_id), screen.quoted(model.tokenizer.piece(token_id)), *shown)
+        weighed = score.alternatives[position - unscored] if others and position >= unscored else ()
+        likeliest = [", ".join(f"{screen.quoted(one.text)} {math.exp(one.logprob):.0%}" for one in weighed)] if others else []
+        table.add_row(str(position), str(token_id), screen.quoted(model.tokenizer.piece(token_id)), *shown, *likeliest)
     screen.screen().print(table)
+    if score.prompt_tokens:
+        total = math.fsum(score.continuation_logprobs)
+        screen.screen().print(f"continuation {total:.4f}, {len(score.continuation_logprobs)} tokens")
     screen.screen().print(f"perplexity {score.perplexity:.2f} | {score.bits_per_byte:.4f} bits per byte")

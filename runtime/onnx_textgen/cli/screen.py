@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..decoder import Progress
-    from ..results import Chunk, Stats
+    from ..results import Alternative, Chunk, Generation, Stats
 
 CANCELLED = "cancelled"
 
@@ -34,22 +34,74 @@ class Answer:
     """`cancelled` after Ctrl-C."""
     stats: Stats | None
     """None when the stream did not come to its end."""
+    follows_rule: bool | None = None
+    """Whether the text follows its schema, expression or grammar to the end; None where there is none."""
+    logprobs: tuple[float, ...] = ()
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
+    sequences: tuple[Answer, ...] = ()
+    """All texts, the best first, where several were asked for."""
+
+    @property
+    def all_texts(self) -> str:
+        """The texts one after the other, numbered where there are several."""
+        if not self.sequences:
+            return self.text
+        return "\n".join(f"[{number}] {one.text}" for number, one in enumerate(self.sequences, start=1))
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints: always the first four, the others where they were asked for."""
+        values: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "stats": self.stats,
+        }
+        more = {
+            "follows_rule": self.follows_rule,
+            "logprobs": self.logprobs or None,
+            "alternatives": self.alternatives if any(self.alternatives) else None,
+            "sequences": [one.as_json() for one in self.sequences] or None,
+        }
+        return values | {name: value for name, value in more.items() if value is not None}
+
+
+def answer_of(made: Generation) -> Answer:
+    """A finished generation."""
+    return Answer(
+        made.text,
+        list(made.token_ids),
+        made.finish_reason,
+        made.stats,
+        made.follows_rule,
+        made.logprobs,
+        made.alternatives,
+        tuple(answer_of(one) for one in made.sequences if one.sequences == ()),
+    )
+
+
+def write(text: str, out: TextIO | None) -> None:
+    """Write a model's text to `out`."""
+    if out is not None:
+        out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
+        out.flush()
 
 
 def collect(chunks: Iterator[Chunk], out: TextIO | None) -> Answer:
     """Write a stream's text to `out` as it comes and return the whole; Ctrl-C ends it and keeps what is there."""
     texts: list[str] = []
     token_ids: list[int] = []
-    terminal = out is not None and out.isatty()
+    logprobs: list[float] = []
+    alternatives: list[tuple[Alternative, ...]] = []
     try:
         for chunk in chunks:
             texts.append(chunk.text)
             token_ids += chunk.token_ids
-            if out is not None:
-                out.write(chunk.text.translate(CONTROL_CHARACTERS) if terminal else chunk.text)
-                out.flush()
+            logprobs += chunk.logprobs
+            alternatives += chunk.alternatives
+            write(chunk.text, out)
             if chunk.finish_reason is not None:
-                return Answer("".join(texts), token_ids, chunk.finish_reason, chunk.stats)
+                known = tuple(logprobs), tuple(alternatives)
+                return Answer("".join(texts), token_ids, chunk.finish_reason, chunk.stats, chunk.follows_rule, *known)
     except KeyboardInterrupt:
         pass
     finally:
