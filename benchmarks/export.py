@@ -24,12 +24,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import save_file
-from transformers import LlamaConfig
+from transformers import LlamaConfig, MixtralConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes of a Llama decoder."""
+    """Sizes of a Llama decoder, or of a Mixtral one."""
 
     hidden: int
     layers: int
@@ -38,6 +38,8 @@ class Shape:
     intermediate: int
     vocab: int
     context: int = 2048
+    experts: int = 0
+    """Of a mixture, of which each token takes two; 0: a plain feed-forward."""
 
 
 SHAPES = {
@@ -45,17 +47,34 @@ SHAPES = {
     "llama-1b": Shape(2048, 16, 32, 8, 8192, 128_256, context=131_072),
     "4 layers": Shape(1024, 4, 16, 4, 4096, 32_000),
     "32 layers": Shape(1024, 32, 16, 4, 4096, 32_000),
+    "8 experts, 4 layers": Shape(512, 4, 8, 4, 1792, 8192, experts=8),
+    "8 experts, 16 layers": Shape(512, 16, 8, 4, 1792, 8192, experts=8),
 }
 SPREAD = 0.01
 """Standard deviation of the matrices; the embedding's is 1, so that what a token is stays visible in the logits, as in a trained
 model. Logits that are all alike would change their order with any rounding, and the export would be refused."""
 
 
+def feed_forward(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Names and sizes [out, in] of a layer's matrices behind its attention."""
+    up, down = (shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)
+    if not shape.experts:
+        return {"mlp.gate_proj": up, "mlp.up_proj": up, "mlp.down_proj": down}
+    experts = {
+        f"block_sparse_moe.experts.{expert}.{name}": sizes
+        for expert in range(shape.experts)
+        for name, sizes in (("w1", up), ("w2", down), ("w3", up))
+    }
+    return {"block_sparse_moe.gate": (shape.experts, shape.hidden), **experts}
+
+
 def make_checkpoint(folder: Path, shape: Shape) -> None:
     """Write a tied bfloat16 checkpoint, one file per layer."""
     folder.mkdir(parents=True)
     head_size = shape.hidden // shape.heads
-    config = LlamaConfig(
+    kind: dict[str, int] = {"num_local_experts": shape.experts} if shape.experts else {}
+    config = (MixtralConfig if shape.experts else LlamaConfig)(
+        **kind,
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -85,9 +104,7 @@ def make_checkpoint(folder: Path, shape: Shape) -> None:
             "self_attn.k_proj": (shape.kv_heads * head_size, shape.hidden),
             "self_attn.v_proj": (shape.kv_heads * head_size, shape.hidden),
             "self_attn.o_proj": (shape.hidden, shape.heads * head_size),
-            "mlp.gate_proj": (shape.intermediate, shape.hidden),
-            "mlp.up_proj": (shape.intermediate, shape.hidden),
-            "mlp.down_proj": (shape.hidden, shape.intermediate),
+            **feed_forward(shape),
         }
         tensors = {f"model.layers.{index}.{name}.weight": matrix(*sizes) for name, sizes in projections.items()}
         tensors |= {f"model.layers.{index}.{name}_layernorm.weight": ones.clone() for name in ("input", "post_attention")}

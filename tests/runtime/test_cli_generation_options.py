@@ -9,7 +9,8 @@ from onnx_textgen.cli.generation_options import OPTIONS
 from onnx_textgen.generation_config import OPTION_NAMES
 
 NOT_ON_THE_COMMAND_LINE = {"bad_words_ids"}
-SCHEMA = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["age"]}
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}}}
+SCHEMA |= {"required": ["age"], "additionalProperties": False}
 
 
 def answer(capsys, *arguments):
