@@ -25,6 +25,11 @@ class AttentionForm:
     softcap: float | None = None
     sinks: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        for name, size in (("window", self.window), ("chunk", self.chunk)):
+            if size is not None and size < 0:
+                raise ValueError(f"an attention's {name} should be a number of tokens, or None, found {size}")
+
 
 PLAIN = AttentionForm()
 

@@ -54,6 +54,9 @@ def export(
     out: Annotated[Path, typer.Option(help="The model folder to make.")],
     precision: Annotated[PrecisionName, typer.Option(help="How weights are stored; fp16 is meant for CUDA.")] = PrecisionName.fp32,
     target: Annotated[TargetName, typer.Option(help="ort: fast, for ONNX Runtime. standard: any runtime.")] = TargetName.ort,
+    genai: Annotated[
+        bool, typer.Option("--genai-config/--no-genai-config", help="Let onnxruntime-genai open the folder too.")
+    ] = True,
     force: Annotated[bool, typer.Option("--force", help="Replace the model folder that is there.")] = False,
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, for a source that brings none.")] = None,
     eos_id: Annotated[list[int] | None, typer.Option(help="An id that ends a text, where the source names none.")] = None,
@@ -107,6 +110,7 @@ def export(
         name=name,
         origin=origin,
         allow_pickle=allow_pickle,
+        genai=genai,
         force=force,
         report=stages.begin,
     )
@@ -169,7 +173,10 @@ def show(made: Exported) -> None:
         f"context {geometry.context_length:,}, proved to {manifest.certificate['longest_text']:,} tokens"
     )
     console.print(f"On real text: {summary_in_words(manifest.summary)}")
-    if untested := manifest.certificate["untested_windows"]:
-        console.print(f"Not tested: the window of {untested[0]:,} tokens, longer than the longest text compared")
+    if exact := manifest.certificate.get("same_weights"):
+        error = max(scenario["logits_error"] for scenario in exact)
+        console.print(f"With the same rounded weights PyTorch's logits differ by {error:.1e}: the rest is rounding")
+    if untested := manifest.certificate["untested"]:
+        console.print(f"Not tested: {' and '.join(untested)} tokens, beyond the longest text compared")
     prompt = '"Once upon a time"' if TOKENIZER in manifest.files else "--token-ids 1,2,3"
     console.print(f"Next: onnx-textgen generate {prompt} --model {made.folder}", style="dim")

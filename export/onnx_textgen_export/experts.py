@@ -2,8 +2,9 @@
 
 In PyTorch it computes plainly, expert by expert. While tracing, the experts become `onnx_textgen::Experts` (a whole layer of them)
 where the target is ONNX Runtime and the layer's gate is one that its operator knows, and `onnx_textgen::ExpertProduct` (one
-product, rows sorted by expert) elsewhere; `passes/experts` turns both into operators that exist. Either way each token meets only its own
-experts, and memory grows with tokens, not with tokens times weights. Which gate a layer has is found by trying it, not by its name.
+product, rows sorted by expert) elsewhere; `passes/experts` turns both into operators that exist. Either way each token meets only
+its own experts, and memory grows with tokens, not with tokens times weights. Which gate a layer has is found by trying it, not by
+its name.
 """
 
 from __future__ import annotations

@@ -20,14 +20,17 @@ from torch import nn
 from onnx_textgen.artifact import GRAPH, Manifest, Precision, Target
 
 from .errors import ExportError
+from .exactness import prove_exactly
 from .folder import check_target, new_folder, records, write_manifest
 from .forecast import Forecast, check_disk, forecast, stored_parameters
+from .genai import opens_in_genai, write_genai
 from .opening import as_source, open_source
-from .parity import SHORTEST_CONTEXT, certificate, prove
+from .parity import SHORTEST_CONTEXT, Scenario, certificate, prove
 from .passes.half import to_half
 from .passes.lean import lean
 from .passes.quantization import DEFAULTS, Quantization
 from .passes.quantize import quantize
+from .passes.rounding import Roundings
 from .probe_text import probe_ids
 from .sources import Source
 from .text_assets import TextAssets
@@ -64,16 +67,20 @@ def check_ids_and_context(source: Source, assets: TextAssets) -> None:
             )
 
 
-def make_graph(source: Source, weights: Weights, *, precision: Precision, options: Quantization | None, target: Target) -> ir.Model:
-    """Trace a source and change the graph to what is stored; its weights are still to be read."""
+def make_graph(
+    source: Source, weights: Weights, *, precision: Precision, options: Quantization | None, target: Target
+) -> tuple[ir.Model, Roundings | None]:
+    """Trace a source and change the graph to what is stored; its weights are still to be read.
+
+    With it comes what is rounded of them, if anything is.
+    """
     model = trace(source, target, weights)
     lean(model, context_length=source.geometry.context_length, target=target)
-    if options is not None:
-        quantize(model, options, target)
-    elif precision == "fp16":
+    roundings = quantize(model, options, target) if options is not None else None
+    if precision == "fp16":
         to_half(model)
     common_passes.RemoveUnusedNodesPass()(model)
-    return model
+    return model, roundings
 
 
 def export_source(
@@ -87,6 +94,7 @@ def export_source(
     precision: Precision = "fp32",
     target: Target = "ort",
     quantization: Quantization | None = None,
+    genai: bool = True,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -103,13 +111,19 @@ def export_source(
     check_disk(target_folder, expected.package_bytes)
     report(f"forecast: {expected.describe()}")
     report("trace")
-    model = make_graph(source, weights, precision=precision, options=options, target=target)
+    model, roundings = make_graph(source, weights, precision=precision, options=options, target=target)
     check_disk(target_folder, weights_bytes(model))  # exact now, with tables that the passes made
     with new_folder(target_folder, force=force) as folder:
         report("write")
         write_graph(model, folder)
         del model
         assets.write(folder)
+        if genai and opens_in_genai(source, assets):
+            write_genai(folder, source, assets, target)
+        exact = list[Scenario]()
+        if roundings is not None:
+            report("compare, weights rounded")
+            exact = prove_exactly(source, weights, folder / GRAPH, ids, roundings)
         report("compare with PyTorch")
         measured, golden = prove(source, weights, folder / GRAPH, ids, precision)
         files = records(folder)
@@ -126,7 +140,7 @@ def export_source(
             generation=assets.generation,
             source=origin,
             versions=versions(),
-            certificate=certificate(source, measured, precision, sum(record.size for record in files.values())),
+            certificate=certificate(source, measured, exact, precision, sum(record.size for record in files.values())),
             golden=golden,
         )
         write_manifest(folder, manifest)
@@ -176,6 +190,7 @@ def export(
     name: str | None = None,
     origin: str | None = None,
     allow_pickle: bool = False,
+    genai: bool = True,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -186,7 +201,7 @@ def export(
     `(input_ids, past_key_values=...)`. A module brings no text of its own: give it `tokenizer` (a tokenizer.json) and `eos_ids`, or
     generate from token ids. `quantization` says more about int8 and int4 than their defaults; `context_length` overrides what the
     source says; `origin` tells where the weights came from, and their licence. `allow_pickle` lets weights be read from a pickle,
-    tensors only.
+    tensors only. `genai` adds what onnxruntime-genai opens the folder by, where it can run the decoder.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """
@@ -205,6 +220,7 @@ def export(
             precision=precision,
             target=target,
             quantization=quantization,
+            genai=genai,
             force=force,
             report=report,
         )

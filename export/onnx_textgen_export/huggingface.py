@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any, cast
@@ -14,22 +15,19 @@ from .doors import Model, attention_as, choose_door
 from .errors import ExportError
 from .own_attention import probe_cache
 from .rotary_scaling import check_dynamic, switch_of
-from .sources import Source, make_geometry
+from .sources import NO_LENGTH, Source, make_geometry
 
 
-def checked_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> nn.Module | None:
-    """The layer that makes the logits, if it is called once and with every position; None otherwise."""
+def run_with_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> tuple[Tensor, nn.Module | None]:
+    """Logits, and the layer that makes them if it is called once and with every position."""
     head = cast("nn.Module | None", cast(Any, model).get_output_embeddings())
-    if head is None:
-        return None
     seen: list[tuple[int, ...]] = []
-    hook = head.register_forward_hook(lambda _, args, output: seen.append((*args[0].shape[:2], output.shape[-1])))
-    try:
-        with torch.no_grad():
-            logits = run()
-    finally:
-        hook.remove()
-    return head if seen == [tuple(logits.shape)] else None
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        if head is not None:
+            note = head.register_forward_hook(lambda _, args, output: seen.append((*args[0].shape[:2], output.shape[-1])))
+            stack.callback(note.remove)
+        logits = run()
+    return logits, head if seen == [tuple(logits.shape)] else None
 
 
 def declared_length(config: PretrainedConfig) -> int:
@@ -37,7 +35,7 @@ def declared_length(config: PretrainedConfig) -> int:
     for name in ("max_position_embeddings", "max_seq_len", "model_max_length", "seq_length", "context_length"):
         if isinstance(length := getattr(config, name, None), int):
             return length
-    raise ExportError(f"{config.model_type} does not say how long its context is; pass context_length=N")
+    raise ExportError(f"{config.model_type} {NO_LENGTH}")
 
 
 def source_from_model(model: PreTrainedModel, *, context_length: int | None = None) -> Source:
@@ -58,16 +56,14 @@ def source_from_model(model: PreTrainedModel, *, context_length: int | None = No
     if context_length is None:
         length -= door.position_offset or 0  # a table of positions whose first rows are not for positions
     switch = switch_of(model, length)
-    two = torch.tensor([[0, 1]])
-    with torch.no_grad():
-        logits = reference(two)
+    logits, head = run_with_head(model, lambda: reference(torch.tensor([[0, 1]])))
     return Source(
         module=model,
         call=door.call,
         reference=reference,
-        head=checked_head(model, lambda: reference(two)),
+        head=head,
         geometry=make_geometry(model, kept.tensors, logits, heads=door.heads(), context_length=length),
-        windows=tuple(sorted({*door.windows(), *([switch] if switch else [])})),
+        windows=door.windows(),
         cache=kept.tensors,
         one_token=known.one_token,
         door=door.name,

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import nn
+from torch._dynamo import OptimizedModule
+from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from onnx_textgen.errors import OptionError, first_line
@@ -55,9 +57,9 @@ def open_source(
     if isinstance(source, str) and is_import(source):
         source = import_module(source)
     if isinstance(source, nn.Module):
-        module = as_it_runs(source)
-        origin = f"the module {type(source).__qualname__}"
-        return Opened(module, OwnWeights(module), TextAssets(tokenizer=given), type(source).__name__, origin)
+        module = as_it_runs(unwrapped(source))
+        origin = f"the module {type(module).__qualname__}"
+        return Opened(module, OwnWeights(module), TextAssets(tokenizer=given), type(module).__name__, origin)
     folder = resolve_source(source, report, allow_pickle=allow_pickle)
     weights: Weights
     if read_json(folder / "config.json").get("model_type") == "tiny_transformer":
@@ -70,9 +72,22 @@ def open_source(
     return Opened(module, weights, read_text_assets(folder, tokenizer=given), name, f"the checkpoint {name}")
 
 
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module within what torch.compile or a parallel wrapper made of it."""
+    while isinstance(module, OptimizedModule | nn.DataParallel | DistributedDataParallel):
+        module = module._orig_mod if isinstance(module, OptimizedModule) else module.module
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ExportError("the module is TorchScript, which cannot be traced again; give the nn.Module that it was made from")
+    return module
+
+
 def as_it_runs(module: nn.Module) -> nn.Module:
     """The module in float32 on the CPU: a copy where the caller's own is not."""
-    tensors = module.state_dict().values()
+    tensors = (*module.parameters(), *module.buffers())
+    if any(tensor.is_meta for tensor in tensors):
+        raise ExportError(
+            f"{type(module).__name__} has parameters on the meta device, which have no numbers; load its weights first"
+        )
     if all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors if t.is_floating_point()):
         return module
     return copy.deepcopy(module).to("cpu", torch.float32)

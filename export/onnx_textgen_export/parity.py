@@ -9,7 +9,9 @@ certificate says how far the proof reaches.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import torch
 
 from onnx_textgen.artifact import GoldenRun, Precision
 from onnx_textgen.decoder import Decoder, Logits, prefill
-from onnx_textgen.errors import ModelError, first_line
+from onnx_textgen.errors import ModelError, PackageError, first_line
 from onnx_textgen.session import Session, open_session
 
 from .errors import ExportError
@@ -33,7 +35,7 @@ GOLDEN_TOKENS = 32
 LONG_LENGTH = 1100
 """More than two chunks of a prompt, and several times the first buffers."""
 LONGEST_LENGTH = 8300
-"""A window up to this, less the steps, is crossed; a longer one is named as untested."""
+"""A window or rotary switch up to this, less the steps, is crossed; a longer one is named as untested."""
 LAST_STEPS = 16
 MOST_LOGITS = 1 << 25
 """Logits of the long text that are compared; with a vocabulary of 128,000 these are its last 260 positions."""
@@ -73,7 +75,7 @@ TOLERANCES: dict[Precision, Tolerance] = {
 
 
 REMEDIES: dict[Precision, str] = {
-    "fp32": "this model's attention is not the one that was traced",
+    "fp32": "its forward does something with lengths, positions, masks or its own state that the graph does not follow",
     "fp16": "try --precision fp32",
     "int8": "try --precision fp32",
     "int4": "try --head-bits 8 --sensitive-bits 8, or --precision int8",
@@ -92,6 +94,13 @@ class Scenario:
     kl_divergence: float
     perplexity_change: float
     """Relative change of the perplexity on the fed text; 0.01 is one per cent worse."""
+
+    def in_words(self) -> str:
+        """For an error's line."""
+        return (
+            f"{self.name}: logits error {self.logits_error:.1e}, top-1 agreement {self.top1_agreement:.1%}, "
+            f"KL {self.kl_divergence:.1e}"
+        )
 
 
 def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
@@ -181,25 +190,28 @@ def run_scenarios(source: Source, session: Session, ids: list[int]) -> Iterator[
     ragged = feed_ragged(decoder(rows=len(texts)), texts, together)
     yield Fed("ragged batch", list(zip(texts, ragged, strict=True)))
     start = len(ids) - LAST_STEPS
-    crossed = [window for window in source.windows if window < start]
-    name = "long text" + (f" beyond the window of {max(crossed)}" if crossed else "")
-    yield Fed(name, [(ids, feed_long(decoder(), ids))])
+    crossed = [border.in_words() for border in source.borders if border.length < start]
+    yield Fed("long text" + (f" beyond {' and '.join(crossed)}" if crossed else ""), [(ids, feed_long(decoder(), ids))])
 
 
 def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
-    """Everything but the end as a prompt in chunks, the end token by token; logits of as many of the last as are compared."""
+    """Everything but the end as a prompt in chunks, the end token by token; logits of as many of the last as are compared.
+
+    The token that crosses a rotary switch comes alone, so that crossing one token early or late is seen.
+    """
     start, kept = len(ids) - LAST_STEPS, max(MOST_LOGITS // decoder.geometry.vocab_size, LAST_STEPS + 1)
     first = max(len(ids) - kept, 0)
+    switch = decoder.rotary_switch or 0
+    cuts = sorted({*range(first, start, ROWS_AT_A_TIME), start, *(cut for cut in (switch, switch + 1) if first < cut < start)})
     parts = [] if first == 0 else [prefill(decoder, ids[:first])[None]]
-    for at in range(first, start, ROWS_AT_A_TIME):
-        parts.append(decoder.feed(ids[at : min(at + ROWS_AT_A_TIME, start)], every_position=True))
+    parts += [decoder.feed(ids[at:end], every_position=True) for at, end in itertools.pairwise(cuts)]
     return np.concatenate([*parts, feed_one_by_one(decoder, ids[start:])])
 
 
 def long_length(source: Source) -> int:
-    """Tokens of the long text: past the windows where they are not too long, inside the context."""
-    reachable = [window + LAST_STEPS + 16 for window in source.windows if window + LAST_STEPS + 16 <= LONGEST_LENGTH]
-    return min(max(LONG_LENGTH, *reachable, 0), source.geometry.context_length)
+    """Tokens of the long text: past windows and rotary switch where they are not too far, inside the context."""
+    needed = [border.length + LAST_STEPS + 16 for border in source.borders]
+    return min(max([LONG_LENGTH, *(length for length in needed if length <= LONGEST_LENGTH)]), source.geometry.context_length)
 
 
 def greedy(session: Session, source: Source, prompt: list[int]) -> GoldenRun:
@@ -210,6 +222,15 @@ def greedy(session: Session, source: Source, prompt: list[int]) -> GoldenRun:
         new.append(int(logits.argmax()))
         logits = decoder.feed([new[-1]])[-1]
     return GoldenRun(tuple(prompt), tuple(new))
+
+
+@contextlib.contextmanager
+def why_it_does_not_run() -> Iterator[None]:
+    """Raise what the runtime says of a package as an `ExportError`."""
+    try:
+        yield
+    except (ModelError, PackageError) as error:
+        raise ExportError(f"the exported graph does not run: {first_line(error)}") from error
 
 
 def run_package(source: Source, graph: Path, ids: list[int]) -> tuple[list[Fed], tuple[GoldenRun, ...]]:
@@ -233,6 +254,9 @@ class Reference:
         key = (tuple(ids), last)
         if key in self.known:
             return self.known[key]
+        for (text, count), whole in self.known.items():  # a text that begins with this one, where its end changes nothing before
+            if count == len(text) and text[: len(ids)] == key[0] and self.source.rotary_switch is None:
+                return whole[len(ids) - last : len(ids)]
         positions = torch.arange(len(ids) - last, len(ids))
         head = self.source.head if last < len(ids) else None  # a whole text's logits come from the untouched module
         with torch.no_grad(), only_these_positions(head, positions):
@@ -280,10 +304,8 @@ def prove(
 
     ids: `long_length(source)` real tokens.
     """
-    try:
+    with why_it_does_not_run():
         fed, golden = run_package(source, graph, ids)
-    except ModelError as error:
-        raise ExportError(f"the exported graph does not run: {first_line(error)}") from error
     reference, tolerance, measured = Reference(source), TOLERANCES[precision], list[Scenario]()
     with weights.present():
         for each in fed:
@@ -291,17 +313,20 @@ def prove(
             measured.append(scenario)
             if not tolerance.admits(scenario):
                 raise ExportError(
-                    f"the export disagrees with PyTorch ({scenario.name}: logits error {scenario.logits_error:.1e}, "
-                    f"top-1 agreement {scenario.top1_agreement:.1%}, KL {scenario.kl_divergence:.1e}), so nothing was written; "
-                    + REMEDIES[precision]
+                    f"the export disagrees with PyTorch ({scenario.in_words()}), so nothing was written; {REMEDIES[precision]}"
                 )
         for run in golden:
             judge_greedy(reference, run, tolerance)
     return measured, golden
 
 
-def certificate(source: Source, measured: list[Scenario], precision: Precision, size_bytes: int) -> dict[str, Any]:
-    """What goes into the manifest; `summary` is the long text's, the only scenario of real length."""
+def certificate(
+    source: Source, measured: list[Scenario], exact: list[Scenario], precision: Precision, size_bytes: int
+) -> dict[str, Any]:
+    """What goes into the manifest; `summary` is the long text's, the only scenario of real length.
+
+    exact: what `exactness` measured of a quantised package.
+    """
     longest, text = long_length(source), measured[-1]
     return {
         "reference": f"PyTorch {torch.__version__}, float32, no cache",
@@ -313,10 +338,11 @@ def certificate(source: Source, measured: list[Scenario], precision: Precision, 
             "perplexity_change": text.perplexity_change,
         },
         "longest_text": longest,
-        "untested_windows": [
-            window for window in source.windows if longest - LAST_STEPS <= window < source.geometry.context_length
+        "untested": [
+            border.in_words() for border in source.borders if longest - LAST_STEPS <= border.length < source.geometry.context_length
         ],
         "largest_logits_error": max(scenario.logits_error for scenario in measured),
         "tolerance": dataclasses.asdict(TOLERANCES[precision]),
         "scenarios": [dataclasses.asdict(scenario) for scenario in measured],
+        **({"same_weights": [dataclasses.asdict(scenario) for scenario in exact]} if exact else {}),
     }

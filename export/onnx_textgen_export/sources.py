@@ -26,6 +26,11 @@ CachedForward = Callable[[Tensor, Tensor, Caches], Tensor]
 Traceable = Callable[[Target, Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """What the tracer calls: target, input_ids, attention_mask and pasts in; logits and presents out, both as `Source.cache` lists."""
 
+NO_LENGTH = (
+    "does not say how long its texts may be; add --context-length N (in Python: context_length=N), where N is the most tokens that "
+    "you will use: the length it was trained on, or more if it has no positions, as with ALiBi or a recurrent state"
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheTensor:
@@ -37,6 +42,22 @@ class CacheTensor:
     """The graph's output."""
     shape: tuple[int | str, ...]
     """Sizes; "batch" and "length" (of what was fed so far) stand for those that vary. Without a "length" it is a state."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Border:
+    """A number of tokens beyond which a decoder computes in another way."""
+
+    length: int
+    what: str
+
+    def in_words(self) -> str:
+        """For a report.
+
+        >>> Border(4096, "the window of").in_words()
+        'the window of 4,096'
+        """
+        return f"{self.what} {self.length:,}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +73,7 @@ class Source:
     """The layer whose output is the logits, to compute them only where asked; None: slice afterwards."""
     geometry: Geometry
     windows: tuple[int, ...]
-    """Sliding windows in use, empty where every layer sees everything."""
+    """Sliding windows and chunks in use, empty where every layer sees everything."""
     cache: tuple[CacheTensor, ...]
     """What `call` takes and gives back, in this order."""
     one_token: bool = False
@@ -63,6 +84,12 @@ class Source:
     """An id that the model gives no position of its own, so that no text may hold it; None where there is none such."""
     rotary_switch: int | None = None
     """Beyond this many tokens keys are turned by other frequencies: a text that crosses it is fed anew."""
+
+    @property
+    def borders(self) -> tuple[Border, ...]:
+        """The lengths beyond which the decoder computes in another way, in order; a proof is to cross them."""
+        switch = [Border(self.rotary_switch, "the rotary switch at")] if self.rotary_switch is not None else []
+        return tuple(sorted([*(Border(window, "the window of") for window in self.windows), *switch]))
 
 
 def find_head(module: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
@@ -86,17 +113,44 @@ def context_length_of(module: nn.Module, given: int | None) -> int:
     """The context length given, or what the module's config says."""
     found = given or getattr(getattr(module, "config", None), "context_length", None)
     if not isinstance(found, int):
-        raise ExportError("the module does not say how long its context is; pass context_length=N")
+        raise ExportError(f"{type(module).__name__} {NO_LENGTH}")
     return found
 
 
-def probe(forward: CachedForward) -> tuple[KeyValueCache, Tensor]:
+def checked_logits(module: nn.Module, found: object) -> Tensor:
+    """What a module gave for two tokens, if it is their logits."""
+    if isinstance(found, Tensor) and found.ndim == 3 and tuple(found.shape[:2]) == (1, 2):
+        return found
+    what = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    raise ExportError(
+        f"{type(module).__name__}.forward should return logits [batch, tokens, vocabulary], of every token that it is given; "
+        f"for two tokens it gave {what}"
+    )
+
+
+def checked_presents(module: nn.Module, found: object) -> list[Tensor]:
+    """Keys and values in turn, if that is what a module returned as its presents."""
+    pairs = list(found) if isinstance(found, list | tuple) else []
+    if pairs and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        tensors = [tensor for pair in pairs for tensor in pair]
+        if all(isinstance(tensor, Tensor) and tensor.ndim == 4 for tensor in tensors):
+            return tensors
+    raise ExportError(
+        f"{type(module).__name__}.forward should return (logits, present_key_values), the second one pair (key, value) of "
+        "[batch, kv_heads, tokens, head_size] per layer"
+    )
+
+
+def probe(module: nn.Module, forward: CachedForward) -> tuple[KeyValueCache, Tensor]:
     """Run two tokens through a decoder over an eager cache, to see what it keeps; returns the cache and the logits."""
     cache = KeyValueCache()
     with torch.no_grad():
-        logits = forward(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), cache)
+        logits = checked_logits(module, forward(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), cache))
     if not cache.layers:
         raise ExportError("the model's attention cannot be traced: no layer called cached_attention with the cache it was given")
+    for index, layer in cache.layers.items():
+        if layer.key is not None and layer.key.shape[2] != 2:
+            raise ExportError(f"cache[{index}] was given to several attentions; give each its own: cache[0], cache[1] ...")
     return cache, logits
 
 
@@ -145,7 +199,7 @@ def source_from_cached(
     module: nn.Module, forward: CachedForward, *, reference: Callable[[Tensor], Tensor], head: nn.Module | None, context_length: int
 ) -> Source:
     """A source whose attention goes through `cached_attention`; `forward` takes ids, positions and one cache per layer."""
-    cache, logits = probe(forward)
+    cache, logits = probe(module, forward)
     kept = [
         (index, layer.key, layer.value)
         for index, layer in sorted(cache.layers.items())
@@ -167,9 +221,13 @@ def source_from_cached(
 
 
 def fits_in_place(layers: Sequence[EagerLayer]) -> bool:
-    """Whether GroupQueryAttention can do what the layers did: keys and values of one size, no chunks."""
+    """Whether GroupQueryAttention can do what the layers did: keys and values of one size, a multiple of 8, and no chunks."""
     return all(
-        layer.key is not None and layer.value is not None and layer.key.shape == layer.value.shape and layer.form.chunk is None
+        layer.key is not None
+        and layer.value is not None
+        and layer.key.shape == layer.value.shape
+        and layer.key.shape[3] % 8 == 0
+        and layer.form.chunk is None
         for layer in layers
     )
 
@@ -205,7 +263,7 @@ def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
             found = type(result).__name__
             raise ExportError(f"{type(module).__name__}.forward should return (logits, present_key_values), found {found}")
         logits, presents = result
-        return logits, [tensor for pair in presents for tensor in pair]
+        return logits, checked_presents(module, presents)
 
     def reference(ids: Tensor) -> Tensor:
         return run(ids, torch.ones_like(ids), None)[0]
@@ -216,6 +274,7 @@ def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
     two = torch.tensor([[0, 1]])
     with torch.no_grad():
         logits, kept = run(two, torch.ones_like(two), None)
+    checked_logits(module, logits)
     tensors = key_value_cache([(index, key, value) for index, (key, value) in enumerate(in_pairs(kept))])
     geometry = make_geometry(module, tensors, logits, heads=kept[0].shape[1], context_length=context_length)
     head = find_head(module, lambda: reference(two))

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import io
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 
@@ -177,13 +178,38 @@ def read_weight(weights: Weights, name: str) -> ir.TensorProtocol:
 
 
 def check_ranges(exported: torch.export.ExportedProgram, source: Source) -> None:
-    """Refuse a trace that holds for short texts only, because the model's code branched on a length."""
-    for allowed in exported.range_constraints.values():
-        if allowed.upper < source.geometry.context_length - 2:  # a bound on past + new, as a bound on the past: new is 2 at least
-            raise ExportError(
-                f"{type(source.module).__name__} takes another path above {allowed.upper} tokens, which one graph cannot follow; "
-                f"export it with context_length={allowed.upper}, or write the two paths as one"
-            )
+    """Refuse a trace that holds for short texts or few rows only, because the model's code branched on a size."""
+    rows, new, total, past = (smallest_bound(exported, sizes) for sizes in named_sizes(exported, source))
+    name, context = type(source.module).__name__, source.geometry.context_length
+    longest = min(total, past + 2 if past == new else min(past, new))  # a bound on their sum shows in both: each is 2 at least
+    if longest < context:
+        raise ExportError(
+            f"{name} takes another path above {longest} tokens, which one graph cannot follow; "
+            f"add --context-length {longest} (in Python: context_length={longest}), or write the two paths as one"
+        )
+    if rows < context:
+        raise ExportError(
+            f"{name} takes another path for more than {rows} texts at once, which one graph cannot follow; write the two as one"
+        )
+
+
+def named_sizes(exported: torch.export.ExportedProgram, source: Source) -> tuple[list[object], ...]:
+    """The sizes of the traced inputs: of rows, of new tokens, of all tokens, and of what is cached of each layer."""
+    values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
+    ids, mask, _, *pasts = (values[name].shape for name in exported.graph_signature.user_inputs)
+    rows = [shape[0] for shape in (ids, mask, *pasts)]
+    lengths = [
+        size for tensor, shape in zip(source.cache, pasts, strict=True) for what, size in zip(tensor.shape, shape, strict=True)
+        if what == "length"
+    ]  # fmt: skip
+    return rows, [ids[1]], [mask[1]], lengths
+
+
+def smallest_bound(exported: torch.export.ExportedProgram, sizes: list[object]) -> float:
+    """The smallest upper bound on any of some sizes; infinite where there is none."""
+    allowed = {str(symbol): str(bounds.upper) for symbol, bounds in exported.range_constraints.items()}
+    bounds = [allowed.get(str(size), "") for size in sizes]
+    return min((int(bound) for bound in bounds if bound.isdigit()), default=math.inf)  # the others are called int_oo
 
 
 def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
@@ -200,6 +226,8 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
     for tensor in source.cache:
         shapes[tensor.name] = [past if size == "length" else size for size in tensor.shape]
         shapes[tensor.present] = [present if size == "length" else size for size in tensor.shape]
+    for value, name in zip(graph.outputs, ("logits", *(tensor.present for tensor in source.cache)), strict=True):
+        value.name = name  # one tensor that is returned twice has a copy of another name
     for value in (*graph.inputs, *graph.outputs):
         value.shape = ir.Shape(shapes[str(value.name)])
     for value in list(graph.inputs):

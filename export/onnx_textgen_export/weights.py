@@ -8,24 +8,34 @@ time, and a forward pass in PyTorch through `present`, which lends each block it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 HOLLOW_FROM = 65_536
 """Elements from which on a parameter is left hollow; smaller ones are read at once."""
 
 
+Change = Callable[[Tensor], None]
+"""Changes a parameter's numbers in place."""
+
+
 class Weights(Protocol):
     """The numbers of one module, in float32."""
 
-    def load(self, name: str) -> Tensor:
-        """A parameter by its name in the module; a hollow one is read anew by every call."""
+    def load(self, name: str, *, to_change: bool = False) -> Tensor:
+        """A parameter by its name in the module; a hollow one is read anew by every call.
+
+        With `to_change` it is nobody else's, and may be written to.
+        """
         ...
 
-    def present(self) -> contextlib.AbstractContextManager[None]:
-        """Within it the module computes with real numbers."""
+    def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
+        """Within it the module computes with real numbers, changed where `changes` has a parameter's name."""
         ...
 
 
@@ -35,13 +45,15 @@ class OwnWeights:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
-    def load(self, name: str) -> Tensor:
+    def load(self, name: str, *, to_change: bool = False) -> Tensor:
         """See `Weights.load`."""
-        return self.module.get_parameter(name).detach()
+        own = self.module.get_parameter(name).detach()
+        return own.clone() if to_change else own
 
-    def present(self) -> contextlib.AbstractContextManager[None]:
-        """See `Weights.present`."""
-        return contextlib.nullcontext()
+    def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
+        """See `Weights.present`; a transformers model runs its blocks as modules, another may call parts of them."""
+        by_block = isinstance(self.module, PreTrainedModel)
+        return Loan(self.module, self, changes or {}).lent_to_module(blocks_of(self.module) if by_block else {})
 
 
 class StreamedWeights:
@@ -50,24 +62,41 @@ class StreamedWeights:
     def __init__(self, module: nn.Module, read: Callable[[str], Tensor]) -> None:
         self.module, self.read = module, read
 
-    def load(self, name: str) -> Tensor:
+    def load(self, name: str, *, to_change: bool = False) -> Tensor:
         """See `Weights.load`."""
         parameter = self.module.get_parameter(name)
-        return self.read(name).float() if is_hollow(parameter) else parameter.detach()
+        return (self.read(name) if is_hollow(parameter) else parameter.detach()).to(torch.float32, copy=to_change)
+
+    def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
+        """See `Weights.present`: what lies outside the blocks stays for the whole time, each block only for its own forward."""
+        return Loan(self.module, self, changes or {}, is_missing=is_hollow).lent_to_module(blocks_of(self.module))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loan:
+    """Numbers lent to a module for a while, in the place of hollow parameters and of those that are changed."""
+
+    module: nn.Module
+    weights: Weights
+    changes: Mapping[str, Change]
+    is_missing: Callable[[Tensor], bool] = lambda parameter: False
 
     @contextlib.contextmanager
-    def present(self) -> Iterator[None]:
-        """See `Weights.present`: what lies outside the blocks stays for the whole time, each block only for its own forward."""
-        blocks = blocks_of(self.module)
+    def lent_to_module(self, blocks: Mapping[str, nn.Module]) -> Iterator[None]:
+        """Lend everything; what belongs to a block only while that runs."""
         inside = {id(parameter) for block in blocks.values() for parameter in block.parameters()}
         names: dict[int, list[str]] = {}
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
-            if is_hollow(parameter):
-                names.setdefault(id(parameter), []).append(name)
+            names.setdefault(id(parameter), []).append(name)
+        needed = {
+            number: each
+            for number, each in names.items()
+            if self.is_missing(self.module.get_parameter(each[0])) or any(name in self.changes for name in each)
+        }
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.lent([each for number, each in names.items() if number not in inside]))
+            stack.enter_context(self.lent([each for number, each in needed.items() if number not in inside]))
             for block in blocks.values():
-                own = [names[id(parameter)] for parameter in block.parameters() if is_hollow(parameter)]
+                own = [needed[id(parameter)] for parameter in block.parameters() if id(parameter) in needed]
                 stack.enter_context(self.lent_while_running(block, own))
             yield
 
@@ -95,15 +124,32 @@ class StreamedWeights:
 
     @contextlib.contextmanager
     def lent(self, names: list[list[str]]) -> Iterator[None]:
-        """Real numbers in the place of hollow parameters, each given by all of its names."""
-        hollow = [(each, self.module.get_parameter(each[0])) for each in names]
+        """Real numbers in the place of parameters, each given by all of its names."""
+        before = [(each, self.module.get_parameter(each[0])) for each in names]
         try:
-            for each, _ in hollow:
-                put_parameter(self.module, each, nn.Parameter(self.load(each[0]), requires_grad=False))
+            for each, _ in before:
+                for same in alike(each, self.changes):
+                    put_parameter(self.module, same, self.made(same[0]))
             yield
         finally:
-            for each, parameter in hollow:
+            for each, parameter in before:
                 put_parameter(self.module, each, parameter)
+
+    def made(self, name: str) -> nn.Parameter:
+        """What takes a parameter's place."""
+        change = self.changes.get(name)
+        numbers = self.weights.load(name, to_change=change is not None)
+        if change is not None:
+            change(numbers)
+        return nn.Parameter(numbers, requires_grad=False)
+
+
+def alike(names: Iterable[str], changes: Mapping[str, Change]) -> Iterable[list[str]]:
+    """The names of one parameter, those together that are changed in the same way."""
+    groups: dict[Change | None, list[str]] = {}
+    for name in names:
+        groups.setdefault(changes.get(name), []).append(name)
+    return groups.values()
 
 
 def is_hollow(parameter: Tensor) -> bool:

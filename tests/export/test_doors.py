@@ -42,7 +42,7 @@ def test_a_model_that_keeps_no_cache_is_refused_by_name() -> None:
 
 
 def test_a_model_without_a_limit_needs_a_context_length() -> None:
-    with pytest.raises(ExportError, match="pass context_length=N"):
+    with pytest.raises(ExportError, match="add --context-length N"):
         source_from_model(tiny_model("bloom"))
     assert source_from_model(tiny_model("bloom"), context_length=100).geometry.context_length == 100
 

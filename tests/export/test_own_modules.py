@@ -8,9 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import onnx_textgen
-from onnx_textgen_export import DecoderConfig, KeyValueCache, TinyTransformer, export
+from onnx_textgen_export import DecoderConfig, ExportError, KeyValueCache, TinyTransformer, cached_attention, export
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,3 +115,119 @@ def test_a_saved_reference_decoder_comes_back_equal(tmp_path: Path) -> None:
         again = TinyTransformer.from_folder(tmp_path / str(tied))
         ids = torch.arange(10)[None]
         torch.testing.assert_close(again(ids), module(ids))
+
+
+class Plainest(nn.Module):
+    """One layer of attention over `cached_attention`; the classes below differ from it in one point."""
+
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.table, self.qkv, self.out, self.head = (
+            nn.Embedding(100, width), nn.Linear(width, 3 * width), nn.Linear(width, width), nn.Linear(width, 100),
+        )  # fmt: skip
+
+    def attend(self, x, cache, **options):
+        batch, new, width = x.shape
+        query, key, value = self.qkv(x).view(batch, new, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return self.out(cached_attention(query, key, value, cache, **options).transpose(1, 2).reshape(batch, new, width))
+
+    def forward(self, input_ids, cache=None):
+        x = self.table(input_ids)
+        return self.head(x + self.attend(x, None if cache is None else cache[0]))
+
+
+class TieInTheForward(Plainest):
+    def forward(self, input_ids, cache=None):
+        x = self.table(input_ids)
+        return nn.functional.linear(x + self.attend(x, None if cache is None else cache[0]), self.table.weight)
+
+
+class OneLayerThreeTimes(Plainest):
+    def forward(self, input_ids, cache=None):
+        x = self.table(input_ids)
+        for index in range(3):
+            x = x + self.attend(x, None if cache is None else cache[index])
+        return self.head(x)
+
+
+class KeysAreValues(Plainest):
+    def forward(self, input_ids, past_key_values=None, attention_mask=None):
+        x = self.table(input_ids)
+        keys = x[:, None] if past_key_values is None else torch.cat([past_key_values[0][0], x[:, None]], dim=2)
+        new, total = x.shape[1], keys.shape[2]
+        seen = torch.arange(total)[None] <= torch.arange(new)[:, None] + total - new
+        mask = seen[None, None] & attention_mask.bool()[:, None, None]
+        return self.head(x + nn.functional.scaled_dot_product_attention(x[:, None], keys, keys, attn_mask=mask)[:, 0]), [
+            (keys, keys)
+        ]
+
+
+def normed(module: Plainest) -> nn.Module:
+    nn.utils.parametrizations.weight_norm(module.out)
+    return module
+
+
+ODD = {
+    "a weight that is computed": lambda: normed(Plainest()),
+    "a tie within the forward": TieInTheForward,
+    "one layer three times": OneLayerThreeTimes,
+    "keys that are the values too": KeysAreValues,
+    "heads whose size is no multiple of 8": lambda: Plainest(width=60, heads=5),
+    "a compiled module": lambda: torch.compile(Plainest()),
+    "a parallel module": lambda: nn.DataParallel(Plainest()),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD.keys())
+def test_modules_of_odd_forms_are_exported(make, precision: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    assert export(make(), tmp_path / "package", context_length=64, precision=precision).manifest.precision == precision
+
+
+class LastOnly(Plainest):
+    def forward(self, input_ids, cache=None):
+        return super().forward(input_ids, cache)[:, -1:]
+
+
+class OneCacheTwice(Plainest):
+    def forward(self, input_ids, cache=None):
+        x = self.table(input_ids)
+        return self.head(x + sum(self.attend(x, None if cache is None else cache[0]) for _ in range(2)))
+
+
+class NothingKept(Plainest):
+    def forward(self, input_ids, past_key_values=None):
+        return self.head(self.table(input_ids)), None
+
+
+class BackwardWindow(Plainest):
+    def forward(self, input_ids, cache=None):
+        x = self.table(input_ids)
+        return self.head(x + self.attend(x, None if cache is None else cache[0], window=-3))
+
+
+def without_numbers() -> nn.Module:
+    with torch.device("meta"):
+        return Plainest()
+
+
+WRONG = {
+    LastOnly: r"should return logits .* for two tokens it gave a tensor \[1, 1, 100\]",
+    OneCacheTwice: r"cache\[0\] was given to several attentions",
+    NothingKept: r"one pair \(key, value\) of \[batch, kv_heads, tokens, head_size\] per layer",
+    BackwardWindow: "window should be a number of tokens, or None, found -3",
+    without_numbers: "on the meta device, which have no numbers",
+    lambda: torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3)): "is TorchScript",
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("make", WRONG)
+def test_modules_that_cannot_be_exported_are_refused_in_one_line(make, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=WRONG[make]) as caught:
+        export(make(), tmp_path / "package", context_length=64)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

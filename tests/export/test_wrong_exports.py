@@ -1,5 +1,6 @@
 """Exports made wrong on purpose are refused, and nothing is left behind."""
 
+import shutil
 from pathlib import Path
 
 import onnx_ir as ir
@@ -116,6 +117,18 @@ class BranchesOnLength(nn.Module):
         return x + key.sum(dim=(1, 2))[:, None] * 1e-3 * attention_mask.sum(), [(key, key)]
 
 
+class BranchesOnSizes(nn.Module):
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.table = what, nn.Embedding(64, 64)
+
+    def forward(self, input_ids, cache=None):
+        x = self.table(input_ids)
+        if (x.shape[1] > 40) if self.what == "new" else (x.shape[0] > 7):
+            x = -x
+        return cached_attention(x[:, None], x[:, None], x[:, None], None if cache is None else cache[0])[:, 0]
+
+
 class LooksLikeAHead(nn.Module):
     """Its logits are no linear layer's output, though a dead one may have lain at the same address."""
 
@@ -158,13 +171,19 @@ class Breaks(nn.Module):
 def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path: Path) -> None:
     refused(NoCache(), tmp_path, "attention cannot be traced", context_length=32)
     refused(BranchesOnData(), tmp_path, "cannot be traced", context_length=32)
-    refused(BranchesOnLength(), tmp_path, "takes another path above 98 tokens", context_length=300)
+    refused(BranchesOnLength(), tmp_path, "another path above 100 tokens.*add --context-length 100", context_length=300)
+    refused(BranchesOnSizes("new"), tmp_path, "another path above 40 tokens", context_length=300)
+    assert export(BranchesOnSizes("new"), tmp_path / "package", context_length=40).manifest.geometry.context_length == 40
+    shutil.rmtree(tmp_path / "package")
+    refused(BranchesOnSizes("rows"), tmp_path, "another path for more than 7 texts at once", context_length=300)
     refused(Breaks(), tmp_path, "failed on two tokens: its own", context_length=32)
     refused(tiny(), tmp_path, "too short to prove", context_length=8)
     refused(tiny(), tmp_path, "special id 500 is outside", eos_ids=(500,))
     refused(tiny(), tmp_path, "is no tokenizer", tokenizer=tmp_path / "nowhere.json")
     refused(nn.Linear(3, 3), tmp_path, "it needs `cache`", context_length=32)
-    refused(NoCache(), tmp_path, "pass context_length")
+    refused(NoCache(), tmp_path, r"NoCache does not say how long its texts may be; add --context-length N \(in Python")
+    bloom = transformers.BloomForCausalLM(transformers.BloomConfig(vocab_size=50, hidden_size=32, n_layer=1, n_head=2))
+    refused(bloom, tmp_path, "bloom does not say how long .* or more if it has no positions, as with ALiBi")
     refused(tiny(), tmp_path, "there is no precision int3; take one of fp32, fp16, int8, int4", precision="int3")
     refused(tiny(), tmp_path, "int8, block 32, symmetric, k_quant is asked for", precision="int4", quantization=Quantization(8))
 

@@ -46,7 +46,7 @@ def test_info_says_what_the_manifest_says(folder, capsys):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "name characters" in lines
     assert "heads 4 of size 4, 2 for keys and values" in lines
-    assert "cache 192 bytes a token, 19.2 kB in a full context" in lines
+    assert any(line.startswith("cache not known") for line in lines), "the graph of this folder is none"
     assert "proof: whole prompt tokens 48, logits_error 1.46e-06" in lines
 
 

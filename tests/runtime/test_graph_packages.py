@@ -13,7 +13,7 @@ import onnx_textgen
 from cache_graphs import GRAPHS, Attention, Recurrent, Tiny
 from onnx_textgen import bench
 from onnx_textgen.artifact import GoldenRun
-from onnx_textgen.cli import run
+from onnx_textgen.cli import run, screen
 from onnx_textgen.decoder import Decoder
 from onnx_textgen.generation_config import GenerationConfig
 from onnx_textgen.inspection import inspect_steps
@@ -150,3 +150,15 @@ def test_a_forked_row_goes_on_as_the_row_it_came_from(case: Case) -> None:
     np.testing.assert_allclose(second[1], alone([*ids, 3, 4]), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(second[0], alone([*ids, 1, 3]), rtol=1e-4, atol=1e-4)
     assert decoder.token_ids == [[*ids, 1, 3], [*ids, 3, 4], [*ids, 3, 5]]
+
+
+def test_info_tells_what_the_cache_takes_as_the_graph_has_it(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    _, model = case
+    assert run(["info", str(model.folder)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    tensors = model.session.cache_tensors
+    states = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
+    per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
+    assert ("of state, however long the text" in shown) == (states > 0)
+    assert not states or screen.size(states) in shown
+    assert not per_token or f"{screen.size(per_token)} a token" in shown

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from .linear import add_constant, shared_constant, sizes_of
+from .provenance import made_of, parameters_of
 
 DOMAIN = "onnx_textgen"
 Array = npt.NDArray[Any]
@@ -154,7 +155,7 @@ def expert_tensor(
         part = shared.part(expert)
         return ir.tensor(np.ascontiguousarray(part if transposed else part.T))
 
-    return ir.LazyTensor(load, dtype=dtype, shape=ir.Shape(sizes))
+    return made_of(ir.LazyTensor(load, dtype=dtype, shape=ir.Shape(sizes)), parameters_of(shared.tensor), turned=not transposed)
 
 
 def replace(graph: ir.Graph, old: ir.Node, new: list[ir.Node]) -> None:

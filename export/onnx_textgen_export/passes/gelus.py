@@ -52,7 +52,7 @@ def with_number(value: ir.Value | None, op_type: str, number: float) -> list[ir.
 def is_number(value: ir.Value | None, number: float) -> bool:
     """Whether a value is a constant scalar."""
     constant = small_constant(value)
-    return constant is not None and constant.size == 1 and bool(np.isclose(constant.item(), number, rtol=1e-4, atol=0))
+    return constant is not None and constant.size == 1 and bool(np.isclose(constant.item(), number, rtol=1e-6, atol=0))
 
 
 def argument_of(tanh: ir.Node) -> ir.Value | None:

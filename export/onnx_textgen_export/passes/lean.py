@@ -22,12 +22,6 @@ def lean(model: ir.Model, *, context_length: int, target: Target = "ort") -> Non
 
     `standard` gets only what needs no operator outside the ONNX domain.
     """
-    tidy = ir.passes.Sequential(
-        common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        common_passes.IdentityEliminationPass(),
-        common_passes.CommonSubexpressionEliminationPass(),
-        common_passes.RemoveUnusedNodesPass(),
-    )
     tidy(model)
     reshapes(model)
     plain_linears(model)
@@ -43,3 +37,18 @@ def lean(model: ir.Model, *, context_length: int, target: Target = "ort") -> Non
     if target == "ort":
         skip_norms(model)
     tidy(model)
+
+
+def tidy(model: ir.Model) -> None:
+    """Drop what does nothing or is there twice; outputs keep their names, also where two return the same value."""
+    names = [value.name for value in model.graph.outputs]
+    passes = ir.passes.Sequential(
+        common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common_passes.IdentityEliminationPass(),
+        common_passes.CommonSubexpressionEliminationPass(),
+        common_passes.RemoveUnusedNodesPass(),
+        common_passes.OutputFixPass(),
+    )
+    passes(model)
+    for value, name in zip(model.graph.outputs, names, strict=True):
+        value.name = name

@@ -43,7 +43,7 @@ ROUNDS = 2
 def unless_matrix(node: ir.Node) -> bool | None:
     """Whether to fold a node: never one that reads a matrix (a Transpose of it, say); else as the library decides."""
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
-    return False if any(constant.size > SMALL or parameters_of(constant) for constant in constants) else None
+    return False if any(one.size > SMALL or (len(one.shape) == 2 and parameters_of(one)) for one in constants) else None
 
 
 def simplify(model: ir.Model) -> None:

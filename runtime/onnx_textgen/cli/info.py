@@ -22,7 +22,7 @@ def show_info(
 ) -> None:
     """Show what a model folder says it is.
 
-    The model itself is not opened.
+    The graph is opened to see what its cache takes; files are not checked, see verify.
 
     Try:
         onnx-textgen info
@@ -41,8 +41,6 @@ def show_info(
 def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
     """Lines of the table: name and value."""
     geometry = manifest.geometry
-    bytes_per_value = 2 if manifest.precision == "fp16" else 4
-    per_token = geometry.layers * 2 * geometry.kv_heads * geometry.head_size * bytes_per_value
     lines = [
         ("name", manifest.name),
         ("folder", str(path)),
@@ -53,7 +51,7 @@ def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
         ("vocabulary", f"{geometry.vocab_size:,}"),
         ("context", f"{geometry.context_length:,} tokens"),
-        ("cache", f"{screen.size(per_token)} a token, {screen.size(per_token * geometry.context_length)} in a full context"),
+        ("cache", cache_in_words(path, geometry.context_length)),
         ("begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)),
         ("ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"),
         ("defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"),
@@ -64,6 +62,23 @@ def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if summary := certificate.summary_in_words(manifest.summary):
         lines.append(("proof: summary", summary))
     return lines + proof({name: value for name, value in manifest.certificate.items() if not (summary and name == "summary")})
+
+
+def cache_in_words(path: Path, context_length: int) -> str:
+    """What one text's keys, values and states take, as the graph itself has them."""
+    from ..artifact import GRAPH  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+    from ..errors import PackageError  # noqa: PLC0415
+    from ..session import open_session  # noqa: PLC0415
+
+    try:
+        tensors = open_session(path / GRAPH, device="cpu").cache_tensors
+    except PackageError as error:
+        return f"not known: {error}"
+    per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
+    fixed = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
+    words = [f"{screen.size(per_token)} a token, {screen.size(per_token * context_length)} in a full context"] if per_token else []
+    words += [f"{screen.size(fixed)} of state, however long the text"] if fixed else []
+    return "; ".join(words)
 
 
 def proof(entries: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,0 +1,66 @@
+"""onnxruntime-genai opens our packages and gives the same greedy tokens."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onnx_textgen
+from onnx_textgen.artifact import GENAI_CONFIG, GENAI_GRAPH, check_files, read_manifest
+from onnx_textgen_export import export
+
+genai = pytest.importorskip("onnxruntime_genai", reason="the engine that these files are for is onnxruntime-genai")
+
+
+def genai_tokens(folder: Path, ids: list[int], new: int) -> list[int]:
+    """A greedy text without the end."""
+    model = genai.Model(str(folder))
+    params = genai.GeneratorParams(model)
+    params.set_search_options(max_length=len(ids) + new, do_sample=False)
+    generator = genai.Generator(model, params)
+    generator.append_tokens(np.array(ids, dtype=np.int32))
+    while not generator.is_done():
+        generator.generate_next_token()
+    return [int(token_id) for token_id in generator.get_sequence(0)][len(ids) :]
+
+
+def same_tokens(folder: Path) -> None:
+    model = onnx_textgen.load(folder, device="cpu", threads=1)
+    for prompt in ("Once upon a time", "The little dog", "Lily and Tom went to the park. They"):
+        ids = model.encode(prompt)
+        ours = model.generate(ids, max_new_tokens=60, temperature=0)
+        theirs = genai_tokens(folder, ids, 60)
+        ends = [i for i, token_id in enumerate(theirs) if token_id in model.manifest.eos_ids]
+        assert tuple(theirs[: ends[0]] if ends else theirs) == ours.token_ids
+
+
+@pytest.mark.parametrize("target", ["ort", "standard"])
+def test_greedy_tokens_are_the_same_at_both_targets(target: str, stories: dict[str, Path]) -> None:
+    same_tokens(stories[target])
+
+
+def test_its_tokenizer_reads_and_writes_the_same_text(stories: dict[str, Path]) -> None:
+    model = onnx_textgen.load(stories["ort"], device="cpu", threads=1)
+    tokenizer = genai.Tokenizer(genai.Model(str(stories["ort"])))
+    ids = [int(token_id) for token_id in tokenizer.encode("Once upon a time, Lily saw a dog.")]
+    assert ids == model.tokenizer.encode("Once upon a time, Lily saw a dog.", add_special_tokens=False)
+    assert tokenizer.decode(np.array(ids, dtype=np.int32)).strip() == "Once upon a time, Lily saw a dog."
+
+
+def test_the_files_are_listed_in_the_manifest_small_and_left_out_on_demand(
+    stories: dict[str, Path], shared: Path, tmp_path: Path
+) -> None:
+    manifest = read_manifest(stories["ort"])
+    assert {GENAI_CONFIG, GENAI_GRAPH} <= manifest.files.keys()
+    assert manifest.files[GENAI_GRAPH].size < 200_000
+    without = export(shared / "checkpoints" / "stories260K", tmp_path / "out", genai=False)
+    assert GENAI_CONFIG not in without.manifest.files
+    assert not (without.folder / GENAI_GRAPH).exists()
+    check_files(without.folder, without.manifest)
+
+
+def test_the_configuration_says_what_the_graph_is(stories: dict[str, Path]) -> None:
+    config = json.loads((stories["standard"] / GENAI_CONFIG).read_text(encoding="utf-8"))
+    assert config["model"]["decoder"]["filename"] == GENAI_GRAPH
+    assert config["search"]["past_present_share_buffer"] is False
