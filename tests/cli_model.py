@@ -11,8 +11,8 @@ from onnx_textgen.artifact import TOKENIZER, FileRecord, Geometry, Manifest
 from onnx_textgen.decoder import common_prefix
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
+from onnx_textgen.interface import CacheTensor
 from onnx_textgen.results import Chunk, Score, Stats
-from onnx_textgen.session import CacheTensor
 
 BOS, EOS = 1, 2
 VOCAB_SIZE = 128

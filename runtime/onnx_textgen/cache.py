@@ -16,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import PackageError
-from .session import CacheTensor, IOBinding, OrtValue, Session
+from .interface import CacheTensor
+from .session import IOBinding, OrtValue, Session
 from .states import States
 
 SMALLEST_CAPACITY = 64
+EVERY = slice(None)
 
 Tensors = dict[str, OrtValue]
 """Keys and values by the name of the graph's past input."""
@@ -80,11 +82,6 @@ def make_cache(session: Session, *, rows: int, capacity: int | None, context_len
     return SharedCache(session, tensors, rows=rows, capacity=capacity, context_length=context_length)
 
 
-def along(axis: int, part: object) -> tuple[Any, ...]:
-    """An index that takes `part` of one dimension and all of those before and after: `array[along(2, slice(5))]`."""
-    return (*(slice(None),) * axis, part)
-
-
 class SharedCache:
     """One buffer per tensor, [rows, kv_heads, capacity, head_size] with sizes of its own, updated in place by the graph.
 
@@ -95,13 +92,13 @@ class SharedCache:
         self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int, capacity: int | None, context_length: int
     ) -> None:
         self.session, self.tensors, self.rows, self.context_length = session, tensors, rows, context_length
-        self.axes = {tensor: tensor.length_axis for tensor in tensors if tensor.length_axis is not None}
+        self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
         self.lengths = [0] * rows
         self.capacity = 0
         self.buffers: Tensors = {}
         self.states = States(session, tensors, rows)
         self.bindings: dict[tuple[int | None, int], IOBinding] = {}
-        self.grow(min(capacity or SMALLEST_CAPACITY, context_length))
+        self.grow(min(max(capacity or SMALLEST_CAPACITY, session.hints.window), context_length))
 
     @property
     def room(self) -> int:
@@ -112,10 +109,10 @@ class SharedCache:
         """Make buffers of `capacity` tokens and carry the used part over."""
         used, device = max(self.lengths), self.session.device
         buffers = {}
-        for tensor, axis in self.axes.items():
+        for tensor in self.by_token:
             array = np.zeros(tensor.sized(self.rows, capacity), tensor.dtype)  # pages nobody touches cost nothing
             if used:
-                part = along(axis, slice(used))
+                part = tensor.part(EVERY, slice(used))
                 array[part] = self.buffers[tensor.past].numpy()[part]
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.buffers, self.capacity, self.bindings = buffers, capacity, {}  # together, once nothing can fail any more
@@ -133,7 +130,7 @@ class SharedCache:
     def bind(self, row: int | None, side: int) -> IOBinding:
         """Bind every buffer, or one row of it, as past and as present."""
         binding, device = self.session.ort.io_binding(), self.session.device
-        for tensor in self.axes:
+        for tensor in self.by_token:
             shape = list(tensor.sized(self.rows if row is None else 1, self.capacity))
             pointer = self.buffers[tensor.past].data_ptr() + (row or 0) * math.prod(shape[1:]) * tensor.dtype.itemsize
             binding.bind_input(tensor.past, device.kind, device.index, tensor.dtype.type, shape, pointer)
@@ -162,10 +159,10 @@ class SharedCache:
     def copy_row(self, source: int, target: int) -> None:
         """See `Cache.copy_row`; only the used part is copied."""
         used = self.lengths[source]
-        for tensor, axis in self.axes.items():
-            buffer, part = self.buffers[tensor.past], along(axis - 1, slice(used))
+        for tensor in self.by_token:
+            buffer = self.buffers[tensor.past]
             values = buffer.numpy()  # on the CPU the buffer itself, elsewhere a copy
-            values[target][part] = values[source][part]
+            values[tensor.part(target, slice(used))] = values[tensor.part(source, slice(used))]
             if self.session.device.kind != "cpu":
                 buffer.update_inplace(values)
         self.states.copy_row(source, target)
@@ -182,11 +179,11 @@ class GrowingCache:
 
     def __init__(self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int) -> None:
         self.session, self.tensors, self.rows = session, tensors, rows
-        self.axes = {tensor: tensor.length_axis for tensor in tensors if tensor.length_axis is not None}
+        self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
         self.lengths = [0] * rows
         self.states = States(session, tensors, rows)
         self.apart: list[Tensors] = [
-            {tensor.past: self.to_device(np.zeros(tensor.sized(1, 0), tensor.dtype)) for tensor in self.axes} for _ in range(rows)
+            {one.past: self.to_device(np.zeros(one.sized(1, 0), one.dtype)) for one in self.by_token} for _ in range(rows)
         ]
         self.joined: Tensors = {}
         """All rows in one, or nothing while they lie apart."""
@@ -210,10 +207,10 @@ class GrowingCache:
         width = self.room
         starts = [width - length for length in self.lengths]
         joined = {}
-        for tensor, axis in self.axes.items():
+        for tensor in self.by_token:
             array = np.zeros(tensor.sized(self.rows, width), tensor.dtype)
             for row, start in enumerate(starts):
-                array[row][along(axis - 1, slice(start, None))] = self.apart[row][tensor.past].numpy()[0]
+                array[tensor.part(row, slice(start, None))] = self.apart[row][tensor.past].numpy()[tensor.part(0, EVERY)]
             joined[tensor.past] = self.to_device(array)
         self.held = (np.arange(width)[None] >= np.array(starts)[:, None]).astype(np.int64)
         self.joined, self.apart = joined, []
@@ -222,11 +219,11 @@ class GrowingCache:
         """Take the rows apart again, without padding and without what idle rows were given."""
         if not self.joined:
             return
-        arrays = [(tensor.past, axis, self.joined[tensor.past].numpy()) for tensor, axis in self.axes.items()]
-        rows = [np.flatnonzero(held) for held in self.held]
+        arrays = [(tensor, self.joined[tensor.past].numpy()) for tensor in self.by_token]
+        columns = [np.flatnonzero(held) for held in self.held]
         self.apart = [
-            {name: self.to_device(np.take(array[row : row + 1], columns, axis)) for name, axis, array in arrays}
-            for row, columns in enumerate(rows)
+            {one.past: self.to_device(np.ascontiguousarray(array[one.part(slice(row, row + 1), held)])) for one, array in arrays}
+            for row, held in enumerate(columns)
         ]
         self.joined = {}
 
@@ -239,7 +236,7 @@ class GrowingCache:
         side = self.states.begin(row, active)
         binding, device = self.session.ort.io_binding(), self.session.device
         values = self.joined if row is None else self.apart[row]
-        for tensor in self.axes:
+        for tensor in self.by_token:
             binding.bind_ortvalue_input(tensor.past, values[tensor.past])
             binding.bind_output(tensor.present, device.kind, device.index)
         self.states.bind(binding, row, side)
@@ -250,7 +247,7 @@ class GrowingCache:
         """See `Cache.end`."""
         assert self.running is not None, "end follows begin"
         outputs = self.running.get_outputs()  # in the order bound; states and logits come after
-        presents = {tensor.past: value for tensor, value in zip(self.axes, outputs, strict=False)}
+        presents = {tensor.past: value for tensor, value in zip(self.by_token, outputs, strict=False)}
         self.running = None
         self.states.end(row)
         if row is None:
@@ -270,8 +267,8 @@ class GrowingCache:
         """See `Cache.rewind`."""
         self.split()
         self.apart[row] = {
-            tensor.past: self.to_device(self.apart[row][tensor.past].numpy()[along(axis, slice(length))].copy())
-            for tensor, axis in self.axes.items()
+            tensor.past: self.to_device(self.apart[row][tensor.past].numpy()[tensor.part(EVERY, slice(length))].copy())
+            for tensor in self.by_token
         }
         self.states.rewind(row, length)
         self.lengths[row] = length

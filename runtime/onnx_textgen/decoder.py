@@ -18,7 +18,8 @@ from .artifact import Geometry
 from .cache import check_cache, make_cache
 from .cancellation import Watch
 from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
-from .session import PAST, IOBinding, OrtValue, Session
+from .interface import ELEMENT_TYPES
+from .session import IOBinding, OrtValue, Session
 
 CHUNK = 512
 """Most tokens of a prompt at a time, so that a caller can stop in between."""
@@ -26,29 +27,28 @@ SHORT_CHUNK = 16
 """The same where each token takes a run of its own."""
 
 Logits = npt.NDArray[np.float32]
-INTEGER_TYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+MOST_LOGITS = 2**25
+"""Numbers of logits at a time, where a graph gives those of every token: 128 MiB."""
 
 
 def check_graph(session: Session, geometry: Geometry) -> None:
     """Refuse a graph whose inputs, outputs, types or sizes are not those that `Decoder` works with; raises `PackageError`."""
-    known = {"input_ids", "attention_mask", "position_ids", "logits_positions"}
-    unknown = [name for name in session.inputs if name not in known and not name.startswith(PAST)]
-    if unknown or "input_ids" not in session.inputs or "logits" not in session.outputs:
-        problem = f"wants the input {unknown[0]!r}" if unknown else "lacks input_ids or logits"
-        raise PackageError(f"the graph {problem}, which no decoder here can give; export the model again")
-    for name in known & session.inputs.keys():
-        if session.inputs[name][1] not in INTEGER_TYPES:
-            raise PackageError(f"the graph takes {name} as {session.inputs[name][1]}, not as integers; export the model again")
-    taken = session.inputs["input_ids"][0]
-    if len(taken) != 2 or (isinstance(taken[1], int) and taken[1] != 1):
-        raise PackageError(f"the graph takes input_ids as {taken}, not [batch, tokens]; export the model again")
     check_cache(session)
-    shape, size = session.outputs["logits"][0], geometry.vocab_size
+    roles = session.roles
+    if "input_ids" not in roles or session.logits not in session.outputs:
+        raise PackageError("the graph lacks input_ids or logits, which no decoder here can do without; export the model again")
+    for role in ("input_ids", "attention_mask", "position_ids"):
+        taken = roles[role].shape if role in roles else ()
+        if role in roles and (len(taken) != 2 or (isinstance(taken[1], int) and taken[1] != 1)):
+            raise PackageError(f"the graph takes {role} as {list(taken)}, not [batch, tokens]; export the model again")
+    (shape, element), size = session.outputs[session.logits], geometry.vocab_size
     if len(shape) != 3 or (isinstance(shape[-1], int) and shape[-1] != size):
         raise PackageError(
             f"the graph's logits have the shape {shape}, the manifest's geometry asks for [any, any, {size}]; "
             "export the model again"
         )
+    if element not in ELEMENT_TYPES:
+        raise PackageError(f"the graph's logits are {element}, not float, float16 or double; export the model again")
 
 
 @contextlib.contextmanager
@@ -80,15 +80,33 @@ class Decoder:
         self.rotary_switch = session.rotary_switch
         self.is_beyond = [False] * rows
         """Per row, whether its keys were made for a text beyond the switch."""
-        self.one_by_one = session.inputs["input_ids"][0][1] == 1
+        self.roles = session.roles
+        batch, tokens = self.roles["input_ids"].shape
+        self.one_by_one = tokens == 1
         """Whether the graph takes one token at a time, as recurrent models do."""
         self.has_states = bool(self.cache.states.tensors)
-        self.chunk = SHORT_CHUNK if self.one_by_one else CHUNK
+        self.last_row_only = session.outputs[session.logits][0][1] == 1
+        """Whether the graph gives the last token's logits, and no others."""
+        self.chunk = self.best_chunk()
         """Tokens that a caller should feed at a time."""
-        has_mask = "attention_mask" in session.inputs
-        any_batch = not isinstance(session.inputs["input_ids"][0][0], int)
+        has_mask = "attention_mask" in self.roles
+        any_batch = not isinstance(batch, int)
         self.steps_together = rows > 1 and any_batch and (has_mask or all(one.kind == "state" for one in self.cache.tensors))
         """Whether one run can take a token of every row: keys and values of unequal number need a mask."""
+
+    def best_chunk(self) -> int:
+        """As many tokens at a time as the graph takes over a past, and as have logits of a size that memory has room for."""
+        if self.one_by_one:
+            return SHORT_CHUNK
+        if not self.session.hints.several_over_past:
+            return self.geometry.context_length
+        chooses = self.last_row_only or not self.roles.keys().isdisjoint({"logits_positions", "num_logits_to_keep"})
+        return CHUNK if chooses else min(CHUNK, max(SHORT_CHUNK, MOST_LOGITS // self.geometry.vocab_size))
+
+    def must_feed_singly(self, row: int, every_position: bool) -> bool:
+        """Whether several tokens take a run each: the graph's own limits, or logits that it gives of the last one only."""
+        over_past = bool(self.token_ids[row]) and not self.session.hints.several_over_past
+        return self.one_by_one or over_past or (every_position and self.last_row_only)
 
     def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False) -> Logits:
         """Append `token_ids` to a row and return logits [1, vocabulary] of the last, or [tokens, vocabulary] of every one.
@@ -98,7 +116,7 @@ class Decoder:
         """
         ids = self.checked(token_ids)
         self.check_room(row, len(ids))
-        if self.one_by_one and len(ids) > 1:
+        if len(ids) > 1 and self.must_feed_singly(row, every_position):
             each: list[Logits] = []
             for token in ids.tolist():
                 each = each if every_position else []
@@ -193,29 +211,32 @@ class Decoder:
         self, ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], row: int | None, *, advanced: Sequence[int]
     ) -> Logits:
         """Run the graph on ids [1 or rows, new]; returns logits [1 or rows, positions or new, vocabulary]."""
-        inputs, new = self.session.inputs, ids.shape[1]
+        new = ids.shape[1]
         with model_errors("ran"):
             binding = self.cache.begin(row, new, advanced)
             mask = self.cache.mask(row, new)
-            self.bind(binding, "input_ids", ids.astype(INTEGER_TYPES[inputs["input_ids"][1]], copy=False))
-            if "attention_mask" in inputs:
-                self.bind(binding, "attention_mask", mask.astype(INTEGER_TYPES[inputs["attention_mask"][1]], copy=False))
-            if "position_ids" in inputs:
-                position_ids = (mask.cumsum(1) - 1)[:, -new:].clip(min=0)
-                self.bind(binding, "position_ids", position_ids.astype(INTEGER_TYPES[inputs["position_ids"][1]]))
-            if "logits_positions" in inputs:
-                self.bind(binding, "logits_positions", positions)
-            binding.bind_output("logits", "cpu")
+            self.give(binding, "input_ids", ids)
+            self.give(binding, "attention_mask", mask)
+            if "position_ids" in self.roles:
+                self.give(binding, "position_ids", (mask.cumsum(1) - 1)[:, -new:].clip(min=0))
+            self.give(binding, "logits_positions", positions)
+            self.give(binding, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
+            self.give(binding, "use_cache_branch", np.array(mask.shape[1] > new))
+            binding.bind_output(self.session.logits, "cpu")
             self.watch.run(lambda options: self.session.ort.run_with_iobinding(binding, options))
             logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
+            if len(logits[0]) not in (len(positions), new):
+                raise PackageError(f"the graph gave {len(logits[0])} rows of logits for {new} tokens; export the model again")
             self.cache.end(row, advanced)
         self.changes += 1
         return logits
 
-    def bind(self, binding: IOBinding, name: str, array: npt.NDArray[Any]) -> None:
-        """Bind a host array as an input."""
-        value = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
-        binding.bind_ortvalue_input(name, value)
+    def give(self, binding: IOBinding, role: str, array: npt.NDArray[Any]) -> None:
+        """Bind a host array as the input of a role, in the graph's type and number of dimensions; nothing where it has no such."""
+        if (taken := self.roles.get(role)) is not None:
+            array = array.reshape(np.shape(array) if len(taken.shape) == array.ndim else (1,) * len(taken.shape))
+            value = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array, dtype=taken.dtype))
+            binding.bind_ortvalue_input(taken.name, value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,27 +10,20 @@ import contextlib
 import dataclasses
 import io
 import logging
-import math
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from .errors import DeviceError, OptionError, PackageError, first_line
+from .interface import CacheTensor, Hints, Input, Values, read_cache, read_inputs
 
 IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, onnxruntime.RunOptions
 LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
-PAST = "past_"
-"""Begins the name of every input that carries something from run to run."""
-ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
-    "tensor(float)": np.dtype(np.float32),
-    "tensor(float16)": np.dtype(np.float16),
-    "tensor(double)": np.dtype(np.float64),
-}
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 """It lays out images for convolutions, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
 INSTALL_CUDA = (
@@ -52,63 +45,7 @@ class Device:
 
 
 CPU = Device("cpu")
-
-
-Values = dict[str, tuple[list[int | str], str]]
-"""Shape and ONNX Runtime's type of inputs or outputs, by name."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CacheTensor:
-    """One thing that a graph carries from run to run: an input `past` that the run's output `present` takes the place of."""
-
-    past: str
-    present: str
-    shape: tuple[int | None, ...]
-    """Sizes of the past; None for the batch, which comes first, and for the length."""
-    length_axis: int | None
-    """The dimension that counts tokens; None: the size is fixed, whatever the number of tokens."""
-    kind: Literal["shared", "growing", "state"]
-    """`shared`: updated in place. `growing`: the present is longer than the past. `state`: of fixed size."""
-    dtype: np.dtype[Any]
-
-    def sized(self, rows: int, length: int) -> tuple[int, ...]:
-        """The shape for `rows` sequences and room for `length` tokens."""
-        return (rows, *(length if size is None else size for size in self.shape[1:]))
-
-    def bytes_for(self, length: int) -> int:
-        """What one sequence of `length` tokens takes."""
-        return math.prod(self.sized(1, length)) * self.dtype.itemsize
-
-
-def present_of(past: str) -> str:
-    """The output that a past input is next: `past_key_values.0.key -> present.0.key`, `past_conv.0 -> present_conv.0`."""
-    name = past.removeprefix("past_key_values.")
-    return f"present.{name}" if name != past else f"present_{past[len(PAST) :]}"
-
-
-def make_cache_tensor(past: str, inputs: Values, outputs: Values) -> CacheTensor:
-    """What a past input is, by its own shape and its present's; raises `PackageError` where the two do not go together."""
-    (shape, element), present = inputs[past], present_of(past)
-    if present not in outputs:
-        raise PackageError(f"the graph's cache is not whole: it lacks the output {present!r}; export the model again")
-    if element not in ELEMENT_TYPES:
-        raise PackageError(f"the graph's cache holds {element}, not float, float16 or double; export the model again")
-    after, element_after = outputs[present]
-    lengths = [axis for axis, size in enumerate(shape) if axis > 0 and not isinstance(size, int)]
-    sizes = list(zip(shape[1:], after[1:], strict=False))
-    fits = len(shape) == len(after) > 1 and all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in sizes)
-    if not fits or element != element_after or len(lengths) > 1:
-        raise PackageError(
-            f"the graph's {past} is {element} {shape} and its {present} {element_after} {after}: one cannot take the place of the "
-            "other; export the model again"
-        )
-    axis = lengths[0] if lengths else None
-    kind: Literal["shared", "growing", "state"] = "state"
-    if axis is not None:
-        kind = "shared" if isinstance(shape[axis], str) and shape[axis] == after[axis] else "growing"
-    known = (None, *(size if isinstance(size, int) else None for size in shape[1:]))
-    return CacheTensor(past, present, known, axis, kind, ELEMENT_TYPES[element])
+NO_HINTS = Hints()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,11 +57,22 @@ class Session:
     inputs: Values
     """Those with a default included."""
     outputs: Values
+    hints: Hints = NO_HINTS
 
     @property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
         """All that the graph carries from run to run, in the order of its inputs; raises `PackageError` where it is not whole."""
-        return tuple(make_cache_tensor(name, self.inputs, self.outputs) for name in self.inputs if name.startswith(PAST))
+        return read_cache(self.inputs, self.outputs, self.hints)
+
+    @property
+    def roles(self) -> dict[str, Input]:
+        """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give."""
+        return read_inputs(self.inputs, self.hints, self.cache_tensors)
+
+    @property
+    def logits(self) -> str:
+        """The graph's name of the logits."""
+        return self.hints.names.get("logits", "logits")
 
     @property
     def rotary_switch(self) -> int | None:
@@ -166,7 +114,7 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
     return options
 
 
-def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions) -> Session:
+def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions, hints: Hints = NO_HINTS) -> Session:
     """A session on exactly that device."""
     providers: list[Any] = [CPU_PROVIDER]
     try:
@@ -185,10 +133,10 @@ def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions) -> 
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was asked for and did not start (a driver or library is missing); {INSTALL_CUDA}")
     inputs = {node.name: (node.shape, node.type) for node in (*ort.get_inputs(), *ort.get_overridable_initializers())}
-    return Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()})
+    return Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()}, hints)
 
 
-def open_session(path: Path, *, device: str = "auto", threads: int | None = None) -> Session:
+def open_session(path: Path, *, device: str = "auto", threads: int | None = None, hints: Hints = NO_HINTS) -> Session:
     """Open the graph at `path`; `auto` takes CUDA where it works and suits the graph, and else the CPU; the log says why.
 
     ONNX Runtime's list of kernels has GroupQueryAttention for CUDA in float16 and bfloat16 only. A graph with a shared float32
@@ -201,7 +149,7 @@ def open_session(path: Path, *, device: str = "auto", threads: int | None = None
         raise DeviceError(f"CUDA was asked for, but the installed onnxruntime has no CUDA provider; {INSTALL_CUDA}")
     if kind == "cuda" or (kind == "auto" and has_cuda()):
         try:
-            session = open_on(path, Device("cuda", index), options)
+            session = open_on(path, Device("cuda", index), options, hints)
         except DeviceError as error:
             if kind == "cuda":
                 raise
@@ -215,4 +163,4 @@ def open_session(path: Path, *, device: str = "auto", threads: int | None = None
                 )
                 return session
             LOG.info("taking the CPU: ONNX Runtime has no CUDA attention for the float32 cache of %s", path)
-    return open_on(path, CPU, options)
+    return open_on(path, CPU, options, hints)

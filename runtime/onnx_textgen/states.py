@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .session import CacheTensor, IOBinding, OrtValue, Session
+from .interface import CacheTensor
+from .session import IOBinding, OrtValue, Session
 
 Arrays = dict[str, npt.NDArray[Any]]
 """One row's states, by the name of the graph's past input."""

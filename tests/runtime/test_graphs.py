@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cache_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, Attention, Recurrent, Tiny
 from onnx_textgen.decoder import Decoder, Progress, check_graph, prefill
 from onnx_textgen.errors import ModelError, PackageError, PromptError
-from onnx_textgen.session import CacheTensor, Session, present_of
+from onnx_textgen.interface import CacheTensor, present_of
+from onnx_textgen.session import Session
 from onnx_textgen.states import States
 
 IDS = [5, 9, 1, 0, 28, 3, 3, 7, 11, 2, 4, 8, 19, 19, 6, 21, 13, 2]
