@@ -24,6 +24,8 @@ def verify_against(folder: Path, source: str, report: Callable[[str], None]) -> 
     whose sizes are not the package's.
     """
     manifest = read_manifest(folder)
+    if manifest.precision == "unknown":
+        raise ExportError(f"{folder} does not say its precision, so nothing says how near to PyTorch it should be")
     report("load")
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
     opened = open_source(source, tokenizer=tokenizer, allow_pickle=False, report=report)

@@ -23,9 +23,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
 from onnx_textgen.errors import first_line
+from onnx_textgen.settings import read_json
 
 from .errors import ExportError
-from .tokenizer_conversion import SENTENCEPIECE, read_json
+from .tokenizer_conversion import SENTENCEPIECE
 
 Report = Callable[[str], None]
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

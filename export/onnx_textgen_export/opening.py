@@ -20,14 +20,16 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from onnx_textgen.errors import OptionError, first_line
+from onnx_textgen.settings import read_json
 
 from .checkpoint import open_checkpoint
 from .errors import ExportError
 from .hub import refuse_code, resolve_source
 from .huggingface import source_from_model
 from .sources import Source, source_from_module
-from .text_assets import TextAssets, read_json, read_text_assets, read_tokenizer
+from .text_assets import TextAssets, read_text_assets
 from .tiny_transformer import TinyTransformer
+from .tokenizer_conversion import read_tokenizer
 from .trace import innermost
 from .weights import OwnWeights, Weights
 

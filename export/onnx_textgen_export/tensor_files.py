@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.settings import read_json
 
 from .errors import ExportError
-from .text_assets import read_json
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")

@@ -10,7 +10,6 @@ for Llama-like classes it rebuilds the tokenizer by a rule of its own, with othe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from onnx_textgen.artifact import TOKENIZER
 from onnx_textgen.errors import first_line
+from onnx_textgen.settings import read_json, read_tokenizer_settings, token_text
 
 from .errors import ExportError
 from .sentencepiece_tokenizer import Original, convert_sentencepiece
@@ -33,19 +33,6 @@ SHIFTED = frozenset({"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camember
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 MOST_CUTS = 64
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ExportError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ExportError(f"{path} should hold a JSON object, found {type(value).__name__}")
-    return value
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -64,26 +51,12 @@ def unlimited(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """`tokenizer_config.json` over the older `special_tokens_map.json`."""
-    settings = read_json(folder / "special_tokens_map.json")
-    settings |= {key: value for key, value in read_json(folder / "tokenizer_config.json").items() if value is not None}
-    return settings
-
-
-def token_text(value: object) -> str | None:
-    """The text of a special token, which is written as a string or as an object with its `content`."""
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
-
-
 def convert_tokenizer(folder: Path) -> Tokenizer | None:
     """The folder's tokenizer, proved equal to the original; None where the folder has none.
 
     Raises `ExportError` for a kind that has no exact `tokenizer.json` form, naming a text that shows it.
     """
-    settings = read_settings(folder)
+    settings = read_tokenizer_settings(folder)
     name = next((name for name in (TOKENIZER, *SENTENCEPIECE, "vocab.json", "vocab.txt") if (folder / name).is_file()), None)
     if name is None:
         return None

@@ -34,6 +34,9 @@ DEFAULT_PACKAGE = "story"
 
 Target = Literal["ort", "standard"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
+TargetOrUnknown = Literal["ort", "standard", "unknown"]
+PrecisionOrUnknown = Literal["fp32", "fp16", "int8", "int4", "unknown"]
+"""Unknown of a folder that others made."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class FileRecord:
     size: int
     """Bytes."""
     sha256: str
-    """Hexadecimal digest."""
+    """Hexadecimal digest; empty where nobody recorded it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class Manifest:
     """What a model folder is."""
 
     name: str
-    target: Target
-    precision: Precision
+    target: TargetOrUnknown
+    precision: PrecisionOrUnknown
     geometry: Geometry
     bos_id: int | None
     eos_ids: tuple[int, ...]
@@ -201,9 +204,11 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     with readable(folder):
         if not folder.is_dir():
-            raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
+            raise PackageError(f"{folder} is no model folder; give one made by: onnx-textgen export SOURCE --out DIR")
         if not path.is_file():
-            raise PackageError(f"{folder} has no {MANIFEST}; export it again with: onnx-textgen export SOURCE --out {folder}")
+            raise PackageError(
+                f"{folder} has no {MANIFEST} and no graph; export one with: onnx-textgen export SOURCE --out {folder}"
+            )
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:

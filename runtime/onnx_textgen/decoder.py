@@ -87,25 +87,29 @@ class Decoder:
         self.has_states = bool(self.cache.states.tensors)
         self.last_row_only = session.outputs[session.logits][0][1] == 1
         """Whether the graph gives the last token's logits, and no others."""
+        self.takes_several_over_past = "use_cache_branch" not in self.roles
+        """A graph of two branches made the one with a past from a single token, often without a mask among the new ones."""
         self.chunk = self.best_chunk()
         """Tokens that a caller should feed at a time."""
         has_mask = "attention_mask" in self.roles
         any_batch = not isinstance(batch, int)
-        self.steps_together = rows > 1 and any_batch and (has_mask or all(one.kind == "state" for one in self.cache.tensors))
+        kinds = {one.kind for one in self.cache.tensors}
+        pads = has_mask and ("growing" not in kinds or session.hints.pads_rows)
+        self.steps_together = rows > 1 and any_batch and (pads or kinds == {"state"})
         """Whether one run can take a token of every row: keys and values of unequal number need a mask."""
 
     def best_chunk(self) -> int:
         """As many tokens at a time as the graph takes over a past, and as have logits of a size that memory has room for."""
         if self.one_by_one:
             return SHORT_CHUNK
-        if not self.session.hints.several_over_past:
+        if not self.takes_several_over_past:
             return self.geometry.context_length
         chooses = self.last_row_only or not self.roles.keys().isdisjoint({"logits_positions", "num_logits_to_keep"})
         return CHUNK if chooses else min(CHUNK, max(SHORT_CHUNK, MOST_LOGITS // self.geometry.vocab_size))
 
     def must_feed_singly(self, row: int, every_position: bool) -> bool:
         """Whether several tokens take a run each: the graph's own limits, or logits that it gives of the last one only."""
-        over_past = bool(self.token_ids[row]) and not self.session.hints.several_over_past
+        over_past = bool(self.token_ids[row]) and not self.takes_several_over_past
         return self.one_by_one or over_past or (every_position and self.last_row_only)
 
     def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False) -> Logits:

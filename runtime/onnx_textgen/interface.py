@@ -58,8 +58,8 @@ class Hints:
     """Tokens that a shared cache has to have room for from the beginning, as a graph with a sliding window of its own may ask."""
     shares_cache: bool = False
     """Whether the graph updates a longer past in place though it names the two lengths differently."""
-    several_over_past: bool = True
-    """Whether it takes several tokens at once over what it has kept."""
+    pads_rows: bool = True
+    """Whether it is known to leave out what the mask leaves out before the beginning of a shorter row."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def present_of(past: str, outputs: Iterable[str] = ()) -> str:
 def read_cache(inputs: Values, outputs: Values, hints: Hints) -> tuple[CacheTensor, ...]:
     """All that the graph carries from run to run, in the order of its inputs; raises `PackageError` where it is not whole."""
     pasts = [name for name, (shape, _) in inputs.items() if name.startswith(PAST) and len(shape) > 1]
-    pairs = hints.presents or {name: present_of(name, outputs) for name in pasts}
+    pairs = {name: present_of(name, outputs) for name in pasts} | hints.presents
     return tuple(read_cache_tensor(name, pairs[name], inputs, outputs, hints) for name in inputs if name in pairs)
 
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
-from .artifact import CHAT_TEMPLATE, GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
+from .artifact import GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
 from .cancellation import Cancellation, Watch
 from .constraints import Rules
 from .continuation import Continuation, Limits
 from .decoder import Decoder, Progress, check_graph
+from .end_of_turn import read_template
 from .errors import OptionError, PackageError, PromptError
+from .foreign import home_of, is_foreign, open_foreign
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .loop import run, run_together
 from .option_checks import shown, whole_number
@@ -36,6 +38,7 @@ def load(
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
+    A folder that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check.
     `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the
     tokens a new text's cache has room for at first (it grows as needed). Raises `PackageError`, `DeviceError`, `OptionError`.
 
@@ -45,16 +48,18 @@ def load(
     """
     if capacity is not None:
         capacity = whole_number("capacity", capacity, 1)
-    folder = find_package(package)
-    manifest = read_manifest(folder)
-    check_files(folder, manifest)
-    session = open_session(folder / GRAPH, device=device, threads=threads)
+    place = find_package(package)
+    folder = home_of(place)
+    if is_foreign(place):
+        manifest, session = open_foreign(place, device=device, threads=threads)
+    else:
+        manifest = read_manifest(folder)
+        check_files(folder, manifest)
+        session = open_session(folder / GRAPH, device=device, threads=threads)
     check_graph(session, manifest.geometry)
     if manifest.precision == "fp16" and session.device.kind == "cpu":
         LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
-    has_template = CHAT_TEMPLATE in manifest.files
-    template = (folder / CHAT_TEMPLATE).read_text(encoding="utf-8") if has_template else None
-    return Model(folder, manifest, session, chat_template=template, capacity=capacity)
+    return Model(folder, manifest, session, chat_template=read_template(folder), capacity=capacity)
 
 
 class Model:

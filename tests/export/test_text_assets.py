@@ -10,8 +10,9 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, models
 
 import onnx_textgen
-from onnx_textgen_export import ExportError, export
-from onnx_textgen_export.end_of_turn import end_of_turn
+from onnx_textgen.end_of_turn import end_of_turn
+from onnx_textgen.errors import PackageError
+from onnx_textgen_export import export
 from onnx_textgen_export.text_assets import read_text_assets
 
 TEXTS = ["Hello, world!", "  two  spaces\n\nand lines", "naïve café 😀 日本語", "", "don't <|endoftext|> stop"]
@@ -73,7 +74,7 @@ def test_sampling_defaults_that_the_checkpoint_switches_off_are_left_out(tmp_pat
 
 def test_settings_that_are_no_json_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ExportError, match=r"config\.json is not valid JSON"):
+    with pytest.raises(PackageError, match=r"config\.json is not valid JSON"):
         read_text_assets(tmp_path)
 
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..errors import PackageError
 from . import certificate, options, screen
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..artifact import Manifest
+    from ..session import Session
 
 
 def show_info(
@@ -29,16 +31,21 @@ def show_info(
         onnx-textgen info DIR --json
     """
     from ..artifact import find_package, manifest_to_json, read_manifest  # noqa: PLC0415
+    from ..foreign import is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
 
     path = find_package(options.one_folder(folder, model))
-    manifest = read_manifest(path)
+    session = None
+    if is_foreign(path):
+        manifest, session = open_foreign(path, device="cpu")
+    else:
+        manifest = read_manifest(path)
     if as_json:
         typer.echo(manifest_to_json(manifest).rstrip())
         return
-    screen.print_lines(facts(path, manifest))
+    screen.print_lines(facts(path, manifest, session))
 
 
-def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
+def facts(path: Path, manifest: Manifest, session: Session | None) -> list[tuple[str, str]]:
     """Lines of the table: name and value."""
     geometry = manifest.geometry
     lines = [
@@ -51,7 +58,7 @@ def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
         ("vocabulary", f"{geometry.vocab_size:,}"),
         ("context", f"{geometry.context_length:,} tokens"),
-        ("cache", cache_in_words(path, geometry.context_length)),
+        ("cache", cache_in_words(path, session, geometry.context_length)),
         ("begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)),
         ("ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"),
         ("defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"),
@@ -59,19 +66,20 @@ def facts(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
     ]
     lines += [(name, screen.size(record.size)) for name, record in manifest.files.items()]
     lines += [(f"made with {name}", version) for name, version in manifest.versions.items()]
+    if not manifest.certificate:
+        lines.append(("proof", "none; a model that onnx-textgen exports is compared with PyTorch"))
     if summary := certificate.summary_in_words(manifest.summary):
         lines.append(("proof: summary", summary))
     return lines + proof({name: value for name, value in manifest.certificate.items() if not (summary and name == "summary")})
 
 
-def cache_in_words(path: Path, context_length: int) -> str:
-    """What one text's keys, values and states take, as the graph itself has them."""
-    from ..artifact import GRAPH  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
-    from ..errors import PackageError  # noqa: PLC0415
+def cache_in_words(path: Path, session: Session | None, context_length: int) -> str:
+    """What one text's keys, values and states take, as the graph itself has them; `session`: the graph, if it is open."""
+    from ..artifact import GRAPH  # noqa: PLC0415
     from ..session import open_session  # noqa: PLC0415
 
     try:
-        tensors = open_session(path / GRAPH, device="cpu").cache_tensors
+        tensors = (session or open_session(path / GRAPH, device="cpu")).cache_tensors
     except PackageError as error:
         return f"not known: {error}"
     per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
@@ -91,5 +99,6 @@ def proof(entries: dict[str, Any]) -> list[tuple[str, str]]:
             numbers = ", ".join(
                 f"{key} {one:.3g}" if isinstance(one, float) else f"{key} {one}" for key, one in named.items() if key != "name"
             )
-            lines.append((f"proof: {named.get('name', name)}", numbers.strip()))
+            what = f"proof, {name.replace('_', ' ')}" if name == "same_weights" else "proof"
+            lines.append((f"{what}: {named.get('name', name)}", numbers.strip()))
     return lines

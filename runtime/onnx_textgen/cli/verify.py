@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import PackageError
 from . import certificate, extensions, options, screen
 
 if TYPE_CHECKING:
@@ -46,10 +47,13 @@ def verify_package(
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
     """
-    from ..artifact import check_files, find_package, read_manifest  # noqa: PLC0415
+    from ..artifact import MANIFEST, check_files, find_package, read_manifest  # noqa: PLC0415
+    from ..foreign import is_foreign  # noqa: PLC0415
 
     compare = find_verifier() if against is not None else None
     path = find_package(options.one_folder(folder, model))
+    if is_foreign(path):
+        raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
     manifest = read_manifest(path)
     check_files(path, manifest)
     typer.echo(f"files: {len(manifest.files)} as the manifest says")

@@ -13,11 +13,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.artifact import CHAT_TEMPLATE
-from onnx_textgen.chat import render_chat
-from onnx_textgen.errors import TemplateError
-
-from .tokenizer_conversion import read_json, read_settings, token_text
+from .artifact import CHAT_TEMPLATE
+from .chat import render_chat
+from .errors import TemplateError
+from .settings import as_ids, read_json, read_tokenizer_settings, token_text
 
 ANSWER = "fourtytwo"
 
@@ -70,23 +69,18 @@ def end_of_turn(template: str, tokenizer: Tokenizer, tokens: Mapping[str, str | 
     return max(found, key=lambda token_id: len(added[token_id].content), default=None)
 
 
-def as_ids(value: object) -> tuple[int, ...]:
-    """An id, a list of ids or nothing, as a tuple."""
-    values = value if isinstance(value, list | tuple) else [value]
-    return tuple(item for item in values if isinstance(item, int) and not isinstance(item, bool))
+def every_end(
+    folder: Path, tokenizer: Tokenizer | None, template: str | None, *, generation: Mapping[str, Any], config: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """All ids that end a text, those of `generation` first, each once.
 
-
-def every_end(folder: Path, tokenizer: Tokenizer | None, template: str | None, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """All ids that end a text, those of `generation_config.json` first, each once.
-
-    What is written out for generation counts as it is. An id of `config.json` may be a default of its class that means nothing in
-    this vocabulary, so beside another it counts only if it is an added token. `config`: config.json with its text part laid open.
+    What is written out for generation counts as it is. An id of the model's `config` may be a default of its class that means
+    nothing in this vocabulary, so beside another it counts only if it is an added token.
     """
-    given = as_ids(read_json(folder / "generation_config.json").get("eos_token_id"))
-    configured = as_ids(config.get("eos_token_id"))
+    given, configured = as_ids(generation.get("eos_token_id")), as_ids(config.get("eos_token_id"))
     if tokenizer is None:
         return unique(given or configured)
-    settings = read_settings(folder)
+    settings = read_tokenizer_settings(folder)
     tokens = {name: token_text(settings.get(f"{name}_token")) for name in ("bos", "eos")}
     written = tokenizer.token_to_id(tokens["eos"]) if tokens["eos"] else None
     behind = end_of_turn(template, tokenizer, tokens) if template else None
