@@ -24,6 +24,7 @@ from .exactness import prove_exactly
 from .folder import check_target, new_folder, records, write_manifest
 from .forecast import Forecast, check_disk, forecast, stored_parameters
 from .genai import opens_in_genai, write_genai
+from .hidden_states import prove_hidden_states
 from .opening import as_source, open_source
 from .parity import SHORTEST_CONTEXT, Scenario, certificate, prove
 from .passes.half import to_half
@@ -68,13 +69,19 @@ def check_ids_and_context(source: Source, assets: TextAssets) -> None:
 
 
 def make_graph(
-    source: Source, weights: Weights, *, precision: Precision, options: Quantization | None, target: Target
+    source: Source,
+    weights: Weights,
+    *,
+    precision: Precision,
+    options: Quantization | None,
+    target: Target,
+    hidden_states: bool = False,
 ) -> tuple[ir.Model, Roundings | None]:
     """Trace a source and change the graph to what is stored; its weights are still to be read.
 
     With it comes what is rounded of them, if anything is.
     """
-    model = trace(source, target, weights)
+    model = trace(source, target, weights, hidden_states=hidden_states)
     lean(model, context_length=source.geometry.context_length, target=target)
     roundings = quantize(model, options, target) if options is not None else None
     if precision == "fp16":
@@ -95,6 +102,7 @@ def export_source(
     target: Target = "ort",
     quantization: Quantization | None = None,
     genai: bool = True,
+    hidden_states: bool = False,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -111,7 +119,7 @@ def export_source(
     check_disk(target_folder, expected.package_bytes)
     report(f"forecast: {expected.describe()}")
     report("trace")
-    model, roundings = make_graph(source, weights, precision=precision, options=options, target=target)
+    model, roundings = make_graph(source, weights, precision=precision, options=options, target=target, hidden_states=hidden_states)
     check_disk(target_folder, weights_bytes(model))  # exact now, with tables that the passes made
     with new_folder(target_folder, force=force) as folder:
         report("write")
@@ -126,6 +134,9 @@ def export_source(
             exact = prove_exactly(source, weights, folder / GRAPH, ids, roundings)
         report("compare with PyTorch")
         measured, golden = prove(source, weights, folder / GRAPH, ids, precision)
+        more = (
+            {"hidden_states_error": prove_hidden_states(source, weights, folder / GRAPH, ids, precision)} if hidden_states else {}
+        )
         files = records(folder)
         manifest = Manifest(
             name=name,
@@ -140,7 +151,7 @@ def export_source(
             generation=assets.generation,
             source=origin,
             versions=versions(),
-            certificate=certificate(source, measured, exact, precision, sum(record.size for record in files.values())),
+            certificate=certificate(source, measured, exact, precision, sum(record.size for record in files.values())) | more,
             golden=golden,
         )
         write_manifest(folder, manifest)
@@ -191,6 +202,7 @@ def export(
     origin: str | None = None,
     allow_pickle: bool = False,
     genai: bool = True,
+    hidden_states: bool = False,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -201,7 +213,8 @@ def export(
     `(input_ids, past_key_values=...)`. A module brings no text of its own: give it `tokenizer` (a tokenizer.json) and `eos_ids`, or
     generate from token ids. `quantization` says more about int8 and int4 than their defaults; `context_length` overrides what the
     source says; `origin` tells where the weights came from, and their licence. `allow_pickle` lets weights be read from a pickle,
-    tensors only. `genai` adds what onnxruntime-genai opens the folder by, where it can run the decoder.
+    tensors only. `genai` adds what onnxruntime-genai opens the folder by, where it can run the decoder;
+    `hidden_states` an output that `Model.embed` needs.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """
@@ -221,6 +234,7 @@ def export(
             target=target,
             quantization=quantization,
             genai=genai,
+            hidden_states=hidden_states,
             force=force,
             report=report,
         )

@@ -1,8 +1,8 @@
 """Trace a `Source` into an ONNX model whose inputs and outputs carry the names other engines read.
 
 Inputs: `input_ids` and `attention_mask`, `logits_positions` (optional, default [-1]: only the last position's logits are
-computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|value`. What comes out is fp32; quantisation and
-other changes to the graph are `passes`.
+computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|value`, and `hidden_states` where they are wanted.
+What comes out is fp32; quantisation and other changes to the graph are `passes`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
+from onnx_textgen.interface import HIDDEN_STATES
 
 from .errors import ExportError
 from .experts import experts_for
@@ -55,31 +56,40 @@ def dynamic_dimensions(source: Source) -> list[dict[int, object]]:
 class FlatDecoder(nn.Module):
     """A source behind flat tensors: (input_ids [batch, new], attention_mask [batch, past + new], logits_positions [k], pasts)."""
 
-    def __init__(self, source: Source, target: Target) -> None:
+    def __init__(self, source: Source, target: Target, *, hidden_states: bool = False) -> None:
         super().__init__()
         self.module = source.module  # registers the weights
-        self.source, self.target = source, target
+        self.source, self.target, self.hidden_states = source, target, hidden_states
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Logits [batch, k, vocabulary] at the asked positions, and the presents in the order of the pasts."""
-        with only_these_positions(self.source.head, logits_positions), experts_for(self.target):
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Logits [batch, k, vocabulary] at the asked positions, presents in the order of the pasts, and hidden states if wanted."""
+        with only_these_positions(self.source.head, logits_positions) as taken, experts_for(self.target):
             logits, presents = self.source.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
             logits = logits[:, logits_positions]
-        return logits, presents
+        return logits, presents, taken if self.hidden_states else []
 
 
 @contextlib.contextmanager
-def only_these_positions(head: nn.Module | None, positions: Tensor) -> Iterator[None]:
-    """Give the output layer only some positions of its input, so that no logits are computed which nobody asked for."""
+def only_these_positions(head: nn.Module | None, positions: Tensor) -> Iterator[list[Tensor]]:
+    """Give the output layer only some positions of its input, so that no logits are computed which nobody asked for.
+
+    The list holds what it was given: hidden states [batch, positions, width].
+    """
+    taken = list[Tensor]()
     if head is None:
-        yield
+        yield taken
         return
-    hook = head.register_forward_pre_hook(lambda _, args: (args[0][:, positions], *args[1:]))
+
+    def take(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        taken.append(given[0][:, positions])
+        return (taken[-1], *given[1:])
+
+    hook = head.register_forward_pre_hook(take)
     try:
-        yield
+        yield taken
     finally:
         hook.remove()
 
@@ -112,11 +122,15 @@ def explain(error: BaseException) -> str:
     return line
 
 
-def trace(source: Source, target: Target, weights: Weights | None = None) -> ir.Model:
+def trace(source: Source, target: Target, weights: Weights | None = None, *, hidden_states: bool = False) -> ir.Model:
     """The source as an ONNX model whose large weights are read from `weights` (default: the module's own) when they are needed.
 
-    Raises `ExportError` naming what could not be traced.
+    With `hidden_states` it has one output more, of that name: what the output layer is given. Raises `ExportError` naming what
+    could not be traced.
     """
+    if hidden_states and source.head is None:
+        name = type(source.module).__name__
+        raise ExportError(f"{name} has no layer whose output is the logits, so it has no hidden states to give; leave them out")
     geometry = source.geometry
     new = 1 if source.one_token else 7
     dynamic = torch.export.Dim.DYNAMIC
@@ -131,7 +145,9 @@ def trace(source: Source, target: Target, weights: Weights | None = None) -> ir.
     shapes = (ids, {0: dynamic, 1: dynamic}, positions, dynamic_dimensions(source))
     try:
         with quiet(), torch.no_grad():
-            exported = torch.export.export(FlatDecoder(source, target), example, dynamic_shapes=shapes, strict=False)
+            exported = torch.export.export(
+                FlatDecoder(source, target, hidden_states=hidden_states), example, dynamic_shapes=shapes, strict=False
+            )
             check_ranges(exported, source)
             program = torch.onnx.export(
                 exported,
@@ -139,7 +155,7 @@ def trace(source: Source, target: Target, weights: Weights | None = None) -> ir.
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)],
-                output_names=["logits", *(tensor.present for tensor in source.cache)],
+                output_names=["logits", *(tensor.present for tensor in source.cache), *([HIDDEN_STATES] if hidden_states else [])],
                 optimize=False,  # it would compute with parameters that have no numbers yet
                 verbose=False,
             )
@@ -226,7 +242,11 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
     for tensor in source.cache:
         shapes[tensor.name] = [past if size == "length" else size for size in tensor.shape]
         shapes[tensor.present] = [present if size == "length" else size for size in tensor.shape]
-    for value, name in zip(graph.outputs, ("logits", *(tensor.present for tensor in source.cache)), strict=True):
+    if len(graph.outputs) > 1 + len(source.cache):
+        width = graph.outputs[-1].shape[-1] if graph.outputs[-1].shape is not None else None
+        shapes[HIDDEN_STATES] = ["batch", "positions", width if isinstance(width, int) else "width"]
+    names = ("logits", *(tensor.present for tensor in source.cache), HIDDEN_STATES)
+    for value, name in zip(graph.outputs, names, strict=False):
         value.name = name  # one tensor that is returned twice has a copy of another name
     for value in (*graph.inputs, *graph.outputs):
         value.shape = ir.Shape(shapes[str(value.name)])

@@ -18,7 +18,7 @@ from .artifact import Geometry
 from .cache import check_cache, make_cache
 from .cancellation import Watch
 from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
-from .interface import ELEMENT_TYPES
+from .interface import ELEMENT_TYPES, LOGITS
 from .session import IOBinding, OrtValue, Session
 
 CHUNK = 512
@@ -35,13 +35,14 @@ def check_graph(session: Session, geometry: Geometry) -> None:
     """Refuse a graph whose inputs, outputs, types or sizes are not those that `Decoder` works with; raises `PackageError`."""
     check_cache(session)
     roles = session.roles
-    if "input_ids" not in roles or session.logits not in session.outputs:
+    logits = session.name_of(LOGITS)
+    if "input_ids" not in roles or logits not in session.outputs:
         raise PackageError("the graph lacks input_ids or logits, which no decoder here can do without; export the model again")
     for role in ("input_ids", "attention_mask", "position_ids"):
         taken = roles[role].shape if role in roles else ()
         if role in roles and (len(taken) != 2 or (isinstance(taken[1], int) and taken[1] != 1)):
             raise PackageError(f"the graph takes {role} as {list(taken)}, not [batch, tokens]; export the model again")
-    (shape, element), size = session.outputs[session.logits], geometry.vocab_size
+    (shape, element), size = session.outputs[logits], geometry.vocab_size
     if len(shape) != 3 or (isinstance(shape[-1], int) and shape[-1] != size):
         raise PackageError(
             f"the graph's logits have the shape {shape}, the manifest's geometry asks for [any, any, {size}]; "
@@ -63,11 +64,17 @@ def model_errors(doing: str) -> Iterator[None]:
 
 
 class Decoder:
-    """A graph at work on `rows` sequences of its own."""
+    """A graph at work on `rows` sequences of its own.
 
-    def __init__(self, session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None) -> None:
+    What it gives are logits; with another `output` it is that one, of the width it has there, wherever logits are spoken of.
+    """
+
+    def __init__(
+        self, session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None, output: str = LOGITS
+    ) -> None:
         check_graph(session, geometry)
         self.session, self.geometry, self.rows = session, geometry, rows
+        self.output = session.name_of(output)
         with model_errors("made its cache"):
             self.cache = make_cache(session, rows=rows, capacity=capacity, context_length=geometry.context_length)
         self.token_ids: list[list[int]] = [[] for _ in range(rows)]
@@ -85,7 +92,7 @@ class Decoder:
         self.one_by_one = tokens == 1
         """Whether the graph takes one token at a time, as recurrent models do."""
         self.has_states = bool(self.cache.states.tensors)
-        self.last_row_only = session.outputs[session.logits][0][1] == 1
+        self.last_row_only = session.outputs[self.output][0][1] == 1
         """Whether the graph gives the last token's logits, and no others."""
         self.takes_several_over_past = "use_cache_branch" not in self.roles
         """A graph of two branches made the one with a past from a single token, often without a mask among the new ones."""
@@ -226,7 +233,7 @@ class Decoder:
             self.give(binding, "logits_positions", positions)
             self.give(binding, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
             self.give(binding, "use_cache_branch", np.array(mask.shape[1] > new))
-            binding.bind_output(self.session.logits, "cpu")
+            binding.bind_output(self.output, "cpu")
             self.watch.run(lambda options: self.session.ort.run_with_iobinding(binding, options))
             logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
             if len(logits[0]) not in (len(positions), new):

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from .artifact import CHAT_TEMPLATE, MANIFEST, TOKENIZER, FileRecord, Geometry, Manifest, readable
 from .end_of_turn import every_end, read_template
 from .errors import PackageError
-from .interface import ROLES, Hints
+from .interface import HIDDEN_STATES, LOGITS, ROLES, Hints
 from .session import LOG, Session, open_session
 from .settings import generation_defaults, read_config, read_json, special_id, without_nulls
 from .tokenizer import tokenizer_errors
@@ -131,7 +131,7 @@ def settings_of_genai(genai: Mapping[str, Any]) -> Settings:
         what = "a pipeline of several graphs" if decoder else f"no decoder, but {', '.join(object_in(genai, 'model')) or 'nothing'}"
         raise PackageError(f"{GENAI_CONFIG} describes {what}; only a decoder in one graph can be opened")
     inputs, outputs = object_in(decoder, "inputs"), object_in(decoder, "outputs")
-    names = {role: own for role, own in {**inputs, "logits": outputs.get("logits")}.items() if role in {*ROLES, "logits"} and own}
+    names = {role: str(own) for role, own in {**inputs, **outputs}.items() if role in {*ROLES, LOGITS, HIDDEN_STATES}}
     layers = min(count_in(decoder, "num_hidden_layers") or 0, MOST_LAYERS)
     presents = {
         str(inputs[past]).replace("%d", str(layer)): str(outputs[present]).replace("%d", str(layer))
@@ -201,7 +201,7 @@ def inside(token_id: int | None, geometry: Geometry) -> int | None:
 def make_geometry(settings: Settings, session: Session) -> Geometry:
     """Sizes by the graph, and by the settings where it leaves them open."""
     sizes, tensors = settings.sizes, [tensor for tensor in session.cache_tensors if tensor.length_axis is not None]
-    shape = session.outputs[session.logits][0] if session.logits in session.outputs else []
+    shape, _ = session.outputs.get(session.name_of(LOGITS), ([], ""))
     vocab_size = shape[-1] if shape and isinstance(shape[-1], int) else count_in(sizes, "vocab_size")
     if vocab_size is None:
         raise PackageError("neither the graph nor a config.json says how large the vocabulary is; put one beside the graph")

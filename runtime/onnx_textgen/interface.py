@@ -39,6 +39,8 @@ ROLES = {
     "use_cache_branch": ("b", "true or false"),
 }
 """What a decoder can give a graph beside its cache, and as what kinds of numbers, in NumPy's letters and in words."""
+LOGITS, HIDDEN_STATES = "logits", "hidden_states"
+"""What a decoder can be asked for, beside its cache."""
 ALIASES = {"logits_to_keep": "num_logits_to_keep"}
 """Other names of a role that are in use."""
 
@@ -48,7 +50,7 @@ class Hints:
     """What a graph's inputs and outputs do not tell; a package of ours needs none of it."""
 
     names: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The graph's own names of roles and of `logits`, where they differ."""
+    """The graph's own names of roles, of `logits` and of `hidden_states`, where they differ."""
     presents: dict[str, str] = dataclasses.field(default_factory=dict)
     """The output that takes the place of each past input, where they are named by a rule of their own."""
     kv_heads: int | None = None

@@ -69,10 +69,9 @@ class Session:
         """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give."""
         return read_inputs(self.inputs, self.hints, self.cache_tensors)
 
-    @property
-    def logits(self) -> str:
-        """The graph's name of the logits."""
-        return self.hints.names.get("logits", "logits")
+    def name_of(self, output: str) -> str:
+        """The graph's name of the logits or of the hidden states, whether it has them or not."""
+        return self.hints.names.get(output, output)
 
     @property
     def rotary_switch(self) -> int | None:

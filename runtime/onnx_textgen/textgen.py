@@ -7,17 +7,21 @@ import math
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, get_args, overload
+
+import numpy as np
 
 from .artifact import GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
 from .cancellation import Cancellation, Watch
 from .constraints import Rules
 from .continuation import Continuation, Limits
 from .decoder import Decoder, Progress, check_graph
+from .embedding import Pooling, Vectors, pooled
 from .end_of_turn import read_template
 from .errors import OptionError, PackageError, PromptError
 from .foreign import home_of, is_foreign, open_foreign
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
+from .interface import HIDDEN_STATES, LOGITS
 from .loop import run, run_together
 from .option_checks import shown, whole_number
 from .prompts import Prompt, is_batch, read_token_ids
@@ -93,9 +97,9 @@ class Model:
         """Where it runs: `cpu` or `cuda:0`."""
         return str(self.session.device)
 
-    def new_context(self) -> Decoder:
+    def new_context(self, *, output: str = LOGITS) -> Decoder:
         """An empty cache; pass the same one to several `stream` calls to keep what they share."""
-        return Decoder(self.session, self.manifest.geometry, capacity=self.capacity)
+        return Decoder(self.session, self.manifest.geometry, capacity=self.capacity, output=output)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
@@ -290,6 +294,31 @@ class Model:
             return split_pair(self.tokenizer.encode, text, continuation)
         prompt_ids = self.encode(text, new_tokens=0, any_length=any_length)
         return self.encode([*prompt_ids, *read_token_ids(continuation)], new_tokens=0, any_length=any_length), len(prompt_ids)
+
+    @overload
+    def embed(self, text: str | Sequence[int], *, pooling: Pooling = ..., normalize: bool = ...) -> Vectors: ...
+
+    @overload
+    def embed(self, text: list[str] | list[list[int]], *, pooling: Pooling = ..., normalize: bool = ...) -> Vectors: ...
+
+    def embed(self, text: Prompt | list[str] | list[list[int]], *, pooling: Pooling = "mean", normalize: bool = True) -> Vectors:
+        """A text as one vector [width], or a list of texts as vectors [texts, width]: hidden states of its tokens, float32.
+
+        `pooling`: their mean, or the last token's, which alone has seen the whole text; a model trained to embed says which.
+        `normalize` makes vectors of length 1. Raises `PackageError` for a package without hidden states, and `PromptError`.
+
+        >>> load().embed("A dog.")  # doctest: +SKIP
+        array([0.02, -0.11, ...], dtype=float32)
+        """
+        if pooling not in get_args(Pooling):
+            raise OptionError(f"pooling should be one of {', '.join(map(repr, get_args(Pooling)))}, found {shown(pooling)}")
+        if self.session.name_of(HIDDEN_STATES) not in self.session.outputs:
+            raise PackageError(f"{self.folder} gives no hidden states to embed by; export it again with --hidden-states")
+        texts = [self.encode(each, new_tokens=0) for each in (text if is_batch(text) else [text])]  # type: ignore[arg-type]
+        vectors = np.stack([pooled(self.new_context(output=HIDDEN_STATES), ids, pooling) for ids in texts])
+        if normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return vectors if is_batch(text) else vectors[0]
 
     def rank(self, prompt: str, choices: Sequence[str], *, by: Literal["total", "token", "byte"] = "total") -> list[Choice]:
         """The choices as continuations of the prompt, the likeliest first, by their whole probability, per token or per byte.
