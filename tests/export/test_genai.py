@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import onnx_textgen
-from onnx_textgen.artifact import GENAI_CONFIG, GENAI_GRAPH, check_files, read_manifest
+from onnx_textgen.artifact import GENAI_CONFIG, GENAI_GRAPH, check_files, find_package, read_manifest
 from onnx_textgen_export import export
 
 genai = pytest.importorskip("onnxruntime_genai", reason="the engine that these files are for is onnxruntime-genai")
@@ -38,6 +38,11 @@ def same_tokens(folder: Path) -> None:
 @pytest.mark.parametrize("target", ["ort", "standard"])
 def test_greedy_tokens_are_the_same_at_both_targets(target: str, stories: dict[str, Path]) -> None:
     same_tokens(stories[target])
+
+
+@pytest.mark.parametrize("name", ["story", "tiny-transformer"])
+def test_the_embedded_models_write_the_same_texts_at_int8(name: str) -> None:
+    same_tokens(find_package(name))
 
 
 def test_its_tokenizer_reads_and_writes_the_same_text(stories: dict[str, Path]) -> None:
