@@ -17,9 +17,6 @@ import numpy as np
 
 from .cuts import Floats
 
-Ends = Callable[[list[int]], bool]
-"""Whether a text, given by its new ids, is finished."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beam:
@@ -29,6 +26,10 @@ class Beam:
     log_probability: float
     parent: int = 0
     """The place among the beams before of the text that it goes on with."""
+
+
+Ends = Callable[[Beam], bool]
+"""Whether a text that goes on with one of the beams before is finished."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +70,10 @@ class BeamSearch:
     def step(self, log_probabilities: Floats, ends: Ends) -> None:
         """Take the log-probabilities [running, vocabulary] of each running text's next token."""
         candidates = self.best_candidates(log_probabilities)
-        ended = [ends(candidate.token_ids) for candidate in candidates]
+        if not candidates:  # everything was ruled out
+            self.running = []
+            return
+        ended = [ends(candidate) for candidate in candidates]
         length = len(candidates[0].token_ids)
         may_finish = self.can_improve and not (self.early_stopping is True and len(self.finished) >= self.width)
         if may_finish:

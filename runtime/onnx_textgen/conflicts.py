@@ -32,7 +32,7 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
     "diversity_penalty": (lambda config: config.num_beam_groups > 1, "num_beam_groups above 1"),
 }
 """Options that are part of another, and when that is on."""
-NOT_WITH_BEAMS = ("temperature", *DRAWING, "best_of", "loop_guard", "logprobs", *RULES)
+NOT_WITH_BEAMS = ("temperature", *DRAWING, "best_of", "loop_guard", "logprobs")
 
 
 def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:

@@ -174,7 +174,8 @@ class Continuation:
 
     def fresh(self) -> Continuation:
         """Another text after the same prompt, with no token yet and the same clock."""
-        other = Continuation(self.tokenizer, self.prompt_ids, self.config, self.limits)
+        rule = self.constraint.fork() if self.constraint is not None else None
+        other = Continuation(self.tokenizer, self.prompt_ids, self.config, self.limits, constraint=rule)
         other.reused_tokens, other.prefill_seconds, other.started = self.reused_tokens, self.prefill_seconds, self.started
         return other
 

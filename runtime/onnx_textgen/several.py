@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from .beam_search import BeamSearch, Finished, diverse
+from .beam_search import Beam, BeamSearch, Finished, diverse
 from .cancellation import InterruptedRunError, Watch
+from .constraints import Constraint
 from .continuation import Continuation
 from .cuts import Floats
 from .decoder import Decoder, Logits
@@ -71,6 +73,8 @@ class BeamDriver:
         ]
         self.rows = [[0] for _ in self.groups]
         """For each running beam of a group, the decoder's row that holds its text."""
+        self.rules = [[continuation.constraint] for _ in self.groups]
+        """For each running beam of a group, what its rule allows next."""
         self.first_token = self.ended = 0.0
 
     def search(self, watch: Watch) -> Generation:
@@ -95,23 +99,29 @@ class BeamDriver:
     def step(self, logits: Logits) -> None:
         """Have each group choose, the earlier groups' choices known to the later ones."""
         taken: list[int] = []
-        for group, rows in zip(self.groups, self.rows, strict=True):
+        for index, group in enumerate(self.groups):
             if group.is_done:
                 continue
-            scores = np.stack(
-                [
-                    self.continuation.chooser.process(log_softmax(logits[row]), beam.token_ids)
-                    for row, beam in zip(rows, group.running, strict=True)
-                ]
-            )
-            group.step(diverse(scores, taken, self.continuation.config.diversity_penalty), self.ends)
+            rules = self.rules[index]
+            beams = zip(self.rows[index], group.running, rules, strict=True)
+            scores = np.stack([self.scores(logits[row], beam, rule) for row, beam, rule in beams])
+            group.step(diverse(scores, taken, self.continuation.config.diversity_penalty), functools.partial(self.ends, rules))
+            self.rules[index] = [behind(rules[beam.parent], beam.token_ids[-1]) for beam in group.running]
             taken += [beam.token_ids[-1] for beam in group.running]
 
-    def ends(self, token_ids: list[int]) -> bool:
-        """Whether a text is complete."""
-        if token_ids[-1] in self.continuation.limits.eos_ids or len(token_ids) >= self.max_new_tokens:
+    def scores(self, logits: Logits, beam: Beam, rule: Constraint | None) -> Floats:
+        """Log-probabilities [vocabulary] of what may follow a beam."""
+        chooser = self.continuation.chooser
+        chooser.constraint = rule
+        return chooser.process(log_softmax(logits), beam.token_ids)
+
+    def ends(self, rules: list[Constraint | None], beam: Beam) -> bool:
+        """Whether a text is complete; `rules`: those of the beams that it may go on with."""
+        token_id = beam.token_ids[-1]
+        if token_id in self.continuation.limits.eos_ids or len(beam.token_ids) >= self.max_new_tokens:
             return True
-        return self.continuation.has_stop(token_ids)
+        rule = behind(rules[beam.parent], token_id)
+        return (rule is not None and rule.is_done) or self.continuation.has_stop(beam.token_ids)
 
     def feed(self) -> Logits:
         """Give each beam a row that holds the text before its last token, then feed that token; logits [rows, vocabulary]."""
@@ -146,6 +156,15 @@ class BeamDriver:
             made.finish(interrupted or "context")
         made.first_token, made.ended = self.first_token or self.ended, self.ended
         return dataclasses.replace(made.result(), score=found.score)
+
+
+def behind(rule: Constraint | None, token_id: int) -> Constraint | None:
+    """What a rule allows behind one more token; the rule itself stays where it is."""
+    if rule is None:
+        return None
+    after = rule.fork()
+    after.accept(token_id)
+    return after
 
 
 def log_softmax(logits: Logits) -> Floats:

@@ -283,3 +283,25 @@ def test_a_text_that_is_cut_off_says_so(story):
     assert result.follows_rule is False
     assert story.generate("Tim wrote: ", max_new_tokens=90, json_schema=PERSON, temperature=0).follows_rule is True
     assert story.generate("Tim wrote: ", max_new_tokens=3, temperature=0).follows_rule is None
+
+
+def test_beams_search_among_what_the_rule_allows(story):
+    """The search finds nothing less likely than any text of the rule, as the tokenizer would write it."""
+    prompt, texts = "The dog was", [f" {a} and {b}" for a in ("happy", "sad", "red") for b in ("big", "small", "angry")]
+    pattern = " (happy|sad|red) and (big|small|angry)"
+    found = story.generate(prompt, regex=pattern, num_beams=9, num_return_sequences=4, length_penalty=0, max_new_tokens=20)
+    best = story.rank(prompt, texts)[0]
+    assert found.score is not None and found.score >= best.logprob - 1e-3
+    for one in found.sequences:
+        assert re.fullmatch(pattern, one.text), one.text
+        assert (one.finish_reason, one.follows_rule) == ("eos", True)
+    assert len({one.text for one in found.sequences}) >= 2
+
+
+def test_beams_write_json_that_validates(story):
+    found = story.generate("Tim wrote: ", json_schema=PERSON, num_beams=3, num_return_sequences=3, max_new_tokens=60)
+    for one in found.sequences:
+        if one.finish_reason == "eos":
+            jsonschema.validate(json.loads(one.text), PERSON)
+        assert one.follows_rule is (one.finish_reason == "eos")
+    assert found.sequences[0].finish_reason == "eos"

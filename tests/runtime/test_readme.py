@@ -3,18 +3,38 @@
 import re
 from pathlib import Path
 
+import pytest
+
+import onnx_textgen
 from onnx_textgen.cli import run
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks_of(text: str) -> list[str]:
+    """The Python in a Markdown text."""
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
 def test_every_python_block_of_the_readme_runs(capsys) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    blocks = blocks_of(README)
     assert len(blocks) >= 2
     names: dict = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - our own documentation
     assert len(capsys.readouterr().out) > 200
+
+
+def test_every_python_block_about_generating_runs(story) -> None:
+    pytest.importorskip("llguidance", reason="one of the blocks is about rules")
+    blocks = blocks_of((ROOT / "docs" / "generating.md").read_text(encoding="utf-8"))
+    text = "Once upon a time there was a little dog. It ran and ran. "
+    names = {"onnx_textgen": onnx_textgen, "model": story, "long_prompt": text * 5, "long_text": text * 50}
+    ran = [block for block in blocks if "export(" not in block]
+    for block in ran:
+        exec(compile(block, "generating.md", "exec"), names)  # noqa: S102 - our own documentation
+    assert len(ran) == len(blocks) - 1 >= 4
 
 
 def test_every_command_that_the_readme_names_explains_itself(capsys) -> None:

@@ -112,7 +112,7 @@ def test_with_as_many_beams_as_texts_the_search_is_exhaustive(seed, length, pena
     search = BeamSearch(beams=3**length, max_new_tokens=length, length_penalty=penalty, early_stopping="never", ends_of_text=1)
     while not search.is_done:
         scores = np.stack([table[tuple(beam.token_ids)] for beam in search.running])
-        search.step(scores, lambda ids: ids[-1] == end or len(ids) == length)
+        search.step(scores, lambda beam: beam.token_ids[-1] == end or len(beam.token_ids) == length)
     texts = [
         (*ids, *last)
         for count in range(length)
