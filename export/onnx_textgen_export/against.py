@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.artifact import GRAPH, TOKENIZER, read_manifest
+from onnx_textgen.artifact import GRAPH, TOKENIZER, UNKNOWN, read_manifest
 
 from .errors import ExportError
 from .opening import as_source, open_source
@@ -24,7 +24,7 @@ def verify_against(folder: Path, source: str, report: Callable[[str], None]) -> 
     whose sizes are not the package's.
     """
     manifest = read_manifest(folder)
-    if manifest.precision == "unknown":
+    if manifest.precision == UNKNOWN:
         raise ExportError(f"{folder} does not say its precision, so nothing says how near to PyTorch it should be")
     report("load")
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None

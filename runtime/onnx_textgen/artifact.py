@@ -34,9 +34,10 @@ DEFAULT_PACKAGE = "story"
 
 Target = Literal["ort", "standard"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
+UNKNOWN: Literal["unknown"] = "unknown"
+"""Said of a folder that others made; no manifest of ours needs it."""
 TargetOrUnknown = Literal["ort", "standard", "unknown"]
 PrecisionOrUnknown = Literal["fp32", "fp16", "int8", "int4", "unknown"]
-"""Unknown of a folder that others made."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ KINDS: dict[object, str] = {
 def kind_in_words(kind: object) -> str:
     """An annotated type for a message: `int | None` is "a whole number or null"."""
     if get_origin(kind) is Literal:
-        return " or ".join(repr(choice) for choice in get_args(kind))
+        return " or ".join(repr(choice) for choice in get_args(kind) if choice != UNKNOWN)
     if isinstance(kind, types.UnionType):
         return " or ".join(kind_in_words(choice) for choice in get_args(kind))
     return KINDS.get(get_origin(kind) or kind, "a JSON object")
@@ -204,7 +205,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     with readable(folder):
         if not folder.is_dir():
-            raise PackageError(f"{folder} is no model folder; give one made by: onnx-textgen export SOURCE --out DIR")
+            raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
         if not path.is_file():
             raise PackageError(
                 f"{folder} has no {MANIFEST} and no graph; export one with: onnx-textgen export SOURCE --out {folder}"

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from .errors import PackageError
 from .interface import CacheTensor
 from .session import IOBinding, OrtValue, Session
+from .snapshots import Arrays, copied
 from .states import States
 
 SMALLEST_CAPACITY = 64
@@ -62,6 +63,14 @@ class Cache(Protocol):
 
     def copy_row(self, source: int, target: int) -> None:
         """Make a row hold what another one holds."""
+        ...
+
+    def take(self, row: int, length: int) -> Arrays:
+        """Copies of the keys and values of a row's first `length` tokens."""
+        ...
+
+    def put(self, row: int, arrays: Arrays, length: int) -> None:
+        """Make a row hold the first `length` tokens of what `take` gave, here or elsewhere; states are not touched."""
         ...
 
 
@@ -167,6 +176,23 @@ class SharedCache:
                 buffer.update_inplace(values)
         self.states.copy_row(source, target)
         self.lengths[target] = used
+
+    def take(self, row: int, length: int) -> Arrays:
+        """See `Cache.take`."""
+        part = slice(row, row + 1), slice(length)
+        return {one.past: copied(self.buffers[one.past].numpy()[one.part(*part)]) for one in self.by_token}
+
+    def put(self, row: int, arrays: Arrays, length: int) -> None:
+        """See `Cache.put`."""
+        if length > self.capacity:
+            self.grow(max(length, min(2 * self.capacity, self.context_length)))
+        for tensor in self.by_token:
+            buffer = self.buffers[tensor.past]
+            values = buffer.numpy()
+            values[tensor.part(slice(row, row + 1), slice(length))] = arrays[tensor.past][tensor.part(EVERY, slice(length))]
+            if self.session.device.kind != "cpu":
+                buffer.update_inplace(values)
+        self.lengths[row] = length
 
 
 class GrowingCache:
@@ -279,3 +305,15 @@ class GrowingCache:
         self.apart[target] = dict(self.apart[source])
         self.states.copy_row(source, target)
         self.lengths[target] = self.lengths[source]
+
+    def take(self, row: int, length: int) -> Arrays:
+        """See `Cache.take`."""
+        self.split()
+        return {one.past: copied(self.apart[row][one.past].numpy()[one.part(EVERY, slice(length))]) for one in self.by_token}
+
+    def put(self, row: int, arrays: Arrays, length: int) -> None:
+        """See `Cache.put`."""
+        self.split()
+        part = {one.past: copied(arrays[one.past][one.part(EVERY, slice(length))]) for one in self.by_token}
+        self.apart[row] = {name: self.to_device(array) for name, array in part.items()}
+        self.lengths[row] = length

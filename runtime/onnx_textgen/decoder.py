@@ -20,6 +20,7 @@ from .cancellation import Watch
 from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
 from .interface import ELEMENT_TYPES, LOGITS
 from .session import IOBinding, OrtValue, Session
+from .snapshots import Snapshot
 
 CHUNK = 512
 """Most tokens of a prompt at a time, so that a caller can stop in between."""
@@ -79,6 +80,8 @@ class Decoder:
             self.cache = make_cache(session, rows=rows, capacity=capacity, context_length=geometry.context_length)
         self.token_ids: list[list[int]] = [[] for _ in range(rows)]
         """The ids whose keys and values the cache holds, per row."""
+        self.prefilled = [0] * rows
+        """How many of them, from the beginning, were fed as a prompt is: see `feeds_as_prompt`."""
         self.changes = 0
         """How often the cache was fed or rewound; who shares a decoder sees by it that someone else did."""
         self.watch = Watch()
@@ -139,9 +142,24 @@ class Decoder:
             self.rewind(0, row=row)
         positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.last_only
         logits: Logits = self.run(whole[None], positions, row, advanced=[len(whole)])[0]
+        self.count_prefilled(row, len(whole))
         self.token_ids[row] += whole.tolist()
         self.is_beyond[row] = self.rotary_switch is not None and len(self.token_ids[row]) > self.rotary_switch
         return logits if len(positions) == len(logits) else logits[positions]
+
+    def feeds_as_prompt(self, new: int) -> bool:
+        """Whether tokens fed so many at once leave the keys and values that any prompt leaves that has them.
+
+        Runs of two tokens or more agree to the last bit, however a prompt is cut; attention over a single token adds up in another
+        order, and where activations are rounded to 8 bits the difference grows to a hundredth. So a text is gone on from only as
+        far as it was fed in such runs, and equals one computed from the beginning.
+        """
+        return new > 1 or self.one_by_one
+
+    def count_prefilled(self, row: int, new: int) -> None:
+        """Note that `new` tokens are about to be held."""
+        if self.prefilled[row] == len(self.token_ids[row]) and self.feeds_as_prompt(new):
+            self.prefilled[row] += new
 
     def must_begin_anew(self, row: int, new: int) -> bool:
         """Whether `new` more tokens bring a row to the other side of the rotary switch, where none of its keys is right."""
@@ -184,6 +202,7 @@ class Decoder:
             self.changes += 1
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
+            self.prefilled[row] = min(self.prefilled[row], length)
 
     def fork(self, source: int, target: int) -> None:
         """Make a row hold the tokens of another one, and go on from there by itself."""
@@ -191,12 +210,48 @@ class Decoder:
             self.changes += 1
             self.cache.copy_row(source, target)
             self.token_ids[target] = list(self.token_ids[source])
+            self.prefilled[target] = self.prefilled[source]
             self.is_beyond[target] = self.is_beyond[source]
 
-    def reusable(self, token_ids: Sequence[int], *, row: int = 0) -> int:
-        """How many of the tokens that a row holds it can be rewound to, and are the beginning of `token_ids`."""
-        held = self.token_ids[row]
-        return self.cache.states.nearest(row, common_prefix(held, token_ids), len(held))
+    def bytes_of(self, length: int) -> int:
+        """What a row of `length` tokens takes: keys, values and states."""
+        return sum(tensor.bytes_for(length) for tensor in self.cache.tensors)
+
+    def snapshot(self, *, row: int = 0) -> Snapshot:
+        """What a row holds of a prompt, as arrays of its own; what was generated behind it is left out."""
+        held, length = self.token_ids[row], self.prefilled[row]
+        states = self.cache.states.take(row, len(held))
+        return Snapshot(
+            tuple(held[:length]),
+            self.cache.take(row, length),
+            {known: arrays for known, arrays in states.items() if known <= length},
+            self.is_beyond[row],
+        )
+
+    def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
+        """Make a row hold the first `length` tokens of a snapshot of this graph; `Snapshot.usable` says which lengths can be."""
+        assert snapshot.usable(length) == length, "a length that the snapshot can be cut to"
+        self.check_room(row, length - len(self.token_ids[row]))
+        self.rewind(0, row=row)
+        with model_errors("took up a cache"):
+            self.cache.put(row, snapshot.tensors, length)
+            if length:
+                self.cache.states.put(row, snapshot.states.get(length, {}))
+        self.token_ids[row], self.prefilled[row] = list(snapshot.token_ids[:length]), length
+        self.is_beyond[row] = snapshot.is_beyond
+        self.changes += 1
+
+    def reusable(self, prompt: Sequence[int], *, row: int = 0) -> int:
+        """How many of the tokens that a row holds a prompt can go on from: they are its beginning, and were fed as a prompt's."""
+        held, most = self.token_ids[row], self.most_reusable(len(prompt))
+        shared = min(common_prefix(held, prompt), self.prefilled[row], most)
+        return self.cache.states.nearest(row, shared, len(held))
+
+    def most_reusable(self, length: int) -> int:
+        """How much of a prompt of so many tokens need not be fed: the last token's logits are wanted, of a run as of any prompt."""
+        if not self.takes_several_over_past:
+            return 0
+        return max(0, length - (1 if self.one_by_one or self.has_states else 2))
 
     def keep(self, *, row: int = 0) -> None:
         """Let the row be rewound to the tokens it holds now, where the graph has states; the place kept before is forgotten."""
@@ -266,7 +321,7 @@ def prefill(
     What the row holds already is kept as far as it agrees, so the next turn of a conversation feeds only what is new.
     `on_progress` is called between chunks; what it raises ends the prefill, with the chunks fed so far in the cache.
     """
-    start = decoder.reusable(token_ids[:-1], row=row)  # the last token is always fed: its logits are wanted
+    start = decoder.reusable(token_ids, row=row)
     decoder.rewind(start, row=row)
     for chunk_start, chunk_end in chunks(start, len(token_ids), size=decoder.chunk, last_alone=decoder.has_states):
         if decoder.has_states and chunk_end == len(token_ids):
@@ -278,10 +333,16 @@ def prefill(
 
 
 def chunks(start: int, end: int, *, size: int, last_alone: bool) -> Iterator[tuple[int, int]]:
-    """Where the parts of a prompt begin and end: `list(chunks(0, 5, size=2, last_alone=True)) == [(0, 2), (2, 4), (4, 5)]`."""
+    """Where the parts of a prompt begin and end; none has a single token but the last, where it is to be alone.
+
+    >>> list(chunks(0, 5, size=2, last_alone=True)), list(chunks(0, 5, size=2, last_alone=False))
+    ([(0, 2), (2, 4), (4, 5)], [(0, 2), (2, 5)])
+    """
     cut = end - 1 if last_alone and start < end - 1 else end
-    for first in range(start, max(cut, start + 1), size):
-        yield first, min(first + size, cut)
+    while start < cut:
+        following = cut if start + size >= cut - 1 else start + size
+        yield start, following
+        start = following
     if cut < end:
         yield cut, end
 

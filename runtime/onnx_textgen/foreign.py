@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .artifact import CHAT_TEMPLATE, MANIFEST, TOKENIZER, FileRecord, Geometry, Manifest, readable
+from .artifact import CHAT_TEMPLATE, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest, readable
 from .end_of_turn import every_end, read_template
 from .errors import PackageError
 from .interface import HIDDEN_STATES, LOGITS, ROLES, Hints
@@ -181,8 +181,8 @@ def make_manifest(folder: Path, graph: Path, settings: Settings, session: Sessio
     ends = every_end(folder, tokenizer, template, generation=settings.generation, config=settings.sizes)
     return Manifest(
         name=folder.resolve().name,
-        target="unknown",
-        precision="unknown",
+        target=UNKNOWN,
+        precision=UNKNOWN,
         geometry=geometry,
         bos_id=inside(special_id("bos", sizes, tokenizer, folder), geometry),
         eos_ids=tuple(i for i in ends if inside(i, geometry) is not None),

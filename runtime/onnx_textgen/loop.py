@@ -6,12 +6,13 @@ One text at a time as a stream of chunks, or several side by side. What a text w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits, Progress, prefill
 from .errors import OptionError
+from .prefix_store import SHORTEST, PrefixStore
 from .results import Chunk
 
 
@@ -19,7 +20,7 @@ def feed_prompt(
     decoder: Decoder, continuation: Continuation, *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
 ) -> Logits:
     """Feed what the row does not hold yet of a prompt, by the clock; returns the logits [vocabulary] of its last token."""
-    continuation.reused_tokens = decoder.reusable(continuation.prompt_ids[:-1], row=row)
+    continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
     start = time.perf_counter()
     try:
         return prefill(decoder, continuation.prompt_ids, row=row, on_progress=on_progress)
@@ -72,7 +73,33 @@ def run(
             yield continuation.finish(interrupted.reason)
 
 
-def run_together(decoder: Decoder, rows: list[Continuation], watch: Watch) -> None:
+def run_alone(
+    decoder: Decoder,
+    continuation: Continuation,
+    watch: Watch,
+    store: PrefixStore,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Generator[Chunk, None, None]:
+    """One text in an empty decoder, that begins with what `store` knows and leaves there what it computed."""
+    store.prepare(decoder, continuation.prompt_ids)
+    try:
+        yield from run(decoder, continuation, watch, on_progress)
+    finally:
+        store.keep(decoder)
+
+
+def take_over(decoder: Decoder, token_ids: Sequence[int], row: int, store: PrefixStore) -> None:
+    """Give an empty row the longest beginning of its prompt that `store` or a row before it holds."""
+    shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
+    longest = max(shared, default=0)
+    snapshot, length = store.find(token_ids, decoder.most_reusable(len(token_ids)))
+    if snapshot is not None and length >= longest:
+        decoder.restore(snapshot, length, row=row)
+    elif longest >= SHORTEST:
+        decoder.fork(shared.index(longest), row)  # what they do not share is forgotten when the prompt is fed
+
+
+def run_together(decoder: Decoder, rows: list[Continuation], watch: Watch, store: PrefixStore) -> None:
     """The same loop over several texts: each prompt alone into its row, then one step for all at a time."""
     with watch.active():
         decoder.watch = watch
@@ -80,12 +107,16 @@ def run_together(decoder: Decoder, rows: list[Continuation], watch: Watch) -> No
             logits = []
             for index, row in enumerate(rows):
                 row.started = time.perf_counter()  # the rows fed before it are not on its clock
+                take_over(decoder, row.prompt_ids, index, store)
                 logits.append(feed_prompt(decoder, row, row=index))
             step_together(decoder, rows, logits)
         except InterruptedRunError as interrupted:
             for row in rows:
                 if row.finish_reason is None:
                     row.finish(interrupted.reason)
+        finally:
+            for index in range(len(rows)):
+                store.keep(decoder, row=index)
 
 
 def step_together(

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .interface import CacheTensor
 from .session import IOBinding, OrtValue, Session
-
-Arrays = dict[str, npt.NDArray[Any]]
-"""One row's states, by the name of the graph's past input."""
+from .snapshots import Arrays
 
 
 class States:
@@ -107,6 +103,19 @@ class States:
         else:
             self.kept.pop(row, None)
             self.aside[row] = {tensor.past: np.zeros(tensor.sized(1, 0)[1:], tensor.dtype) for tensor in self.tensors}
+
+    def take(self, row: int, length: int) -> dict[int, Arrays]:
+        """Copies of what a row that holds `length` tokens can go on from, by the number of tokens."""
+        if not self.tensors:
+            return {}
+        known = {length: self.read(row)}
+        return known | dict([self.kept[row]]) if row in self.kept else known
+
+    def put(self, row: int, arrays: Arrays) -> None:
+        """Give a row the state that `take` gave, here or elsewhere."""
+        if self.tensors:
+            self.kept.pop(row, None)
+            self.aside[row] = arrays
 
     def copy_row(self, source: int, target: int) -> None:
         """Make a row's state, and the one it can return to, those of another row."""

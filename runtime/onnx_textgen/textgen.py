@@ -22,8 +22,9 @@ from .errors import OptionError, PackageError, PromptError
 from .foreign import home_of, is_foreign, open_foreign
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .interface import HIDDEN_STATES, LOGITS
-from .loop import run, run_together
+from .loop import run, run_alone, run_together
 from .option_checks import shown, whole_number
+from .prefix_store import PrefixStore
 from .prompts import Prompt, is_batch, read_token_ids
 from .results import Choice, Chunk, Generation, Score
 from .scoring import score_tokens, split_pair
@@ -33,18 +34,26 @@ from .tokenizer import TextTokenizer
 
 MOST_ROWS = 16
 """Most texts generated side by side."""
+PREFIX_CACHE = 256 * 2**20
+"""Bytes of keys and values kept from earlier calls, unless the caller says otherwise."""
 CHARACTERS_PER_TOKEN = 256
 """No tokenizer makes fewer tokens than one per so many characters; a longer prompt is refused before it is tokenized."""
 
 
 def load(
-    package: str | Path | None = None, *, device: str = "auto", threads: int | None = None, capacity: int | None = None
+    package: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    capacity: int | None = None,
+    prefix_cache: int = PREFIX_CACHE,
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
     A folder that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check.
     `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the
-    tokens a new text's cache has room for at first (it grows as needed). Raises `PackageError`, `DeviceError`, `OptionError`.
+    tokens a new text's cache has room for at first (it grows as needed); `prefix_cache` the most bytes of keys and values that are
+    kept from earlier calls, for later ones that begin alike (0: none). Raises `PackageError`, `DeviceError`, `OptionError`.
 
     >>> model = load()
     >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
@@ -52,6 +61,7 @@ def load(
     """
     if capacity is not None:
         capacity = whole_number("capacity", capacity, 1)
+    prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
     place = find_package(package)
     folder = home_of(place)
     if is_foreign(place):
@@ -63,17 +73,25 @@ def load(
     check_graph(session, manifest.geometry)
     if manifest.precision == "fp16" and session.device.kind == "cpu":
         LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
-    return Model(folder, manifest, session, chat_template=read_template(folder), capacity=capacity)
+    return Model(folder, manifest, session, chat_template=read_template(folder), capacity=capacity, prefix_cache=prefix_cache)
 
 
 class Model:
     """A model folder at work. Safe to use from several threads: each call has a cache of its own."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, session: Session, *, chat_template: str | None, capacity: int | None = None
+        self,
+        folder: Path,
+        manifest: Manifest,
+        session: Session,
+        *,
+        chat_template: str | None,
+        capacity: int | None = None,
+        prefix_cache: int = PREFIX_CACHE,
     ) -> None:
         self.folder, self.manifest, self.session, self.chat_template = folder, manifest, session, chat_template
         self.capacity = capacity
+        self.prefixes = PrefixStore(prefix_cache)
         self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length, manifest.geometry.vocab_size)
         self._tokenizer = (
             TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
@@ -150,7 +168,9 @@ class Model:
             raise OptionError("a stream gives one text while it is written; call generate() to search or draw several")
         continuation = self.begin(prompt, config)
         watch = Watch(cancel, config.max_time)
-        return run(self.new_context() if context is None else context, continuation, watch, on_progress)
+        if context is not None:
+            return run(context, continuation, watch, on_progress)
+        return run_alone(self.new_context(), continuation, watch, self.prefixes, on_progress)
 
     @overload
     def generate(
@@ -181,20 +201,21 @@ class Model:
             return found if is_batch(prompt) else found[0]
         if not is_batch(prompt):
             continuation = self.begin(prompt, config)  # type: ignore[arg-type]
-            for _ in run(self.new_context(), continuation, watch):
+            for _ in run_alone(self.new_context(), continuation, watch, self.prefixes):
                 pass
             return continuation.result()
         rows = [self.begin(each, config) for each in prompt]  # type: ignore[arg-type]
         for start in range(0, len(rows), MOST_ROWS):
             together = rows[start : start + MOST_ROWS]
             decoder = Decoder(self.session, self.manifest.geometry, rows=len(together), capacity=self.capacity)
-            run_together(decoder, together, watch)
+            run_together(decoder, together, watch, self.prefixes)
         return [row.result() for row in rows]
 
     def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
         """The texts of one prompt that a beam search or several draws give, the best one first."""
         decoder = Decoder(self.session, self.manifest.geometry, rows=config.texts, capacity=self.capacity)
         first = self.begin(prompt, config)
+        self.prefixes.prepare(decoder, first.prompt_ids)
         if config.num_beams > 1:
             return BeamDriver(decoder, first).search(watch)
         others = [self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, decoder.rows)]

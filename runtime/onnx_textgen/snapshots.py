@@ -1,0 +1,41 @@
+"""What a row of a decoder holds, taken out as plain arrays: to go on from elsewhere, to keep, to write to a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = dict[str, npt.NDArray[Any]]
+"""Arrays by the name of the graph's past input, with a batch of 1."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The tokens of one text, and what a decoder has computed of them. Never changed once made, so it may be shared."""
+
+    token_ids: tuple[int, ...]
+    tensors: Arrays
+    """Keys and values of all tokens."""
+    states: dict[int, Arrays] = dataclasses.field(default_factory=dict)
+    """States of recurrent layers, by the number of tokens behind which they are so."""
+    is_beyond: bool = False
+    """Whether keys were turned for a text beyond the graph's rotary switch."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the arrays."""
+        return sum(array.nbytes for arrays in (self.tensors, *self.states.values()) for array in arrays.values())
+
+    def usable(self, length: int) -> int:
+        """The most of the first `length` tokens that a decoder can go on from."""
+        if not self.states:
+            return min(length, len(self.token_ids))
+        return max((held for held in self.states if held <= length), default=0)
+
+
+def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array in memory of its own, in order."""
+    return np.array(array, order="C")
