@@ -9,6 +9,7 @@ import torch
 
 from onnx_textgen.artifact import Precision
 from onnx_textgen.decoder import Decoder
+from onnx_textgen.embedding import pieces
 from onnx_textgen.interface import HIDDEN_STATES
 from onnx_textgen.session import open_session
 
@@ -29,7 +30,8 @@ def prove_hidden_states(source: Source, weights: Weights, graph: Path, ids: list
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
     with why_it_does_not_run():
         decoder = Decoder(open_session(graph, device="cpu"), source.geometry, output=HIDDEN_STATES)
-        parts = [decoder.feed(text[at : at + PIECE], every_position=True) for at in range(0, len(text), PIECE)]
+        cuts = pieces(len(text), PIECE, decoder.rotary_switch)
+        parts = [decoder.feed(text[start:end], every_position=True) for start, end in cuts]
     got = np.concatenate(parts).astype(np.float64)
     with weights.present(), torch.no_grad(), only_these_positions(source.head, torch.arange(len(text))) as taken:
         source.reference(torch.tensor([text]))

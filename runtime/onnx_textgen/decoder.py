@@ -43,14 +43,23 @@ def check_graph(session: Session, geometry: Geometry) -> None:
         taken = roles[role].shape if role in roles else ()
         if role in roles and (len(taken) != 2 or (isinstance(taken[1], int) and taken[1] != 1)):
             raise PackageError(f"the graph takes {role} as {list(taken)}, not [batch, tokens]; export the model again")
-    (shape, element), size = session.outputs[logits], geometry.vocab_size
+    shape, size = session.outputs[logits][0], geometry.vocab_size
     if len(shape) != 3 or (isinstance(shape[-1], int) and shape[-1] != size):
         raise PackageError(
             f"the graph's logits have the shape {shape}, the manifest's geometry asks for [any, any, {size}]; "
             "export the model again"
         )
-    if element not in ELEMENT_TYPES:
-        raise PackageError(f"the graph's logits are {element}, not float, float16 or double; export the model again")
+    check_rows(session, LOGITS)
+
+
+def check_rows(session: Session, output: str) -> None:
+    """Refuse an output that is no row of real numbers for each token."""
+    shape, element = session.outputs[session.name_of(output)]
+    if len(shape) != 3 or element not in ELEMENT_TYPES:
+        raise PackageError(
+            f"the graph's {output.replace('_', ' ')} are {element} {shape}, not float, float16 or double [batch, tokens, width]; "
+            "export the model again"
+        )
 
 
 @contextlib.contextmanager
@@ -74,6 +83,7 @@ class Decoder:
         self, session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None, output: str = LOGITS
     ) -> None:
         check_graph(session, geometry)
+        check_rows(session, output)
         self.session, self.geometry, self.rows = session, geometry, rows
         self.output = session.name_of(output)
         with model_errors("made its cache"):
@@ -241,9 +251,12 @@ class Decoder:
         self.is_beyond[row] = snapshot.is_beyond
         self.changes += 1
 
-    def reusable(self, prompt: Sequence[int], *, row: int = 0) -> int:
-        """How many of the tokens that a row holds a prompt can go on from: they are its beginning, and were fed as a prompt's."""
-        held, most = self.token_ids[row], self.most_reusable(len(prompt))
+    def reusable(self, prompt: Sequence[int], *, row: int = 0, most: int | None = None) -> int:
+        """How many of the tokens that a row holds a prompt can go on from: they are its beginning, and were fed as a prompt's.
+
+        `most`: see `most_reusable`, unless no logits of these tokens are wanted.
+        """
+        held, most = self.token_ids[row], self.most_reusable(len(prompt)) if most is None else most
         shared = min(common_prefix(held, prompt), self.prefilled[row], most)
         return self.cache.states.nearest(row, shared, len(held))
 
@@ -291,8 +304,8 @@ class Decoder:
             binding.bind_output(self.output, "cpu")
             self.watch.run(lambda options: self.session.ort.run_with_iobinding(binding, options))
             logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
-            if len(logits[0]) not in (len(positions), new):
-                raise PackageError(f"the graph gave {len(logits[0])} rows of logits for {new} tokens; export the model again")
+            if logits.ndim != 3 or len(logits) != len(ids) or logits.shape[1] not in (len(positions), new):
+                raise PackageError(f"the graph gave {self.output} {logits.shape} for ids {ids.shape}; export the model again")
             self.cache.end(row, advanced)
         self.changes += 1
         return logits

@@ -16,15 +16,15 @@ from tokenizers import Tokenizer
 from .artifact import CHAT_TEMPLATE
 from .chat import render_chat
 from .errors import TemplateError
-from .settings import as_ids, read_json, read_tokenizer_settings, token_text
+from .settings import as_ids, read_json, read_text, read_tokenizer_settings, token_text
 
 ANSWER = "fourtytwo"
 
 
 def read_template(folder: Path) -> str | None:
     """`chat_template.jinja`, else what `tokenizer_config.json` or `chat_template.json` holds; of named ones, the default."""
-    if (folder / CHAT_TEMPLATE).is_file():
-        return (folder / CHAT_TEMPLATE).read_text(encoding="utf-8")
+    if (text := read_text(folder / CHAT_TEMPLATE)) is not None:
+        return text
     for name in ("tokenizer_config.json", "chat_template.json"):
         template = default_template(read_json(folder / name).get("chat_template"))
         if template is not None:
@@ -39,7 +39,7 @@ def default_template(value: object) -> str | None:
     'd'
     """
     if isinstance(value, list):
-        value = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, Mapping)}
+        value = {str(entry.get("name")): entry.get("template") for entry in value if isinstance(entry, Mapping)}
     if isinstance(value, Mapping):
         value = value.get("default", next(iter(value.values()), None))
     return value if isinstance(value, str) else None

@@ -60,15 +60,23 @@ def graphs_of(folder: Path) -> list[Path]:
 def is_foreign(place: Path) -> bool:
     """Whether a path is a folder of another exporter's, or a graph in one."""
     with readable(place):
-        folder = home_of(place)
-        return not (folder / MANIFEST).is_file() and (place.suffix == ".onnx" or bool(graphs_of(folder)))
+        is_graph = place.suffix == ".onnx" and place.is_file()
+        return not (home_of(place) / MANIFEST).is_file() and (is_graph or bool(graphs_of(place)))
 
 
 def home_of(place: Path) -> Path:
-    """The folder with the settings, of a path that may name one of its graphs."""
-    if place.suffix != ".onnx" or not place.is_file():
-        return place
-    return place.parent.parent if place.parent.name == SUBFOLDER else place.parent
+    """The folder with the settings, of a path that may name one of its graphs, or the folder of its graphs."""
+    with readable(place):
+        folder = place.parent if place.suffix == ".onnx" and place.is_file() else place
+        whole = folder.absolute()
+        if whole.name == SUBFOLDER and not has_settings(whole) and has_settings(whole.parent):
+            return whole.parent
+    return folder
+
+
+def has_settings(folder: Path) -> bool:
+    """Whether a folder tells what its graphs are."""
+    return any((folder / name).is_file() for name in (MANIFEST, GENAI_CONFIG, "config.json", TOKENIZER))
 
 
 def choose_graph(place: Path, genai: Mapping[str, Any]) -> Path:
@@ -103,11 +111,11 @@ def open_foreign(place: Path, *, device: str = "auto", threads: int | None = Non
 
     Raises `PackageError` for what cannot be served, in a line that says what is missing.
     """
-    folder, genai = home_of(place), {}
-    with readable(folder):
-        genai = read_json(folder / GENAI_CONFIG)
-        graph = choose_graph(place, object_in(object_in(genai, "model"), "decoder"))
-        settings = settings_of_genai(genai) if genai else settings_of_config(folder)
+    folder = home_of(place)
+    genai = read_json(folder / GENAI_CONFIG)
+    with readable(place):
+        graph = choose_graph(place.absolute(), object_in(object_in(genai, "model"), "decoder"))
+    settings = settings_of_genai(genai) if genai else settings_of_config(folder)
     session = open_session(graph, device=device, threads=threads, hints=settings.hints)
     return make_manifest(folder, graph, settings, session), session
 
@@ -174,7 +182,7 @@ def make_manifest(folder: Path, graph: Path, settings: Settings, session: Sessio
     tokenizer = read_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
     template, origin = read_template(folder), settings.origin
     sizes: Mapping[str, Any] = settings.sizes | settings.generation  # type: ignore[operator]
-    files = {str(graph.relative_to(folder)): graph} | ({TOKENIZER: folder / TOKENIZER} if tokenizer is not None else {})
+    files = {str(graph.relative_to(folder.absolute())): graph} | ({TOKENIZER: folder / TOKENIZER} if tokenizer is not None else {})
     if template is not None:
         files |= {name: folder / name for name in (CHAT_TEMPLATE, "tokenizer_config.json") if (folder / name).is_file()}
     geometry = make_geometry(settings, session)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -103,14 +103,17 @@ class Input:
     dtype: np.dtype[Any]
 
 
-def read_inputs(inputs: Values, hints: Hints, cache: Iterable[CacheTensor]) -> dict[str, Input]:
-    """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give."""
+def read_inputs(inputs: Values, hints: Hints, cache: Iterable[CacheTensor], has_default: Container[str] = ()) -> dict[str, Input]:
+    """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give.
+
+    Inputs that have a default, as weights may, need not be known.
+    """
     roles = {own: role for role, own in hints.names.items() if own in inputs}
     pasts = {tensor.past for tensor in cache}
     found = dict[str, Input]()
     for name, (shape, element) in inputs.items():
         role = roles.get(name, ALIASES.get(name, name))
-        if name in pasts:
+        if name in pasts or (role not in ROLES and name in has_default):
             continue
         if role not in ROLES:
             raise PackageError(f"the graph wants the input {name!r}, which no decoder here can give; export the model again")

@@ -5,6 +5,7 @@ They are the model's own, before temperature and all that `choosing` does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from .cuts import top_k_ids
 from .decoder import Decoder, Logits
-from .errors import PromptError
+from .errors import ModelError, PromptError
 from .results import Alternative
 
 MOST_LOGITS = 1 << 22
@@ -34,7 +35,8 @@ def score_tokens(
 
     What the decoder holds of the text before `first` is not computed again. A text longer than the context is read through a
     window that moves by `stride` tokens: each token is predicted from at least the context less `stride` tokens before it, as far
-    as the text goes back (transformers' strided perplexity). Raises `PromptError` for one token, and beyond the context without a
+    as the text goes back (transformers' strided perplexity). No token's probability depends on what follows it, beyond a rotary
+    switch either. Raises `PromptError` for one token, and beyond the context without a
     stride.
     """
     if len(token_ids) < 2:
@@ -47,6 +49,8 @@ def score_tokens(
                 logprobs += target_logprobs(logits, targets).tolist()
                 if alternatives:
                     others += [likeliest(row, alternatives, piece) for row in logits]
+    if any(map(math.isnan, logprobs)):
+        raise ModelError("the model's logits are no numbers, so nothing can be scored; check it with: onnx-textgen verify DIR")
     return tuple(logprobs), tuple(others)
 
 
@@ -72,13 +76,17 @@ def windows(length: int, context: int, stride: int | None) -> Iterator[tuple[int
 def predictions(decoder: Decoder, ids: npt.NDArray[np.int64], first: int) -> Iterator[tuple[Logits, npt.NDArray[np.int64]]]:
     """Logits [tokens, vocabulary] and the tokens that they predict, from the token at `first` on, a bounded part at a time."""
     size = max(1, min(512, MOST_LOGITS // decoder.geometry.vocab_size))
-    held = decoder.reusable(ids[: first - 1].tolist())
+    held = decoder.reusable(ids[: first - 1].tolist(), most=first - 1)
     decoder.rewind(held)
     for start in range(held, first - 1, size):
         decoder.feed(ids[start : min(start + size, first - 1)].tolist())
-    for start in range(first - 1, len(ids) - 1, size):
-        targets = ids[start + 1 : start + 1 + size]
-        yield decoder.feed(ids[start : start + len(targets)].tolist(), every_position=True), targets
+    start, switch = first - 1, decoder.rotary_switch
+    while start < len(ids) - 1:
+        end = min(start + size, len(ids) - 1)
+        if switch is not None and start < switch < end:
+            end = switch  # those before it are predicted as in a text that ends there: what follows changes nothing of that
+        yield decoder.feed(ids[start:end].tolist(), every_position=True), ids[start + 1 : end + 1]
+        start = end
 
 
 def target_logprobs(logits: Logits, targets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

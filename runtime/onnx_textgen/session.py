@@ -67,7 +67,8 @@ class Session:
     @property
     def roles(self) -> dict[str, Input]:
         """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give."""
-        return read_inputs(self.inputs, self.hints, self.cache_tensors)
+        has_default = {node.name for node in self.ort.get_overridable_initializers()}
+        return read_inputs(self.inputs, self.hints, self.cache_tensors, has_default)
 
     def name_of(self, output: str) -> str:
         """The graph's name of the logits or of the hidden states, whether it has them or not."""

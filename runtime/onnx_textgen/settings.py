@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from .artifact import readable
 from .errors import OptionError, PackageError
 from .generation_config import OPTION_NAMES, make_generation_config
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, as JSON can hold it and no text."""
 ALWAYS = ("repetition_penalty",)
 """Defaults that hold for greedy generation too."""
 
 
+def read_text(path: Path) -> str | None:
+    """A file's text, or None where there is no file; raises `PackageError` for one that cannot be read."""
+    with readable(path):
+        if not path.is_file():
+            return None
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise PackageError(f"{path} is not UTF-8 text (byte {error.start}); mend it or fetch it again") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an empty one where there is no file."""
-    if not path.is_file():
+    if (text := read_text(path)) is None:
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise PackageError(f"{path} is not valid JSON: {error}; mend it or fetch it again") from error
     if not isinstance(value, dict):
         raise PackageError(f"{path} should hold a JSON object, found {type(value).__name__}; mend it or fetch it again")
@@ -51,7 +66,7 @@ def token_text(value: object) -> str | None:
     """The text of a special token, which is written as a string or as an object with its `content`."""
     if isinstance(value, Mapping):
         value = value.get("content")
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and not LONE_SURROGATE.search(value) else None
 
 
 def as_ids(value: object) -> tuple[int, ...]:

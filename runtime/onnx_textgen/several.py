@@ -15,6 +15,7 @@ from .constraints import Constraint
 from .continuation import Continuation
 from .cuts import Floats
 from .decoder import Decoder, Logits
+from .errors import ModelError
 from .loop import feed_prompt, step_together
 from .results import FinishReason, Generation
 from .scoring import target_logprobs
@@ -93,8 +94,11 @@ class BeamDriver:
             except InterruptedRunError as interrupted:
                 reason = interrupted.reason
         self.ended = time.perf_counter()
-        found = sorted((each for group in self.groups for each in group.best()), key=lambda each: -each.score)
-        return joined([self.result(each, reason) for each in found[: self.continuation.config.num_return_sequences]])
+        found = [self.result(each, reason) for group in self.groups for each in group.best()]
+        if not found:
+            raise ModelError("nothing is left to choose from: the options together rule out every token; leave some out")
+        found.sort(key=lambda each: (each.follows_rule is False, -(each.score or 0.0)))  # what was cut off comes last
+        return joined(found[: self.continuation.config.num_return_sequences])
 
     def step(self, logits: Logits) -> None:
         """Have each group choose, the earlier groups' choices known to the later ones."""

@@ -7,6 +7,8 @@ import transformers
 
 import onnx_textgen
 from onnx_textgen.decoder import Decoder
+from onnx_textgen.embedding import pooled
+from onnx_textgen.interface import HIDDEN_STATES
 from onnx_textgen_export import export
 
 from .tiny_models import tiny_config
@@ -55,7 +57,7 @@ def test_every_fixed_scaling_exports_with_proof(kind: str, tmp_path) -> None:
 @pytest.fixture(scope="module")
 def switching(tmp_path_factory: pytest.TempPathFactory):
     model = longrope()
-    made = export(model, tmp_path_factory.mktemp("longrope") / "package")
+    made = export(model, tmp_path_factory.mktemp("longrope") / "package", hidden_states=True)
     return model, onnx_textgen.load(made.folder, threads=1)
 
 
@@ -105,3 +107,26 @@ def test_rows_cross_the_switch_one_at_a_time(switching) -> None:
         got = decoder.step(new, [True] * 3)
         for row, ids in enumerate(texts):
             check(got[row], logits_of(model, ids)[-1])
+
+
+@pytest.mark.parametrize("length", [SWITCH - 2, SWITCH, SWITCH + 1, SWITCH + 30])
+def test_a_text_across_the_switch_is_embedded_as_a_whole(switching, length: int) -> None:
+    model, package = switching
+    ids = ids_of_length(length)
+    with torch.no_grad():
+        states = model.base_model(torch.tensor([ids]), use_cache=False).last_hidden_state[0].numpy()
+    context = package.new_context(output=HIDDEN_STATES)
+    context.chunk = 16
+    check(pooled(context, ids, "mean"), states.mean(axis=0))
+    check(package.embed(ids, pooling="last", normalize=False), states[-1])
+
+
+def test_a_token_is_as_likely_whatever_follows_it_across_the_switch(switching) -> None:
+    model, package = switching
+    ids = ids_of_length(SWITCH + 30)
+    want = []
+    for length in range(1, len(ids)):
+        row = torch.log_softmax(torch.tensor(logits_of(model, ids[:length])[-1]).double(), -1)
+        want.append(row[ids[length]].item())
+    np.testing.assert_allclose(package.score(ids).logprobs, want, atol=2e-4)
+    np.testing.assert_allclose(package.score(ids[:-9]).logprobs, want[:-9], atol=2e-4)

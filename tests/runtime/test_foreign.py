@@ -252,6 +252,60 @@ def test_what_cannot_be_served_is_refused_in_one_line(message: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
+BROKEN = {
+    "chat_template.jinja is not UTF-8 text": lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff\xfe"),
+    "is not UTF-8 text": lambda folder: (folder / "config.json").write_bytes(b"\xff"),
+    "nowhere.onnx is not a folder": lambda folder: folder / "nowhere.onnx",
+    "config.json should hold a JSON object, found list": lambda folder: (folder / "config.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_files_that_cannot_be_read_are_named(message: str, tmp_path: Path) -> None:
+    place = BROKEN[message](optimum(tmp_path / "folder", GROWING, "as it is"))
+    with pytest.raises(PackageError) as caught:
+        onnx_textgen.load(place if isinstance(place, Path) else tmp_path / "folder", device="cpu")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_with_odd_entries_are_read_as_far_as_they_make_sense(exact: onnx_textgen.Model, tmp_path: Path) -> None:
+    folder = optimum(tmp_path / "odd", GROWING, "as it is")
+    shutil.copy(exact.folder / "tokenizer.json", folder)
+    templates = [{"name": [1], "template": "odd"}, {"name": "default", "template": "mine"}, 5]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates, "eos_token": "\ud800", "bos_token": 7}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": ["</s>", 25, True], "temperature": "hot", "top_k": -1})
+    )
+    model = onnx_textgen.load(folder, threads=1, device="cpu")
+    assert (model.chat_template, model.manifest.eos_ids, model.manifest.generation) == ("mine", (25,), {})
+
+
+def test_a_graph_is_the_same_model_whichever_way_its_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = optimum(tmp_path / "community", GROWING, "as it is", "onnx/model.onnx")
+    alone = optimum(tmp_path / "onnx", GROWING, "as it is")  # everything in one folder that is called so
+    monkeypatch.chdir(folder / "onnx")
+    for place in ("model.onnx", "../onnx/model.onnx", ".", folder, folder / "onnx", alone, alone / "model.onnx"):
+        assert onnx_textgen.load(place, threads=1, device="cpu").manifest.eos_ids == (25, 26), place
+
+
+def test_weights_that_are_inputs_with_a_default_need_not_be_given(tmp_path: Path) -> None:
+    graph = Builder(GROWING).model()
+    for weight in graph.graph.initializer:
+        graph.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    model = onnx_textgen.load(write(tmp_path / "folder", graph, config=CONFIG), threads=1, device="cpu")
+    assert model.generate(PROMPTS[0], max_new_tokens=5, temperature=0).token_ids == tuple(GROWING.greedy(PROMPTS[0], 5))
+
+
+def test_outputs_that_are_no_rows_of_numbers_are_refused(tmp_path: Path) -> None:
+    graph = Builder(GROWING).model()
+    graph.graph.output.append(onnx.helper.make_tensor_value_info("hidden_states", onnx.TensorProto.FLOAT, [1]))
+    graph.graph.node.append(onnx.helper.make_node("Constant", [], ["hidden_states"], value_floats=[1.0]))
+    model = onnx_textgen.load(write(tmp_path / "folder", graph, config=CONFIG), threads=1, device="cpu")
+    with pytest.raises(PackageError, match=r"hidden states are tensor\(float\) \[1\], not float"):
+        model.embed(PROMPTS[0])
+
+
 def test_the_command_line_generates_describes_and_says_that_nothing_can_be_verified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onnx_textgen import Cancellation
 from onnx_textgen.beam_search import BeamSearch, diverse
-from onnx_textgen.errors import OptionError
+from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation_config import GenerationConfig
 from onnx_textgen.several import log_softmax
 
@@ -135,3 +135,9 @@ def test_options_say_how_many_rows_are_needed():
     assert GenerationConfig(num_return_sequences=3).texts == 3
     assert GenerationConfig(num_return_sequences=2, best_of=5).texts == 5
     assert not GenerationConfig(best_of=1).gives_several
+
+
+def test_a_search_that_has_nothing_left_to_choose_says_so(story):
+    everything = list(range(story.manifest.geometry.vocab_size))
+    with pytest.raises(ModelError, match="nothing is left to choose from"):
+        story.generate(PROMPT, suppress_tokens=everything, num_beams=2)
