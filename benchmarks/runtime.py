@@ -58,7 +58,7 @@ def make_model(folder: Path) -> None:
 
 def filled(model: onnx_textgen.Model, capacity: int) -> Decoder:
     """A decoder that holds `CONTEXT` tokens."""
-    decoder = Decoder(model.session, model.manifest.geometry, capacity=capacity)
+    decoder = Decoder(model.graph, model.manifest.geometry, capacity=capacity)
     decoder.feed([(7 * i) % 1000 for i in range(CONTEXT)])
     return decoder
 
@@ -94,7 +94,7 @@ def bare_steps(model: onnx_textgen.Model, decoder: Decoder) -> Callable[[], floa
     def measure() -> float:
         start = time.perf_counter()
         for _ in range(STEPS):
-            model.session.ort.run_with_iobinding(binding)
+            model.graph.ort.run_with_iobinding(binding)
         return (time.perf_counter() - start) / STEPS * 1e3
 
     return measure
@@ -134,7 +134,7 @@ def main() -> None:
     print(f"decode step with room for 4,096: {wide:.2f} ms, for 512: {narrow:.2f} ms, ratio {ratio:.3f}")
     prompt, times = [(7 * i) % 1000 for i in range(512)], []
     for _ in range(5):
-        decoder = Decoder(model.session, model.manifest.geometry, capacity=512)
+        decoder = Decoder(model.graph, model.manifest.geometry, capacity=512)
         start = time.perf_counter()
         logits = decoder.feed(prompt)
         times.append(512 / (time.perf_counter() - start))

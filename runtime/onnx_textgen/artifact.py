@@ -253,6 +253,17 @@ def check_files(folder: Path, manifest: Manifest) -> None:
             )
 
 
+def package_digest(folder: Path, manifest: Manifest) -> str:
+    """A sha256 of the hashes of graph and weights; where a manifest has none, of the graph's files, which are read."""
+    name = GRAPH if GRAPH in manifest.files else next(name for name in manifest.files if name.endswith(".onnx"))
+    hashes = {each: record.sha256 for each, record in manifest.files.items() if each in {name, WEIGHTS}}
+    if not all(hashes.values()):
+        graph = folder / name
+        with readable(graph):
+            hashes = {path.name: file_record(path).sha256 for path in sorted(graph.parent.glob(f"{graph.name}*"))}
+    return hashlib.sha256(json.dumps(sorted(hashes.values())).encode()).hexdigest()
+
+
 def embedded_packages() -> dict[str, Path]:
     """The models that ship with the project, by name; empty entries never appear."""
     inside_wheel = Path(__file__).parent / "artifacts"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -11,14 +12,16 @@ from typing import Any, Literal, Unpack, get_args, overload
 
 import numpy as np
 
-from .artifact import GRAPH, TOKENIZER, Manifest, check_files, find_package, read_manifest
+from .artifact import GRAPH, TOKENIZER, Manifest, check_files, find_package, package_digest, read_manifest
 from .cancellation import Cancellation, Watch
+from .chat import render_chat
 from .constraints import Rules
 from .continuation import Continuation, Limits
+from .conversation import Conversation
 from .decoder import Decoder, Progress, check_graph
 from .embedding import Pooling, Vectors, pooled
 from .end_of_turn import read_template
-from .errors import OptionError, PackageError, PromptError
+from .errors import OptionError, PackageError, PromptError, TemplateError
 from .foreign import home_of, is_foreign, open_foreign
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .interface import HIDDEN_STATES, LOGITS
@@ -89,7 +92,7 @@ class Model:
         capacity: int | None = None,
         prefix_cache: int = PREFIX_CACHE,
     ) -> None:
-        self.folder, self.manifest, self.session, self.chat_template = folder, manifest, session, chat_template
+        self.folder, self.manifest, self.graph, self.chat_template = folder, manifest, session, chat_template
         self.capacity = capacity
         self.prefixes = PrefixStore(prefix_cache)
         self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length, manifest.geometry.vocab_size)
@@ -113,11 +116,46 @@ class Model:
     @property
     def device(self) -> str:
         """Where it runs: `cpu` or `cuda:0`."""
-        return str(self.session.device)
+        return str(self.graph.device)
 
     def new_context(self, *, output: str = LOGITS) -> Decoder:
         """An empty cache; pass the same one to several `stream` calls to keep what they share."""
-        return Decoder(self.session, self.manifest.geometry, capacity=self.capacity, output=output)
+        return Decoder(self.graph, self.manifest.geometry, capacity=self.capacity, output=output)
+
+    def session(self) -> Conversation:
+        """An empty session: a text or a chat that is appended to and generated from, taken back, forked and saved.
+
+        >>> session = load().session()
+        >>> session.append("Once upon a time")
+        >>> session.generate(max_new_tokens=3, temperature=0).finish_reason
+        'length'
+        """
+        return Conversation(self)
+
+    def load_session(self, path: str | Path) -> Conversation:
+        """A session that `Conversation.save` wrote; raises `PackageError` for a file of another model, or none at all."""
+        return Conversation.load(self, path)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What tells this graph and its weights from any other: a sha256 of their own. Files without a hash are read for it."""
+        return package_digest(self.folder, self.manifest)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a chat, through the model's template, up to where the next answer begins; checked as `encode` does.
+
+        Raises `TemplateError` where there is no template, or it refuses the messages.
+        """
+        if self.chat_template is None:
+            raise TemplateError(f"{self.manifest.name} has no chat template; give it a plain text")
+        bos_id, ends, piece = self.manifest.bos_id, self.manifest.eos_ids, self.tokenizer.piece
+        text = render_chat(
+            self.chat_template,
+            messages,
+            bos_token="" if bos_id is None else piece(bos_id),
+            eos_token=piece(ends[0]) if ends else "",
+        )
+        return self.encode(self.tokenizer.encode(text, add_special_tokens=False))  # the template has written the special ones
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
@@ -161,7 +199,7 @@ class Model:
         >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
         ...     print(chunk.text, end="")
         """
-        if context is not None and (context.session is not self.session or context.rows != 1):
+        if context is not None and (context.session is not self.graph or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
         config = self.config(options)
         if config.gives_several:
@@ -207,13 +245,13 @@ class Model:
         rows = [self.begin(each, config) for each in prompt]  # type: ignore[arg-type]
         for start in range(0, len(rows), MOST_ROWS):
             together = rows[start : start + MOST_ROWS]
-            decoder = Decoder(self.session, self.manifest.geometry, rows=len(together), capacity=self.capacity)
+            decoder = Decoder(self.graph, self.manifest.geometry, rows=len(together), capacity=self.capacity)
             run_together(decoder, together, watch, self.prefixes)
         return [row.result() for row in rows]
 
     def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
         """The texts of one prompt that a beam search or several draws give, the best one first."""
-        decoder = Decoder(self.session, self.manifest.geometry, rows=config.texts, capacity=self.capacity)
+        decoder = Decoder(self.graph, self.manifest.geometry, rows=config.texts, capacity=self.capacity)
         first = self.begin(prompt, config)
         self.prefixes.prepare(decoder, first.prompt_ids)
         if config.num_beams > 1:
@@ -333,7 +371,7 @@ class Model:
         """
         if pooling not in get_args(Pooling):
             raise OptionError(f"pooling should be one of {', '.join(map(repr, get_args(Pooling)))}, found {shown(pooling)}")
-        if self.session.name_of(HIDDEN_STATES) not in self.session.outputs:
+        if self.graph.name_of(HIDDEN_STATES) not in self.graph.outputs:
             raise PackageError(f"{self.folder} gives no hidden states to embed by; export it again with --hidden-states")
         texts = [self.encode(each, new_tokens=0) for each in (text if is_batch(text) else [text])]  # type: ignore[arg-type]
         vectors = np.stack([pooled(self.new_context(output=HIDDEN_STATES), ids, pooling) for ids in texts])

@@ -73,7 +73,7 @@ def test_several_tokens_over_a_past_give_pytorchs_logits(pair) -> None:
 def test_rows_of_a_ragged_batch_give_pytorchs_logits(pair) -> None:
     model, package = pair
     texts = [ids_of_length(length, seed=length) for length in (4, 2 * WINDOW, 11)]
-    decoder = Decoder(package.session, package.manifest.geometry, rows=3)
+    decoder = Decoder(package.graph, package.manifest.geometry, rows=3)
     for row, ids in enumerate(texts):
         check(decoder.feed(ids, row=row)[-1], wanted_logits(model, ids)[-1])
     for step in range(5):

@@ -60,4 +60,4 @@ def with_ends(package, eos_ids):
 
     from onnx_textgen import Model  # noqa: PLC0415
 
-    return Model(package.folder, dataclasses.replace(package.manifest, eos_ids=eos_ids), package.session, chat_template=None)
+    return Model(package.folder, dataclasses.replace(package.manifest, eos_ids=eos_ids), package.graph, chat_template=None)

@@ -67,7 +67,7 @@ PROMPTS = [[5], [150, 17, 42, 9, 111, 66, 3], list(range(3, 120, 3))]
 def test_folders_of_the_builder_open_as_they_are(built: tuple[str, Path, transformers.PreTrainedModel]) -> None:
     precision, folder, reference = built
     model = onnx_textgen.load(folder, threads=1, device="cpu")
-    assert {tensor.kind for tensor in model.session.cache_tensors} == {"shared"}
+    assert {tensor.kind for tensor in model.graph.cache_tensors} == {"shared"}
     found = model.generate(PROMPTS, max_new_tokens=40, temperature=0)
     for prompt, made in zip(PROMPTS, found, strict=True):
         if precision not in ERRORS:

@@ -98,7 +98,7 @@ def test_a_text_rewound_to_before_the_switch_goes_on_as_a_short_one(switching) -
 def test_rows_cross_the_switch_one_at_a_time(switching) -> None:
     model, package = switching
     texts = [ids_of_length(length, seed=length) for length in (SWITCH - 2, SWITCH + 5, 6)]
-    decoder = Decoder(package.session, package.manifest.geometry, rows=3)
+    decoder = Decoder(package.graph, package.manifest.geometry, rows=3)
     for row, ids in enumerate(texts):
         decoder.feed(ids, row=row)
     for step in range(6):

@@ -71,7 +71,7 @@ def test_both_targets_give_the_same_logits_for_one_row_and_for_a_ragged_batch(st
     results = []
     for target in ("ort", "standard"):
         model = onnx_textgen.load(stories[target], threads=1)
-        decoder = Decoder(model.session, model.manifest.geometry, rows=3)
+        decoder = Decoder(model.graph, model.manifest.geometry, rows=3)
         for row, ids in enumerate(texts):
             decoder.feed(ids, row=row)
         results.append(np.stack([decoder.step([261, 276, 403], [True] * 3), decoder.step([378, 337, 407], [True] * 3)]))

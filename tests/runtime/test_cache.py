@@ -17,7 +17,7 @@ TEXTS = [[5, 9, 40, 41], [7, 8], [100, 3, 60, 61, 62, 63, 64]]
 
 
 def decoder_of(model: Model, rows: int, capacity: int | None = None) -> Decoder:
-    return Decoder(model.session, model.manifest.geometry, rows=rows, capacity=capacity)
+    return Decoder(model.graph, model.manifest.geometry, rows=rows, capacity=capacity)
 
 
 def check_row(model: Model, decoder: Decoder, row: int, logits: np.ndarray) -> None:
@@ -138,8 +138,7 @@ def test_no_memory_for_a_new_cache_is_a_model_error(exact: Model, monkeypatch: p
 
 def test_a_cache_of_an_unknown_element_type_is_refused(exact: Model) -> None:
     inputs = {
-        name: (shape, "tensor(bfloat16)" if name.startswith("past") else kind)
-        for name, (shape, kind) in exact.session.inputs.items()
+        name: (shape, "tensor(bfloat16)" if name.startswith("past") else kind) for name, (shape, kind) in exact.graph.inputs.items()
     }
     with pytest.raises(PackageError, match=r"the graph's cache holds tensor\(bfloat16\), not"):
-        Decoder(dataclasses.replace(exact.session, inputs=inputs), exact.manifest.geometry)
+        Decoder(dataclasses.replace(exact.graph, inputs=inputs), exact.manifest.geometry)

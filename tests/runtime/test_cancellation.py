@@ -80,7 +80,7 @@ class SlowRun:
 def slow_model(story, seconds):
     import dataclasses  # noqa: PLC0415
 
-    session = dataclasses.replace(story.session, ort=SlowRun(story.session.ort, seconds))
+    session = dataclasses.replace(story.graph, ort=SlowRun(story.graph.ort, seconds))
     return onnx_textgen.Model(story.folder, story.manifest, session, chat_template=None), session.ort
 
 
@@ -143,7 +143,7 @@ def test_cancelling_twice_and_after_the_end_is_no_trouble(story, plain):
 
 def test_a_hundred_cancels_at_random_moments_leave_the_model_as_it_was(story, plain):
     random = np.random.default_rng(1)
-    decoder = Decoder(story.session, story.manifest.geometry)
+    decoder = Decoder(story.graph, story.manifest.geometry)
     for _ in range(100):
         cancel = Cancellation()
         timer = threading.Timer(float(random.uniform(0, 0.02)), cancel.cancel)

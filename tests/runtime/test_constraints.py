@@ -263,8 +263,8 @@ def test_rows_of_a_list_streams_and_single_texts_write_the_same(story):
 
 def test_forced_tokens_are_fed_in_one_run(story, monkeypatch):
     runs = []
-    real = type(story.session.ort).run_with_iobinding
-    monkeypatch.setattr(type(story.session.ort), "run_with_iobinding", lambda *given: (runs.append(1), real(*given))[1])
+    real = type(story.graph.ort).run_with_iobinding
+    monkeypatch.setattr(type(story.graph.ort), "run_with_iobinding", lambda *given: (runs.append(1), real(*given))[1])
     text = "once upon a time there lived a very small dog"
     result = story.generate("He said: ", regex=f"({text}|{text.replace('dog', 'cat')})!", temperature=0)
     assert result.text in (f"{text}!", f"{text.replace('dog', 'cat')}!")

@@ -35,7 +35,7 @@ def test_shift_goes_on_as_a_fresh_text_from_what_was_left(story, prompt, n_keep)
     assert result.finish_reason == "length" and len(result.token_ids) == new
     keep = len(prompt) if n_keep < 0 else n_keep
     ids = list(prompt) + list(result.token_ids[: context - len(prompt) + 1])
-    decoder = Decoder(story.session, story.manifest.geometry)
+    decoder = Decoder(story.graph, story.manifest.geometry)
     logits = prefill(decoder, shifted(ids, keep=keep))
     never = list(story.manifest.eos_ids)
     for token_id in result.token_ids[context - len(prompt) + 1 :]:

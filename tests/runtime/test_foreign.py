@@ -105,7 +105,7 @@ def test_every_dialect_computes_what_numpy_computes(tmp_path: Path) -> None:
     seen = 0
     for tiny, folder in folders(tmp_path):
         model = onnx_textgen.load(folder, threads=1, device="cpu")
-        kinds = {tensor.kind for tensor in model.session.cache_tensors}
+        kinds = {tensor.kind for tensor in model.graph.cache_tensors}
         assert kinds == {"shared" if tiny is SHARED else "growing"}, folder
         one = model.new_context()
         want = tiny.logits(PROMPTS[2])

@@ -22,7 +22,7 @@ PROMPTS = ["Once upon a time", "The", "Lily and Tom went to the park. They saw a
 
 
 def all_logits(model: Model, parts: list[list[int]], capacity: int | None = None) -> np.ndarray:
-    decoder = Decoder(model.session, model.manifest.geometry, capacity=capacity)
+    decoder = Decoder(model.graph, model.manifest.geometry, capacity=capacity)
     return np.concatenate([decoder.feed(part, every_position=True) for part in parts])
 
 
@@ -39,7 +39,7 @@ def test_the_cache_law_abc_at_once_equals_any_way_of_cutting_it(exact: Model, da
 
 def test_rewinding_forgets_and_growing_keeps(exact: Model) -> None:
     ids = exact.encode(PROMPTS[2])
-    decoder = Decoder(exact.session, exact.manifest.geometry, capacity=2)
+    decoder = Decoder(exact.graph, exact.manifest.geometry, capacity=2)
     first = decoder.feed(ids, every_position=True)
     for length in (len(ids) - 1, 5, 1, 0):
         decoder.rewind(length)
@@ -68,7 +68,7 @@ def test_prefill_feeds_only_what_the_cache_does_not_hold(exact: Model) -> None:
 
 
 def test_step_time_buffers_are_not_moved_between_steps(story: Model) -> None:
-    decoder = Decoder(story.session, story.manifest.geometry, capacity=200)
+    decoder = Decoder(story.graph, story.manifest.geometry, capacity=200)
     decoder.feed([1, 2, 3])
     pointers = [value.data_ptr() for value in decoder.cache.buffers.values()]  # type: ignore[union-attr]
     for token in range(50):
@@ -132,7 +132,7 @@ def test_the_end_of_text_id_ends_the_text_and_is_left_out(story: Model) -> None:
 def test_the_context_limit_ends_the_text(story: Model) -> None:
     context = story.manifest.geometry.context_length
     ids = [5] * (context - 4)
-    model_without_end = onnx_textgen.Model(story.folder, story.manifest, story.session, chat_template=None)
+    model_without_end = onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=None)
     model_without_end.limits = dataclasses.replace(story.limits, eos_ids=frozenset())
     result = model_without_end.generate(ids, max_new_tokens=50, temperature=0)
     assert result.finish_reason == "context"
@@ -189,7 +189,7 @@ def test_a_run_that_fails_leaves_the_cache_as_it_was(exact: Model, monkeypatch: 
             self.real.run_with_iobinding(binding, options)
 
     for at in range(1, 8):
-        session = dataclasses.replace(exact.session, ort=FailingOnce(exact.session.ort, at))
+        session = dataclasses.replace(exact.graph, ort=FailingOnce(exact.graph.ort, at))
         model = Model(exact.folder, exact.manifest, session, chat_template=None)
         context = model.new_context()
         with pytest.raises(ModelError, match=r"the disk is on fire$"):
@@ -346,7 +346,7 @@ def test_the_cache_has_the_sizes_of_the_graph_whatever_the_manifest_tells_of_lay
 
 
 def test_a_context_of_another_model_or_of_several_rows_is_refused(exact: Model, story: Model) -> None:
-    for context in (story.new_context(), Decoder(exact.session, exact.manifest.geometry, rows=2)):
+    for context in (story.new_context(), Decoder(exact.graph, exact.manifest.geometry, rows=2)):
         with pytest.raises(OptionError, match="context belongs to another model"):
             exact.stream(PROMPTS[0], context=context)
 
@@ -372,7 +372,7 @@ def test_a_text_that_fills_the_context_can_be_scored(exact: Model) -> None:
 
 def test_ids_are_scored_without_a_tokenizer_and_only_bits_per_byte_is_missing(exact: Model, tmp_path: Path) -> None:
     files = {name: record for name, record in exact.manifest.files.items() if name != "tokenizer.json"}
-    model = Model(tmp_path, dataclasses.replace(exact.manifest, files=files), exact.session, chat_template=None)
+    model = Model(tmp_path, dataclasses.replace(exact.manifest, files=files), exact.graph, chat_template=None)
     score = model.score([5, 6, 7])
     assert score.text_bytes is None
     assert score.logprobs == exact.score([5, 6, 7]).logprobs
@@ -419,7 +419,7 @@ def test_the_capacity_given_to_load_holds_for_a_list_of_prompts(exact: Model, mo
             super().__init__(*args, **options)
 
     monkeypatch.setattr(textgen, "Decoder", Watched)
-    model = Model(exact.folder, exact.manifest, exact.session, chat_template=None, capacity=7)
+    model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, capacity=7)
     model.generate(["a", "b"], max_new_tokens=2)
     model.generate("a", max_new_tokens=2)
     assert made == [7, 7]

@@ -41,9 +41,7 @@ def test_texts_alone_and_in_a_list_are_those_of_numpy(case: Case) -> None:
 def test_a_row_that_ended_early_leaves_the_others_right(case: Case) -> None:
     tiny, model = case
     ends = tiny.greedy(PROMPTS[1], 3)[2]
-    ending = onnx_textgen.Model(
-        model.folder, dataclasses.replace(model.manifest, eos_ids=(ends,)), model.session, chat_template=None
-    )
+    ending = onnx_textgen.Model(model.folder, dataclasses.replace(model.manifest, eos_ids=(ends,)), model.graph, chat_template=None)
     for result, prompt in zip(ending.generate(PROMPTS, max_new_tokens=15, temperature=0), PROMPTS, strict=True):
         wanted = tiny.greedy(prompt, 15)
         assert list(result.token_ids) == (wanted[: wanted.index(ends)] if ends in wanted else wanted)
@@ -138,9 +136,9 @@ def test_a_forked_row_goes_on_as_the_row_it_came_from(case: Case) -> None:
     geometry = model.manifest.geometry
 
     def alone(ids: list[int]) -> np.ndarray:
-        return Decoder(model.session, geometry).feed(ids)[-1]
+        return Decoder(model.graph, geometry).feed(ids)[-1]
 
-    ids, decoder = [5, 9, 3, 1, 2, 8], Decoder(model.session, geometry, rows=3)
+    ids, decoder = [5, 9, 3, 1, 2, 8], Decoder(model.graph, geometry, rows=3)
     ids = [i % geometry.vocab_size for i in ids]
     decoder.feed(ids, row=0)
     decoder.feed([7, 7, 7], row=1)
@@ -159,7 +157,7 @@ def test_info_tells_what_the_cache_takes_as_the_graph_has_it(case: Case, capsys:
     _, model = case
     assert run(["info", str(model.folder)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    tensors = model.session.cache_tensors
+    tensors = model.graph.cache_tensors
     states = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
     per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
     assert ("of state, however long the text" in shown) == (states > 0)

@@ -37,17 +37,7 @@ class TemplateTurns:
 
     def question(self, line: str) -> list[int]:
         """Token ids of the whole conversation with `line` as the user's last turn."""
-        from ..chat import render_chat  # noqa: PLC0415
-
-        model, manifest = self.model, self.model.manifest
-        assert model.chat_template is not None
-        text = render_chat(
-            model.chat_template,
-            [*self.messages, {"role": "user", "content": line}],
-            bos_token="" if manifest.bos_id is None else model.tokenizer.piece(manifest.bos_id),
-            eos_token=model.tokenizer.piece(manifest.eos_ids[0]) if manifest.eos_ids else "",
-        )
-        return model.tokenizer.encode(text, add_special_tokens=False)  # the template has written them
+        return self.model.encode_chat([*self.messages, {"role": "user", "content": line}])
 
     def remember(self, line: str, question: list[int], answer: screen.Answer) -> None:
         """Keep a turn and its answer."""
