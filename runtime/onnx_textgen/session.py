@@ -129,7 +129,7 @@ def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions, hin
     except Exception as error:
         if device.kind == "cuda":
             raise DeviceError(f"{device} was asked for and did not start: {first_line(error)}; {INSTALL_CUDA}") from error
-        raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export the model again") from error
+        raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export or fetch the model again") from error
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was asked for and did not start (a driver or library is missing); {INSTALL_CUDA}")
     inputs = {node.name: (node.shape, node.type) for node in (*ort.get_inputs(), *ort.get_overridable_initializers())}

@@ -369,7 +369,7 @@ class Model:
         >>> load().embed("A dog.")  # doctest: +SKIP
         array([0.02, -0.11, ...], dtype=float32)
         """
-        if pooling not in get_args(Pooling):
+        if not isinstance(pooling, str) or pooling not in get_args(Pooling):
             raise OptionError(f"pooling should be one of {', '.join(map(repr, get_args(Pooling)))}, found {shown(pooling)}")
         if self.graph.name_of(HIDDEN_STATES) not in self.graph.outputs:
             raise PackageError(f"{self.folder} gives no hidden states to embed by; export it again with --hidden-states")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -14,9 +16,13 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 from transformers.integrations.moe import use_experts_implementation
 
+from onnx_textgen_export import export, parity
 from onnx_textgen_export.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
 from onnx_textgen_export.passes.experts import SharedRead, experts
+from onnx_textgen_export.passes.quantization import DEFAULTS
 from onnx_textgen_export.trace import quiet
+
+from .tiny_models import tiny_model
 
 COUNT, CHOSEN, WIDTH, INNER = 5, 2, 24, 16
 
@@ -189,3 +195,12 @@ def test_a_stack_is_read_once_for_all_its_experts_and_then_forgotten() -> None:
     assert (len(reads), shared.array) == (1, None)
     assert shared.part(0).tolist() == [0, 1]
     assert len(reads) == 2
+
+
+def test_experts_keep_one_width_where_other_layers_have_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime has no experts of two widths on the CPU; what is stored is proved with equal weights all the same."""
+    monkeypatch.setitem(parity.TOLERANCES, "int4", parity.Tolerance(float("inf"), 0, float("inf")))  # the weights are random
+    options = dataclasses.replace(DEFAULTS["int4"], sensitive_bits=8, head_bits=8)
+    made = export(tiny_model("mixtral"), tmp_path / "out", precision="int4", quantization=options)
+    assert {"QMoE"} <= {node.op_type for node in onnx.load(made.folder / "model.onnx", load_external_data=False).graph.node}
+    assert made.manifest.certificate["same_weights"]

@@ -34,7 +34,8 @@ class Quantization:
     head_bits: Bits | None = None
     """Of the output layer, and so of a tied embedding; None: as the others."""
     sensitive_bits: Bits | None = None
-    """Of the layers that suffer most from rounding, besides the head: the values' and the feed-forward's last projection."""
+    """Of the layers that suffer most from rounding, besides the head: the values' and the feed-forward's last projection,
+    but for a mixture's experts at the target `ort`, whose operator has one width."""
     accuracy_level: Literal[0, 1, 4] = 4
     """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 its own choice."""
 

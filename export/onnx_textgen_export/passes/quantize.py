@@ -108,13 +108,13 @@ class Change:
 
     def note_experts(self) -> None:
         """Note what `quantize_experts` is about to round."""
-        bits: tuple[Bits, Bits] = (self.options.bits, self.options.sensitive_bits or self.options.bits)
+        bits = self.options.bits
         for node in self.graph:
             if node.op_type == "MoE":
-                for value, each in zip((node.inputs[2], node.inputs[4]), bits, strict=True):
+                for value in (node.inputs[2], node.inputs[4]):
                     tensor = value.const_value if value is not None else None
                     stack = tensor.stack if isinstance(tensor, StackTensor) else None
-                    rounding = Rounding(self.options, each, gathered=True, inputs_first=stack is not None and stack.transposed)
+                    rounding = Rounding(self.options, bits, gathered=True, inputs_first=stack is not None and stack.transposed)
                     self.roundings.add(stack.source if stack is not None else tensor, rounding, product=True, table=False)
 
     def replace_gather(self, node: ir.Node, heads: list[Product]) -> None:

@@ -107,10 +107,9 @@ def replace_layer(graph: ir.Graph, node: ir.Node, options: Quantization, last: L
     assert final is not None, "MoE has weights"
     _, width, inner = sizes_of(final)
     rows = (2 * (inner + -inner % options.block_size), width + -width % options.block_size)
-    bits = (options.bits, options.sensitive_bits or options.bits)
     one, two = (
-        store_stack(graph, value, PackedExperts.of(value, each_rows, each_bits, options), last)
-        for value, each_rows, each_bits in zip((first, final), rows, bits, strict=True)
+        store_stack(graph, value, PackedExperts.of(value, each, options.bits, options), last)  # QMoE has one width on the CPU
+        for value, each in zip((first, final), rows, strict=True)
     )
     before, after, missing = list[ir.Node](), list[ir.Node](), rows[1] - width
     if missing:
@@ -136,7 +135,8 @@ def guard_of(node: ir.Node) -> ir.Node | None:
 def qmoe_attributes(node: ir.Node, options: Quantization) -> dict[str, Any]:
     """What MoE had, and how the weights are stored."""
     attributes: dict[str, Any] = dict(node.attributes)
-    attributes |= {"expert_weight_bits": options.bits, "block_size": options.block_size, "accuracy_level": options.accuracy_level}
-    if options.sensitive_bits not in (None, options.bits):
-        attributes["fc2_expert_weight_bits"] = options.sensitive_bits
-    return attributes
+    return attributes | {
+        "expert_weight_bits": options.bits,
+        "block_size": options.block_size,
+        "accuracy_level": options.accuracy_level,
+    }

@@ -78,6 +78,7 @@ def hold_conversation(
         onnx-textgen chat --model DIR
     """
     loaded = options.load_model(model, device, threads)
+    _ = loaded.tokenizer  # a package without one has nothing to talk with, and says so
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it goes on with one growing text, to which you add lines")
     context = loaded.new_context()
