@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from onnx_textgen.artifact import TOKENIZER, FileRecord, Geometry, Manifest
+from onnx_textgen.chat import render_chat
 from onnx_textgen.decoder import common_prefix
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
@@ -75,6 +76,10 @@ class CharacterModel:
         if not prompt:
             raise PromptError("the prompt is empty; give some text")
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def encode_chat(self, messages):
+        text = render_chat(self.chat_template, messages, bos_token="<s>", eos_token="</s>")
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def config(self, options):
         return make_generation_config({}, options)

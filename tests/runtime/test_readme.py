@@ -37,6 +37,19 @@ def test_every_python_block_about_generating_runs(story) -> None:
     assert len(ran) == len(blocks) - 1 >= 4
 
 
+def test_every_python_block_about_sessions_runs(story, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    chat_model = onnx_textgen.Model(
+        story.folder, story.manifest, story.graph, chat_template="{% for m in messages %}{{ m.content }} {% endfor %}"
+    )
+    names = {"onnx_textgen": onnx_textgen, "document": "Once upon a time there was a dog. " * 9, "chat_model": chat_model}
+    blocks = blocks_of((ROOT / "docs" / "sessions.md").read_text(encoding="utf-8"))
+    for block in blocks:
+        exec(compile(block.replace('"DIR"', "None"), "sessions.md", "exec"), names)  # noqa: S102 - our own documentation
+    assert len(blocks) >= 3
+    assert names["again"].token_ids == names["session"].token_ids
+
+
 def test_every_command_that_the_readme_names_explains_itself(capsys) -> None:
     for command in sorted(set(re.findall(r"onnx-textgen ([a-z]+)", README)) - {"demo", "export"}):
         assert run([command, "-h"]) == 0
