@@ -42,19 +42,19 @@ class Cache(Protocol):
         """Tokens of a row that the tensors have a place for now."""
         ...
 
-    def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
-        """A binding with the past of one row (or of all, where `row` is None) in place, and room for `new` more tokens.
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> IOBinding:
+        """A binding with the past of one row, or of several from the first on, in place, and room for `new` more tokens.
 
-        `active` says which rows are going to advance, if not all.
+        `active` says which of the rows are going to advance, if not all.
         """
         ...
 
-    def end(self, row: int | None, advanced: Sequence[int]) -> None:
+    def end(self, rows: range, advanced: Sequence[int]) -> None:
         """Take over what the run left; `advanced` says by how many tokens each of the rows grew."""
         ...
 
-    def mask(self, row: int | None, new: int) -> npt.NDArray[np.int64]:
-        """The attention mask of the run that `begin` prepared: [1 or rows, past + new]."""
+    def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
+        """The attention mask of the run that `begin` prepared: [rows, past + new]."""
         ...
 
     def rewind(self, row: int, length: int) -> None:
@@ -106,7 +106,7 @@ class SharedCache:
         self.capacity = 0
         self.buffers: Tensors = {}
         self.states = States(session, tensors, rows)
-        self.bindings: dict[tuple[int | None, int], IOBinding] = {}
+        self.bindings: dict[tuple[range, int], IOBinding] = {}
         self.grow(min(max(capacity or SMALLEST_CAPACITY, session.hints.window), context_length))
 
     @property
@@ -126,38 +126,36 @@ class SharedCache:
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.buffers, self.capacity, self.bindings = buffers, capacity, {}  # together, once nothing can fail any more
 
-    def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> IOBinding:
         """See `Cache.begin`; bindings last until the buffers move."""
-        needed = (max(self.lengths) if row is None else self.lengths[row]) + new
+        needed = max(self.lengths[row] for row in rows) + new
         if needed > self.capacity:
             self.grow(max(needed, min(2 * self.capacity, self.context_length)))
-        side = self.states.begin(row, active)
-        if (row, side) not in self.bindings:
-            self.bindings[row, side] = self.bind(row, side)
-        return self.bindings[row, side]
+        side = self.states.begin(rows, active)
+        if (rows, side) not in self.bindings:
+            self.bindings[rows, side] = self.bind(rows, side)
+        return self.bindings[rows, side]
 
-    def bind(self, row: int | None, side: int) -> IOBinding:
-        """Bind every buffer, or one row of it, as past and as present."""
+    def bind(self, rows: range, side: int) -> IOBinding:
+        """Bind some rows of every buffer as past and as present."""
         binding, device = self.session.ort.io_binding(), self.session.device
         for tensor in self.by_token:
-            shape = list(tensor.sized(self.rows if row is None else 1, self.capacity))
-            pointer = self.buffers[tensor.past].data_ptr() + (row or 0) * math.prod(shape[1:]) * tensor.dtype.itemsize
+            shape = list(tensor.sized(len(rows), self.capacity))
+            pointer = self.buffers[tensor.past].data_ptr() + rows.start * math.prod(shape[1:]) * tensor.dtype.itemsize
             binding.bind_input(tensor.past, device.kind, device.index, tensor.dtype.type, shape, pointer)
             binding.bind_output(tensor.present, device.kind, device.index, tensor.dtype.type, shape, pointer)
-        self.states.bind(binding, row, side)
+        self.states.bind(binding, rows, side)
         return binding
 
-    def end(self, row: int | None, advanced: Sequence[int]) -> None:
+    def end(self, rows: range, advanced: Sequence[int]) -> None:
         """See `Cache.end`; the graph has written keys and values in place already."""
-        self.states.end(row)
-        rows = range(self.rows) if row is None else [row]
-        for index, count in zip(rows, advanced, strict=True):
-            self.lengths[index] += count
+        self.states.end(rows)
+        for row, count in zip(rows, advanced, strict=True):
+            self.lengths[row] += count
 
-    def mask(self, row: int | None, new: int) -> npt.NDArray[np.int64]:
+    def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
         """See `Cache.mask`; a row's tokens come first."""
-        lengths = self.lengths if row is None else [self.lengths[row]]
-        counts = np.array(lengths)[:, None] + new
+        counts = np.array([self.lengths[row] for row in rows])[:, None] + new
         return (np.arange(int(counts.max()))[None] < counts).astype(np.int64)
 
     def rewind(self, row: int, length: int) -> None:
@@ -199,8 +197,8 @@ class GrowingCache:
     """Tensors that the graph returns one piece longer.
 
     A row that is fed alone lies alone: [1, kv_heads, tokens, head_size], with sizes of each tensor's own. A common step joins the
-    rows: [rows, kv_heads, width, head_size], their ends aligned on the right. `held` [rows, width] is then 1 where a column is a
-    token of the row and 0 where the row was padded or idled.
+    first rows: [rows, kv_heads, width, head_size], their ends aligned on the right. `held` [rows, width] is then 1 where a column
+    is a token of the row and 0 where the row was padded or idled.
     """
 
     def __init__(self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int) -> None:
@@ -212,8 +210,8 @@ class GrowingCache:
             {one.past: self.to_device(np.zeros(one.sized(1, 0), one.dtype)) for one in self.by_token} for _ in range(rows)
         ]
         self.joined: Tensors = {}
-        """All rows in one, or nothing while they lie apart."""
-        self.held = np.zeros((rows, 0), dtype=np.int64)
+        """The first rows in one, or nothing while all lie apart."""
+        self.held = np.zeros((0, 0), dtype=np.int64)
         self.running: IOBinding | None = None
 
     def to_device(self, array: npt.NDArray[Any]) -> OrtValue:
@@ -226,20 +224,21 @@ class GrowingCache:
         """See `Cache.room`: the tokens of the longest row."""
         return max(self.lengths)
 
-    def join(self) -> None:
-        """Put the rows side by side, their ends aligned."""
-        if self.joined:
+    def join(self, rows: int) -> None:
+        """Put the first rows side by side, their ends aligned."""
+        if self.joined and len(self.held) == rows:
             return
-        width = self.room
-        starts = [width - length for length in self.lengths]
+        self.split()
+        width = max(self.lengths[:rows])
+        starts = [width - length for length in self.lengths[:rows]]
         joined = {}
         for tensor in self.by_token:
-            array = np.zeros(tensor.sized(self.rows, width), tensor.dtype)
+            array = np.zeros(tensor.sized(rows, width), tensor.dtype)
             for row, start in enumerate(starts):
                 array[tensor.part(row, slice(start, None))] = self.apart[row][tensor.past].numpy()[tensor.part(0, EVERY)]
             joined[tensor.past] = self.to_device(array)
         self.held = (np.arange(width)[None] >= np.array(starts)[:, None]).astype(np.int64)
-        self.joined, self.apart = joined, []
+        self.joined, self.apart[:rows] = joined, [{} for _ in range(rows)]
 
     def split(self) -> None:
         """Take the rows apart again, without padding and without what idle rows were given."""
@@ -247,46 +246,47 @@ class GrowingCache:
             return
         arrays = [(tensor, self.joined[tensor.past].numpy()) for tensor in self.by_token]
         columns = [np.flatnonzero(held) for held in self.held]
-        self.apart = [
+        self.apart[: len(columns)] = [
             {one.past: self.to_device(np.ascontiguousarray(array[one.part(slice(row, row + 1), held)])) for one, array in arrays}
             for row, held in enumerate(columns)
         ]
         self.joined = {}
 
-    def begin(self, row: int | None, new: int, active: Sequence[int] = ()) -> IOBinding:
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> IOBinding:
         """See `Cache.begin`; a row that idled and goes on is moved up first, as sliding windows count columns."""
-        if row is not None or any(on and not self.held[index, -1:].any() for index, on in enumerate(active)):
+        together = len(rows) > 1
+        idled = together and self.joined and any(on and not held[-1:].any() for held, on in zip(self.held, active, strict=False))
+        if idled or not together:
             self.split()
-        if row is None:
-            self.join()
-        side = self.states.begin(row, active)
+        if together:
+            self.join(len(rows))
+        side = self.states.begin(rows, active)
         binding, device = self.session.ort.io_binding(), self.session.device
-        values = self.joined if row is None else self.apart[row]
+        values = self.joined if together else self.apart[rows.start]
         for tensor in self.by_token:
             binding.bind_ortvalue_input(tensor.past, values[tensor.past])
             binding.bind_output(tensor.present, device.kind, device.index)
-        self.states.bind(binding, row, side)
+        self.states.bind(binding, rows, side)
         self.running = binding
         return binding
 
-    def end(self, row: int | None, advanced: Sequence[int]) -> None:
+    def end(self, rows: range, advanced: Sequence[int]) -> None:
         """See `Cache.end`."""
         assert self.running is not None, "end follows begin"
         outputs = self.running.get_outputs()  # in the order bound; states and logits come after
         presents = {tensor.past: value for tensor, value in zip(self.by_token, outputs, strict=False)}
         self.running = None
-        self.states.end(row)
-        if row is None:
+        self.states.end(rows)
+        if len(rows) > 1:
             self.joined, self.held = presents, np.hstack([self.held, np.array(advanced, dtype=np.int64)[:, None]])
         else:
-            self.apart[row] = presents
-        rows = range(self.rows) if row is None else [row]
-        for index, count in zip(rows, advanced, strict=True):
-            self.lengths[index] += count
+            self.apart[rows.start] = presents
+        for row, count in zip(rows, advanced, strict=True):
+            self.lengths[row] += count
 
-    def mask(self, row: int | None, new: int) -> npt.NDArray[np.int64]:
+    def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
         """See `Cache.mask`."""
-        past = self.held if row is None else np.ones((1, self.lengths[row]), dtype=np.int64)
+        past = self.held if len(rows) > 1 else np.ones((1, self.lengths[rows.start]), dtype=np.int64)
         return np.pad(past, ((0, 0), (0, new)), constant_values=1)
 
     def rewind(self, row: int, length: int) -> None:

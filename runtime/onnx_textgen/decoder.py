@@ -151,7 +151,7 @@ class Decoder:
             whole = np.concatenate([np.array(self.token_ids[row], dtype=np.int64), ids])
             self.rewind(0, row=row)
         positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.last_only
-        logits: Logits = self.run(whole[None], positions, row, advanced=[len(whole)])[0]
+        logits: Logits = self.run(whole[None], positions, range(row, row + 1), advanced=[len(whole)])[0]
         self.count_prefilled(row, len(whole))
         self.token_ids[row] += whole.tolist()
         self.is_beyond[row] = self.rotary_switch is not None and len(self.token_ids[row]) > self.rotary_switch
@@ -177,24 +177,25 @@ class Decoder:
         return self.rotary_switch is not None and held > 0 and (held + new > self.rotary_switch) != self.is_beyond[row]
 
     def step(self, token_ids: Sequence[int], active: Sequence[bool]) -> Logits:
-        """One token for every row at once: logits [rows, vocabulary]; rows that are not `active` do not advance.
+        """One token for each of the first rows at once: logits [rows, vocabulary]; rows that are not `active` do not advance.
 
         Their logits mean nothing, and any id may stand in their place. Raises as `feed` does.
         """
-        if len(token_ids) != self.rows or len(active) != self.rows:
+        if not 0 < len(token_ids) <= self.rows or len(active) != len(token_ids):
             found = f"{len(token_ids)} token ids and {len(active)} flags"
-            raise PromptError(f"a step takes one token id and one flag for each of {self.rows} rows, found {found}")
+            raise PromptError(f"a step takes one token id and one flag for each of at most {self.rows} rows, found {found}")
         ids = self.checked(token_ids)
         going = [row for row, on in enumerate(active) if on]
         for row in going:
             self.check_room(row, 1)
-        logits = np.zeros((self.rows, self.geometry.vocab_size), dtype=np.float32)
-        if not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
+        logits = np.zeros((len(ids), self.geometry.vocab_size), dtype=np.float32)
+        if len(ids) == 1 or not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
             for row in going:
                 logits[row] = self.feed([int(ids[row])], row=row)[0]
         elif going:
-            logits = self.run(ids[:, None], self.last_only, None, advanced=[int(on) for on in active])[:, -1]
+            logits = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active])[:, -1]
             for row in going:
+                self.count_prefilled(row, 1)
                 self.token_ids[row].append(int(ids[row]))
         return logits
 
@@ -230,13 +231,10 @@ class Decoder:
     def snapshot(self, *, row: int = 0) -> Snapshot:
         """What a row holds of a prompt, as arrays of its own; what was generated behind it is left out."""
         held, length = self.token_ids[row], self.prefilled[row]
-        states = self.cache.states.take(row, len(held))
-        return Snapshot(
-            tuple(held[:length]),
-            self.cache.take(row, length),
-            {known: arrays for known, arrays in states.items() if known <= length},
-            self.is_beyond[row],
-        )
+        states = {known: each for known, each in self.cache.states.take(row, len(held)).items() if known <= length}
+        if self.has_states:
+            length = max(states, default=0)
+        return Snapshot(tuple(held[:length]), self.cache.take(row, length), states, self.is_beyond[row])
 
     def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
         """Make a row hold the first `length` tokens of a snapshot of this graph; `Snapshot.usable` says which lengths can be."""
@@ -286,14 +284,12 @@ class Decoder:
             raise PromptError(f"token id {wrong} is outside the vocabulary; ids go from 0 to {self.geometry.vocab_size - 1}")
         return ids
 
-    def run(
-        self, ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], row: int | None, *, advanced: Sequence[int]
-    ) -> Logits:
-        """Run the graph on ids [1 or rows, new]; returns logits [1 or rows, positions or new, vocabulary]."""
+    def run(self, ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], rows: range, *, advanced: Sequence[int]) -> Logits:
+        """Run the graph on ids [rows, new]; returns logits [rows, positions or new, vocabulary]."""
         new = ids.shape[1]
         with model_errors("ran"):
-            binding = self.cache.begin(row, new, advanced)
-            mask = self.cache.mask(row, new)
+            binding = self.cache.begin(rows, new, advanced)
+            mask = self.cache.mask(rows, new)
             self.give(binding, "input_ids", ids)
             self.give(binding, "attention_mask", mask)
             if "position_ids" in self.roles:
@@ -306,7 +302,7 @@ class Decoder:
             logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
             if logits.ndim != 3 or len(logits) != len(ids) or logits.shape[1] not in (len(positions), new):
                 raise PackageError(f"the graph gave {self.output} {logits.shape} for ids {ids.shape}; export the model again")
-            self.cache.end(row, advanced)
+            self.cache.end(rows, advanced)
         self.changes += 1
         return logits
 

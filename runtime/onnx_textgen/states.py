@@ -35,15 +35,14 @@ class States:
         """A buffer of zeros where the session runs."""
         return OrtValue.ortvalue_from_numpy(np.zeros(tensor.sized(self.rows, 0), tensor.dtype), self.device.kind, self.device.index)
 
-    def begin(self, row: int | None, active: Sequence[int] = ()) -> int:
+    def begin(self, rows: range, active: Sequence[int] = ()) -> int:
         """Have the states of the rows that run in one buffer, and say in which; the others' are safe from the run."""
         if not self.tensors:
             return 0
-        going = [index for index in range(self.rows) if (row == index if row is not None else not active or active[index])]
+        going = [row for index, row in enumerate(rows) if len(rows) == 1 or not active or active[index]]
         side = self.sides[going[0]]
-        if row is None:
-            for index in set(range(self.rows)) - set(going) - self.aside.keys():
-                self.aside[index] = self.read(index)
+        for index in set(rows) - set(going) - self.aside.keys():
+            self.aside[index] = self.read(index)
         moving = {index: self.read(index) for index in going if index in self.aside or self.sides[index] != side}
         if moving:
             self.write(side, moving)
@@ -52,20 +51,20 @@ class States:
                 self.aside.pop(index, None)
         return side
 
-    def bind(self, binding: IOBinding, row: int | None, side: int) -> None:
-        """Bind one buffer, or one row of it, as the past and the other as the present."""
+    def bind(self, binding: IOBinding, rows: range, side: int) -> None:
+        """Bind some rows of one buffer as the past, of the other as the present."""
         for tensor in self.tensors:
-            shape = tensor.sized(self.rows if row is None else 1, 0)
-            offset = (row or 0) * math.prod(shape[1:]) * tensor.dtype.itemsize
+            shape = tensor.sized(len(rows), 0)
+            offset = rows.start * math.prod(shape[1:]) * tensor.dtype.itemsize
             device, index, element = self.device.kind, self.device.index, tensor.dtype.type
             past, present = (self.buffers[which][tensor.past].data_ptr() + offset for which in (side, 1 - side))
             binding.bind_input(tensor.past, device, index, element, list(shape), past)
             binding.bind_output(tensor.present, device, index, element, list(shape), present)
 
-    def end(self, row: int | None) -> None:
+    def end(self, rows: range) -> None:
         """Take what the run left for the states of the rows that ran; those that idled lie aside."""
         if self.tensors:
-            for index in range(self.rows) if row is None else [row]:
+            for index in rows:
                 self.sides[index] ^= 1
 
     def read(self, row: int) -> Arrays:

@@ -66,7 +66,7 @@ def test_a_row_that_goes_on_after_idling_has_no_gap_between_its_columns(exact: M
     decoder.step([7, 7], [True, False])
     decoder.step([8, 8], [True, False])
     decoder.step([9, 9], [True, True])
-    assert decoder.cache.mask(None, 1).tolist() == [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
+    assert decoder.cache.mask(range(2), 1).tolist() == [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
 
 
 def test_a_single_row_may_idle(exact: Model) -> None:
@@ -91,7 +91,7 @@ def test_feeding_one_row_leaves_the_tensors_of_the_others_where_they_are(exact: 
 def test_a_step_refuses_what_does_not_fit_its_rows_or_the_context(exact: Model) -> None:
     decoder, full = decoder_of(exact, 2), exact.manifest.geometry.context_length
     for ids, active in (([1], [True, True]), ([1, 2, 3], [True, True]), ([1, 2], [True]), ([], [])):
-        with pytest.raises(PromptError, match="each of 2 rows"):
+        with pytest.raises(PromptError, match="each of at most 2 rows"):
             decoder.step(ids, active)
     decoder.feed([5] * full, row=0)
     with pytest.raises(PromptError, match="do not fit in the context"):

@@ -60,9 +60,10 @@ ACTIONS = st.one_of(
     st.tuples(st.just("feed"), st.integers(0, ROWS - 1), st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=5)),
     st.tuples(
         st.just("step"),
-        st.lists(st.booleans(), min_size=ROWS, max_size=ROWS),
+        st.lists(st.booleans(), min_size=1, max_size=ROWS),  # of so many rows, from the first on
         st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=ROWS, max_size=ROWS),
     ),
+    st.tuples(st.sampled_from(["fork", "restore"]), st.integers(0, ROWS - 1), st.integers(0, ROWS - 1)),
     st.tuples(st.just("rewind"), st.integers(0, ROWS - 1), st.floats(0, 1)),
     st.tuples(st.just("keep"), st.integers(0, ROWS - 1), st.none()),
 )
@@ -81,8 +82,14 @@ def test_rows_that_feed_step_idle_and_rewind_in_any_order_are_rows_alone(case: C
             decoder.rewind(decoder.reusable(held[: int(value * len(held))], row=which), row=which)
         elif action == "keep":
             decoder.keep(row=which)
+        elif action == "fork":
+            decoder.fork(which, value)
+            assert decoder.token_ids[which] == decoder.token_ids[value]
+        elif action == "restore":
+            snapshot = decoder.snapshot(row=which)
+            decoder.restore(snapshot, snapshot.usable(len(snapshot.token_ids)), row=value)
         else:
-            logits = decoder.step(value, which)
+            logits = decoder.step(value[: len(which)], which)
             for row in np.flatnonzero(which):
                 check(logits[row], tiny.logits(decoder.token_ids[row])[-1])
         assert decoder.cache.lengths == [len(ids) for ids in decoder.token_ids]
