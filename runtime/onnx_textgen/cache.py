@@ -116,13 +116,14 @@ class SharedCache:
 
     def grow(self, capacity: int) -> None:
         """Make buffers of `capacity` tokens and carry the used part over."""
-        used, device = max(self.lengths), self.session.device
+        device = self.session.device
         buffers = {}
         for tensor in self.by_token:
             array = np.zeros(tensor.sized(self.rows, capacity), tensor.dtype)  # pages nobody touches cost nothing
-            if used:
-                part = tensor.part(EVERY, slice(used))
-                array[part] = self.buffers[tensor.past].numpy()[part]
+            for row, used in enumerate(self.lengths):
+                if used:
+                    part = tensor.part(row, slice(used))
+                    array[part] = self.buffers[tensor.past].numpy()[part]
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.buffers, self.capacity, self.bindings = buffers, capacity, {}  # together, once nothing can fail any more
 

@@ -127,6 +127,11 @@ class Decoder:
         chooses = self.last_row_only or not self.roles.keys().isdisjoint({"logits_positions", "num_logits_to_keep"})
         return CHUNK if chooses else min(CHUNK, max(SHORT_CHUNK, MOST_LOGITS // self.geometry.vocab_size))
 
+    def short_chunk(self, size: int) -> int:
+        """Tokens of a prompt at a time where other rows wait: `size`, unless interrupting the prompt costs more than it helps."""
+        grows = any(tensor.kind == "growing" for tensor in self.cache.tensors)  # rows are put together and apart in between
+        return self.chunk if grows or not self.takes_several_over_past else min(size, self.chunk)
+
     def must_feed_singly(self, row: int, every_position: bool) -> bool:
         """Whether several tokens take a run each: the graph's own limits, or logits that it gives of the last one only."""
         over_past = bool(self.token_ids[row]) and not self.takes_several_over_past
@@ -330,30 +335,46 @@ def prefill(
     What the row holds already is kept as far as it agrees, so the next turn of a conversation feeds only what is new.
     `on_progress` is called between chunks; what it raises ends the prefill, with the chunks fed so far in the cache.
     """
-    start = decoder.reusable(token_ids, row=row)
-    decoder.rewind(start, row=row)
-    for chunk_start, chunk_end in chunks(start, len(token_ids), size=decoder.chunk, last_alone=decoder.has_states):
-        if decoder.has_states and chunk_end == len(token_ids):
-            decoder.keep(row=row)  # for the same prompt again, or one that goes on from it
-        logits = decoder.feed(token_ids[chunk_start:chunk_end], row=row)
+    *_, logits = prefill_in_parts(decoder, token_ids, row=lambda: row, size=lambda: decoder.chunk, on_progress=on_progress)
+    assert logits is not None, "the last part gives logits"
+    return logits
+
+
+def prefill_in_parts(
+    decoder: Decoder,
+    token_ids: Sequence[int],
+    *,
+    row: Callable[[], int],
+    size: Callable[[], int],
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Iterator[Logits | None]:
+    """The same, with a pause after each chunk: None, and behind the last one the logits.
+
+    `row` and `size` (tokens of the next chunk) are asked before each one, as others may have changed them meanwhile.
+    """
+    start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
+    decoder.rewind(start, row=row())
+    while start < end:
+        following = next_cut(start, end, size=size(), last_alone=decoder.has_states)
+        if decoder.has_states and following == end:
+            decoder.keep(row=row())  # for the same prompt again, or one that goes on from it
+        logits = decoder.feed(token_ids[start:following], row=row())
         if on_progress is not None:
-            on_progress(Progress(chunk_end, len(token_ids)))
-    return np.asarray(logits[-1])
+            on_progress(Progress(following, end))
+        start = following
+        yield np.asarray(logits[-1]) if start == end else None
 
 
-def chunks(start: int, end: int, *, size: int, last_alone: bool) -> Iterator[tuple[int, int]]:
-    """Where the parts of a prompt begin and end; none has a single token but the last, where it is to be alone.
+def next_cut(start: int, end: int, *, size: int, last_alone: bool) -> int:
+    """Where the part of a prompt that begins at `start` ends; none has a single token but the last, where it is to be alone.
 
-    >>> list(chunks(0, 5, size=2, last_alone=True)), list(chunks(0, 5, size=2, last_alone=False))
-    ([(0, 2), (2, 4), (4, 5)], [(0, 2), (2, 5)])
+    >>> [next_cut(start, 5, size=2, last_alone=True) for start in (0, 2, 4)]
+    [2, 4, 5]
+    >>> [next_cut(start, 5, size=2, last_alone=False) for start in (0, 2)]
+    [2, 5]
     """
     cut = end - 1 if last_alone and start < end - 1 else end
-    while start < cut:
-        following = cut if start + size >= cut - 1 else start + size
-        yield start, following
-        start = following
-    if cut < end:
-        yield cut, end
+    return cut if start + size >= cut - 1 else start + size
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

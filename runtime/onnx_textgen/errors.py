@@ -29,6 +29,10 @@ class TemplateError(OnnxTextgenError):
     """A chat template that is missing, refused the messages, or asked for more than a template may."""
 
 
+class BusyError(OnnxTextgenError):
+    """More requests are waiting than one model takes."""
+
+
 class ModelError(OnnxTextgenError):
     """The model failed while it ran, or its logits are not numbers."""
 

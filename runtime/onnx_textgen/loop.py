@@ -1,18 +1,18 @@
 """The loop: feed, choose, append, until something ends the text.
 
-One text at a time as a stream of chunks, or several side by side. What a text wants is its `Continuation`'s business.
+One text over a context of its own as a stream of chunks, or the texts of one prompt side by side; the texts of many callers are the
+`engine`'s. What a text wants is its `Continuation`'s business.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits, Progress, prefill
 from .errors import OptionError
-from .prefix_store import SHORTEST, PrefixStore
 from .results import Chunk
 
 
@@ -71,52 +71,6 @@ def run(
                     logits = go_on(decoder, continuation)
         except InterruptedRunError as interrupted:
             yield continuation.finish(interrupted.reason)
-
-
-def run_alone(
-    decoder: Decoder,
-    continuation: Continuation,
-    watch: Watch,
-    store: PrefixStore,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Generator[Chunk, None, None]:
-    """One text in an empty decoder, that begins with what `store` knows and leaves there what it computed."""
-    store.prepare(decoder, continuation.prompt_ids)
-    try:
-        yield from run(decoder, continuation, watch, on_progress)
-    finally:
-        store.keep(decoder)
-
-
-def take_over(decoder: Decoder, token_ids: Sequence[int], row: int, store: PrefixStore) -> None:
-    """Give an empty row the longest beginning of its prompt that `store` or a row before it holds."""
-    shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
-    longest = max(shared, default=0)
-    snapshot, length = store.find(token_ids, decoder.most_reusable(len(token_ids)))
-    if snapshot is not None and length >= longest:
-        decoder.restore(snapshot, length, row=row)
-    elif longest >= SHORTEST:
-        decoder.fork(shared.index(longest), row)  # what they do not share is forgotten when the prompt is fed
-
-
-def run_together(decoder: Decoder, rows: list[Continuation], watch: Watch, store: PrefixStore) -> None:
-    """The same loop over several texts: each prompt alone into its row, then one step for all at a time."""
-    with watch.active():
-        decoder.watch = watch
-        try:
-            logits = []
-            for index, row in enumerate(rows):
-                row.started = time.perf_counter()  # the rows fed before it are not on its clock
-                take_over(decoder, row.prompt_ids, index, store)
-                logits.append(feed_prompt(decoder, row, row=index))
-            step_together(decoder, rows, logits)
-        except InterruptedRunError as interrupted:
-            for row in rows:
-                if row.finish_reason is None:
-                    row.finish(interrupted.reason)
-        finally:
-            for index in range(len(rows)):
-                store.keep(decoder, row=index)
 
 
 def step_together(

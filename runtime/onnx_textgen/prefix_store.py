@@ -37,6 +37,16 @@ class PrefixStore:
         if snapshot is not None:
             decoder.restore(snapshot, length, row=row)
 
+    def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int) -> None:
+        """Give an empty row the longest beginning of a prompt that is known here or held by a row before it."""
+        shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
+        longest = max(shared, default=0)
+        snapshot, length = self.find(token_ids, decoder.most_reusable(len(token_ids)))
+        if snapshot is not None and length >= longest:
+            decoder.restore(snapshot, length, row=row)
+        elif longest >= SHORTEST:
+            decoder.fork(shared.index(longest), row)  # what they do not share is forgotten when the prompt is fed
+
     def find(self, token_ids: Sequence[int], most: int) -> tuple[Snapshot | None, int]:
         """The snapshot that shares the longest beginning with `token_ids`, and how much of it, at `most`, can be gone on from."""
         wanted, best, longest = np.asarray(token_ids[:most], np.int64), None, SHORTEST - 1

@@ -21,11 +21,12 @@ from .conversation import Conversation
 from .decoder import Decoder, Progress, check_graph
 from .embedding import Pooling, Vectors, pooled
 from .end_of_turn import read_template
+from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .foreign import home_of, is_foreign, open_foreign
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .interface import HIDDEN_STATES, LOGITS
-from .loop import run, run_alone, run_together
+from .loop import run
 from .option_checks import shown, whole_number
 from .prefix_store import PrefixStore
 from .prompts import Prompt, is_batch, read_token_ids
@@ -35,8 +36,7 @@ from .session import LOG, Session, open_session
 from .several import BeamDriver, draw_several
 from .tokenizer import TextTokenizer
 
-MOST_ROWS = 16
-"""Most texts generated side by side."""
+MOST_ROWS = 256
 PREFIX_CACHE = 256 * 2**20
 """Bytes of keys and values kept from earlier calls, unless the caller says otherwise."""
 CHARACTERS_PER_TOKEN = 256
@@ -50,13 +50,15 @@ def load(
     threads: int | None = None,
     capacity: int | None = None,
     prefix_cache: int = PREFIX_CACHE,
+    batch_size: int = ROWS,
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
     A folder that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check.
     `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the
     tokens a new text's cache has room for at first (it grows as needed); `prefix_cache` the most bytes of keys and values that are
-    kept from earlier calls, for later ones that begin alike (0: none). Raises `PackageError`, `DeviceError`, `OptionError`.
+    kept from earlier calls, for later ones that begin alike (0: none); `batch_size` the most texts, of all callers, that go on side
+    by side. Raises `PackageError`, `DeviceError`, `OptionError`.
 
     >>> model = load()
     >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
@@ -65,6 +67,7 @@ def load(
     if capacity is not None:
         capacity = whole_number("capacity", capacity, 1)
     prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
+    batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = find_package(package)
     folder = home_of(place)
     if is_foreign(place):
@@ -76,11 +79,19 @@ def load(
     check_graph(session, manifest.geometry)
     if manifest.precision == "fp16" and session.device.kind == "cpu":
         LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
-    return Model(folder, manifest, session, chat_template=read_template(folder), capacity=capacity, prefix_cache=prefix_cache)
+    return Model(
+        folder,
+        manifest,
+        session,
+        chat_template=read_template(folder),
+        capacity=capacity,
+        prefix_cache=prefix_cache,
+        batch_size=batch_size,
+    )
 
 
 class Model:
-    """A model folder at work. Safe to use from several threads: each call has a cache of its own."""
+    """A model folder at work. Safe to use from several threads: their texts go on together, one step of the graph for all."""
 
     def __init__(
         self,
@@ -91,10 +102,12 @@ class Model:
         chat_template: str | None,
         capacity: int | None = None,
         prefix_cache: int = PREFIX_CACHE,
+        batch_size: int = ROWS,
     ) -> None:
         self.folder, self.manifest, self.graph, self.chat_template = folder, manifest, session, chat_template
         self.capacity = capacity
         self.prefixes = PrefixStore(prefix_cache)
+        self.engine = Engine(self.new_rows, self.prefixes, rows=batch_size)
         self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length, manifest.geometry.vocab_size)
         self._tokenizer = (
             TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
@@ -140,6 +153,10 @@ class Model:
     def digest(self) -> str:
         """What tells this graph and its weights from any other: a sha256 of their own. Files without a hash are read for it."""
         return package_digest(self.folder, self.manifest)
+
+    def new_rows(self, rows: int) -> Decoder:
+        """An empty decoder of several rows."""
+        return Decoder(self.graph, self.manifest.geometry, rows=rows, capacity=self.capacity)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Token ids of a chat, through the model's template, up to where the next answer begins; checked as `encode` does.
@@ -208,7 +225,7 @@ class Model:
         watch = Watch(cancel, config.max_time)
         if context is not None:
             return run(context, continuation, watch, on_progress)
-        return run_alone(self.new_context(), continuation, watch, self.prefixes, on_progress)
+        return self.engine.chunks(Request(continuation, watch, on_progress=on_progress))
 
     @overload
     def generate(
@@ -237,21 +254,13 @@ class Model:
         if config.gives_several:
             found = [self.several(each, config, watch) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
             return found if is_batch(prompt) else found[0]
-        if not is_batch(prompt):
-            continuation = self.begin(prompt, config)  # type: ignore[arg-type]
-            for _ in run_alone(self.new_context(), continuation, watch, self.prefixes):
-                pass
-            return continuation.result()
-        rows = [self.begin(each, config) for each in prompt]  # type: ignore[arg-type]
-        for start in range(0, len(rows), MOST_ROWS):
-            together = rows[start : start + MOST_ROWS]
-            decoder = Decoder(self.graph, self.manifest.geometry, rows=len(together), capacity=self.capacity)
-            run_together(decoder, together, watch, self.prefixes)
-        return [row.result() for row in rows]
+        rows = [self.begin(each, config) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
+        self.engine.finish([Request(row, watch, in_pieces=False) for row in rows])
+        return [row.result() for row in rows] if is_batch(prompt) else rows[0].result()
 
     def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
         """The texts of one prompt that a beam search or several draws give, the best one first."""
-        decoder = Decoder(self.graph, self.manifest.geometry, rows=config.texts, capacity=self.capacity)
+        decoder = self.new_rows(config.texts)
         first = self.begin(prompt, config)
         self.prefixes.prepare(decoder, first.prompt_ids)
         if config.num_beams > 1:

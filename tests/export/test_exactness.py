@@ -123,8 +123,8 @@ def test_a_small_error_is_refused_that_rounding_alone_would_hide(
     kind, options, spoil = ERRORS[error]
     model, traced = steady(kind, **options), exporting.trace
 
-    def trace(*arguments: object) -> ir.Model:
-        made = traced(*arguments)
+    def trace(*arguments: object, **named: object) -> ir.Model:
+        made = traced(*arguments, **named)
         spoil(made)
         return made
 

@@ -36,7 +36,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, change) -> None:
     """Change the graph between tracing and comparing."""
     traced = exporting.trace
 
-    def trace(source: Source, target: str, weights: Weights) -> ir.Model:
+    def trace(source: Source, target: str, weights: Weights, **options: object) -> ir.Model:
         model = traced(source, target, weights)
         change(model)
         return model

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import loop, textgen
+from onnx_textgen import textgen
 from onnx_textgen.decoder import Decoder, prefill
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.session import open_session
@@ -388,16 +388,17 @@ def test_every_row_of_a_list_has_the_clock_of_its_own_prompt(exact: Model, monke
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
 
-    def slow_prefill(decoder: Decoder, token_ids, **options):
-        clock[0] += len(token_ids)
-        return prefill(decoder, token_ids, **options)
+    class Slow(Decoder):
+        def feed(self, token_ids, **options):
+            clock[0] += len(token_ids) if len(token_ids) > 1 else 0
+            return super().feed(token_ids, **options)
 
-    monkeypatch.setattr(loop, "prefill", slow_prefill)
+    monkeypatch.setattr(textgen, "Decoder", Slow)
     lengths = [3, 40, 5]
-    results = exact.generate([[7] * length for length in lengths], max_new_tokens=2, temperature=0)
+    results = exact.generate([[7 + length] * length for length in lengths], max_new_tokens=2, temperature=0)
     assert [result.stats.prefill_seconds for result in results] == lengths
     assert [result.stats.prefill_tokens_per_second for result in results] == [1, 1, 1]
-    assert [result.stats.first_token_seconds for result in results] == [48, 45, 5]
+    assert [result.stats.first_token_seconds for result in results] == [3, 43, 48]
 
 
 def test_the_clock_of_a_stream_starts_when_it_is_asked_for(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,11 @@ def test_a_cache_that_forgets_is_found(exact: onnx_textgen.Model, monkeypatch: p
     cache = type(exact.new_context().cache)
     begin = cache.begin
 
-    def forgetful(self, row, new, active=()):
-        values = self.buffers if hasattr(self, "buffers") else self.apart[row]
+    def forgetful(self, rows, new, active=()):
+        values = self.buffers if hasattr(self, "buffers") else self.apart[rows.start]
         for value in values.values():
             value.update_inplace(np.zeros(value.shape(), np.float32))
-        return begin(self, row, new, active)
+        return begin(self, rows, new, active)
 
     monkeypatch.setattr(cache, "begin", forgetful)
     assert not all(replays(exact))

@@ -1,0 +1,332 @@
+"""Continuous batching: the texts of all callers go on together, a step of the graph for all at a time.
+
+A request joins when a row is free and leaves when its text ends; the texts of the others do not change by it. There is no thread
+of its own: of the threads that wait for text one leads, and runs the graph for all, until it has what it wants itself; then
+another one leads. So a single caller pays nothing for the others that could be there, and nothing runs that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from .cancellation import InterruptedRunError, Watch
+from .continuation import Continuation
+from .decoder import Decoder, Logits, Progress, prefill_in_parts
+from .errors import BusyError, ModelError, OnnxTextgenError
+from .loop import go_on
+from .prefix_store import PrefixStore
+from .results import Chunk, FinishReason
+
+ROWS = 8
+"""Texts that go on together; more wait for a row."""
+MOST_WAITING = 1024
+"""Requests that may wait; more are refused."""
+SHORT_PART = 64
+"""Tokens of a prompt at a time while other texts wait for their next token."""
+
+
+class Request:
+    """One text that a caller wants."""
+
+    def __init__(
+        self,
+        continuation: Continuation,
+        watch: Watch,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        in_pieces: bool = True,
+    ) -> None:
+        """`in_pieces`: whether the caller wants each chunk as it comes, and not only the end."""
+        self.continuation, self.watch, self.on_progress, self.in_pieces = continuation, watch, on_progress, in_pieces
+        self.chunks: collections.deque[Chunk] = collections.deque()
+        """What the caller has not taken yet."""
+        self.error: BaseException | None = None
+        self.parts: Iterator[Logits | None] | None = None
+        """The rest of the prompt, while it is fed."""
+        self.logits: Logits | None = None
+        """[vocabulary], of the next token."""
+        self.is_left = False
+        """Whether its caller is gone."""
+        self.changed = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.error is not None or self.continuation.finish_reason is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the caller has something to take."""
+        return self.is_over or (self.in_pieces and bool(self.chunks))
+
+
+class Engine:
+    """The requests of one model. Safe to use from several threads."""
+
+    def __init__(self, new_decoder: Callable[[int], Decoder], store: PrefixStore, *, rows: int = ROWS) -> None:
+        """`new_decoder` makes one of so many rows."""
+        self.new_decoder, self.store, self.most_rows = new_decoder, store, rows
+        self.decoder: Decoder | None = None
+        self.rows: list[Request] = []
+        """The requests at work, each in the decoder's row of its place."""
+        self.queue: collections.deque[Request] = collections.deque()
+        self.leader: Request | None = None
+        self.followers: dict[Request, None] = {}
+        """Requests whose threads wait while another one leads, in order."""
+        self._lock = threading.Lock()
+
+    def submit(self, request: Request) -> None:
+        """Let a request wait for a row; raises `BusyError` where too many do."""
+        with self._lock:
+            if len(self.queue) >= MOST_WAITING:
+                raise BusyError(f"{MOST_WAITING:,} requests are waiting already; try again later")
+            self.queue.append(request)
+
+    def chunks(self, request: Request) -> Generator[Chunk, None, None]:
+        """Submit a request and give its chunks; closing the iterator ends its work."""
+        self.submit(request)
+        try:
+            while True:
+                self.wait_for(request)
+                while request.chunks:
+                    yield request.chunks.popleft()
+                if request.error is not None:
+                    raise request.error
+                if request.is_over:
+                    return
+        finally:
+            request.is_left = True
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        """Wait for the end of some requests; raises what ended the first that failed. Few of many wait for a row at a time."""
+        submitted, window = 0, 2 * self.most_rows
+        try:
+            for index, request in enumerate(requests):
+                while submitted < min(len(requests), index + window):
+                    self.submit(requests[submitted])
+                    submitted += 1
+                self.wait_for(request)
+                if request.error is not None:
+                    raise request.error
+        finally:
+            for request in requests:
+                request.is_left = True
+
+    def wait_for(self, request: Request) -> None:
+        """Lead or follow until the request has something for its caller."""
+        while True:
+            with self._lock:
+                if request.is_ready:
+                    return
+                if self.leader is None:
+                    self.leader = request
+                leads = self.leader is request
+                if not leads:
+                    self.followers[request] = None
+                    request.changed.clear()
+            if leads:
+                self.lead(request)
+            else:
+                request.changed.wait()
+                with self._lock:
+                    self.followers.pop(request, None)
+
+    def lead(self, request: Request) -> None:
+        """Run the graph for all until `request` is ready, then let another thread lead."""
+        try:
+            while not request.is_ready:
+                self.turn()
+        except BaseException as error:  # an interrupt in the middle: what the rows hold is not known any more
+            self.give_up(error)
+            raise
+        finally:
+            with self._lock:
+                self.leader = None
+                if follower := next(iter(self.followers), None):
+                    follower.changed.set()
+
+    def turn(self) -> None:
+        """A part of the oldest prompt that is not fed yet, and a step of all texts that are under way."""
+        self.dismiss()
+        self.admit()
+        feeding = next((request for request in self.rows if request.parts is not None), None)
+        if feeding is not None:
+            self.feed_part(feeding)
+        if running := [request for request in self.rows if request.logits is not None and not request.is_over]:
+            self.step(running)
+        self.dismiss()
+
+    def admit(self) -> None:
+        """Give free rows to those who wait, one prompt at a time."""
+        while len(self.rows) < self.most_rows and all(request.parts is None for request in self.rows):
+            with self._lock:
+                request = self.queue.popleft() if self.queue else None
+            if request is None:
+                return
+            if request.is_left:
+                continue
+            self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
+            self.rows.append(request)
+            continuation, row = request.continuation, len(self.rows) - 1
+            with self.answering(request):
+                decoder.watch = Watch()
+                decoder.rewind(0, row=row)
+                self.store.prepare_row(decoder, continuation.prompt_ids, row)
+                continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
+                request.parts = self.parts(request)
+
+    def parts(self, request: Request) -> Iterator[Logits | None]:
+        """Feed a prompt part by part; the last one gives the logits of its last token."""
+        assert self.decoder is not None, "admit made it"
+        decoder, prompt = self.decoder, request.continuation.prompt_ids
+        return prefill_in_parts(
+            decoder,
+            prompt,
+            row=lambda: self.rows.index(request),
+            size=lambda: decoder.chunk if len(self.rows) == 1 else decoder.short_chunk(SHORT_PART),
+            on_progress=request.on_progress,
+        )
+
+    def feed_part(self, request: Request) -> None:
+        """One part of a prompt, ended within the run where its caller cancels."""
+        assert self.decoder is not None and request.parts is not None, "admit made them"
+        start = time.perf_counter()
+        with self.answering(request), request.watch.active():
+            self.decoder.watch = request.watch
+            logits = next(request.parts)
+            if logits is not None:
+                request.parts, request.logits = None, logits
+        request.continuation.prefill_seconds += time.perf_counter() - start
+
+    def step(self, running: list[Request]) -> None:
+        """Choose a token for each text, and feed those that go on."""
+        assert self.decoder is not None, "admit made it"
+        going = list[Request]()
+        for request in running:
+            with self.answering(request):
+                self.choose(request)
+                if not request.is_over:
+                    going.append(request)
+        decoder = self.decoder
+        decoder.watch = Watch()
+        together = [request for request in going if self.takes_one(request)]
+        if len(together) == 1:
+            together = []  # alone, its caller can end the run
+        for request in going:
+            if request not in together:
+                with self.answering(request), request.watch.active():
+                    decoder.watch = request.watch
+                    request.logits = go_on(decoder, request.continuation, row=self.rows.index(request))
+        decoder.watch = Watch()
+        if together:
+            self.feed_together(together)
+
+    def choose(self, request: Request) -> None:
+        """The next token of a text, and those that a rule leaves no choice about."""
+        continuation = request.continuation
+        assert request.logits is not None, "it is running"
+        self.tell(request, continuation.accept(continuation.choose(request.logits), request.logits))
+        while continuation.finish_reason is None and continuation.is_forced:
+            self.tell(request, continuation.accept(continuation.forced.popleft()))
+
+    def takes_one(self, request: Request) -> bool:
+        """Whether a text goes on with a single token that its context has room for."""
+        continuation = request.continuation
+        assert self.decoder is not None, "admit made it"
+        held = len(self.decoder.token_ids[self.rows.index(request)])
+        return len(continuation.unfed) == 1 and held < continuation.limits.context_length
+
+    def feed_together(self, requests: list[Request]) -> None:
+        """One step for several texts; one that fails fails for all of them, and leaves their rows as they were."""
+        assert self.decoder is not None, "admit made it"
+        places = {self.rows.index(request): request for request in requests}
+        count = max(places) + 1
+        ids = [places[row].continuation.unfed[0] if row in places else 0 for row in range(count)]
+        try:
+            logits = self.decoder.step(ids, [row in places for row in range(count)])
+        except OnnxTextgenError as error:
+            for request in requests:
+                self.fail(request, error)
+            return
+        for row, request in places.items():
+            request.continuation.take_unfed()
+            request.logits = logits[row]
+
+    def dismiss(self) -> None:
+        """Let go of requests that are over, or that nobody waits for any more; the last row moves into the gap."""
+        for request in list(self.rows):
+            if not request.is_over and (reason := request.watch.reason):
+                self.end(request, reason)
+        with self._lock:
+            waiting = [request for request in self.queue if request.is_left or request.watch.reason]
+            for request in waiting:
+                self.queue.remove(request)
+        for request in waiting:
+            if reason := request.watch.reason:
+                self.end(request, reason)
+        for request in [request for request in self.rows if request.is_over or request.is_left]:
+            self.free(self.rows.index(request))
+
+    def free(self, row: int) -> None:
+        """Keep what a row holds for later prompts, and close the gap."""
+        assert self.decoder is not None, "a row is in use"
+        last = len(self.rows) - 1
+        self.store.keep(self.decoder, row=row)
+        if row != last:
+            self.decoder.fork(last, row)
+            self.rows[row] = self.rows[last]
+        self.rows.pop()
+        if self.rows:
+            self.decoder.rewind(0, row=last)
+        else:
+            self.decoder = None  # and with it the memory of as many rows as there were
+
+    def tell(self, request: Request, chunk: Chunk) -> None:
+        """Give a chunk to a request's caller."""
+        with self._lock:
+            request.chunks.append(chunk)
+            if request.is_ready:
+                request.changed.set()
+
+    def end(self, request: Request, reason: FinishReason) -> None:
+        """End a text before its time."""
+        self.tell(request, request.continuation.finish(reason))
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        """Let a request's caller have an error."""
+        with self._lock:
+            request.error, request.logits, request.parts = error, None, None
+            request.changed.set()
+
+    def answering(self, request: Request) -> Answering:
+        """Within it, what goes wrong is the request's, and nobody else's."""
+        return Answering(self, request)
+
+    def give_up(self, error: BaseException) -> None:
+        """Forget the decoder and let the callers of all its rows know."""
+        name = type(error).__name__
+        for request in self.rows:
+            self.fail(request, ModelError(f"another call was interrupted ({name}) in the middle of a common run; ask again"))
+        self.rows, self.decoder = [], None
+
+
+class Answering:
+    """A context that hands errors to a request; an interrupt of the whole process passes through."""
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        self.engine, self.request = engine, request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, InterruptedRunError):
+            self.engine.end(self.request, error.reason)
+            return True
+        if isinstance(error, Exception):
+            self.engine.fail(self.request, error)
+            return True
+        return False
