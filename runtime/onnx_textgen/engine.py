@@ -81,7 +81,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Let a request wait for a row; raises `BusyError` where too many do."""
         with self._lock:
-            if len(self.queue) >= MOST_WAITING:
+            if sum(not waiting.is_left for waiting in self.queue) >= MOST_WAITING:
                 raise BusyError(f"{MOST_WAITING:,} requests are waiting already; try again later")
             self.queue.append(request)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args, overload
 
 import numpy as np
 
 from .artifact import GRAPH, TOKENIZER, Manifest, check_files, find_package, package_digest, read_manifest
+from .async_calls import call, iterate
 from .cancellation import Cancellation, Watch
 from .chat import render_chat
 from .constraints import Rules
@@ -257,6 +259,26 @@ class Model:
         rows = [self.begin(each, config) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
         self.engine.finish([Request(row, watch, in_pieces=False) for row in rows])
         return [row.result() for row in rows] if is_batch(prompt) else rows[0].result()
+
+    @overload
+    async def agenerate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation: ...
+
+    @overload
+    async def agenerate(self, prompt: list[str] | list[list[int]], **options: Unpack[Options]) -> list[Generation]: ...
+
+    async def agenerate(
+        self, prompt: Prompt | list[str] | list[list[int]], **options: Unpack[Options]
+    ) -> Generation | list[Generation]:
+        """`generate` for asyncio: the event loop goes on meanwhile, and cancelling the task ends the work."""
+        cancel = Cancellation()
+        return await call(lambda: self.generate(prompt, cancel=cancel, **options), cancel)
+
+    async def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncGenerator[Chunk, None]:
+        """`stream` for asyncio: `async for chunk in model.astream(...)`; leaving it, or cancelling the task, ends the work."""
+        cancel = Cancellation()
+        async with contextlib.aclosing(iterate(lambda: self.stream(prompt, cancel=cancel, **options), cancel)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
         """The texts of one prompt that a beam search or several draws give, the best one first."""

@@ -1,0 +1,320 @@
+"""Texts of many callers go on together, and each is the text that its caller would get alone."""
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import onnx_textgen
+from onnx_textgen import Cancellation, Model, engine
+from onnx_textgen.cancellation import Watch
+from onnx_textgen.engine import Engine, Request
+from onnx_textgen.errors import BusyError, ModelError, OptionError, PromptError
+
+BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
+PROMPTS = [BEGIN + "One day", "The dog", BEGIN, "Tom and Sue went to the park. They", "A", BEGIN + "One day they", "It was night"]
+SETTINGS = [
+    {"temperature": 0},
+    {"temperature": 0.9, "top_p": 0.9},
+    {"top_k": 40, "repetition_penalty": 1.2},
+    {"temperature": 1.2, "min_p": 0.05, "stop": ["dog"]},
+]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Model:
+    """The default, which has one caller at a time and remembers nothing; int8 shows the smallest difference."""
+    return onnx_textgen.load(threads=1, device="cpu", prefix_cache=0)
+
+
+@pytest.fixture(params=[0, 2**24], ids=["no store", "a store"])
+def model(alone: Model, request: pytest.FixtureRequest) -> Model:
+    """Another model over the same graph, for many callers."""
+    return Model(alone.folder, alone.manifest, alone.graph, chat_template=None, prefix_cache=request.param, batch_size=4)
+
+
+def options_of(number: int) -> dict:
+    return {**SETTINGS[number % len(SETTINGS)], "seed": number, "max_new_tokens": 5 + 7 * (number % 5)}
+
+
+@pytest.fixture(scope="module")
+def expected(alone: Model) -> list[onnx_textgen.Generation]:
+    return [alone.generate(PROMPTS[number % len(PROMPTS)], **options_of(number)) for number in range(28)]
+
+
+def is_idle(model: Model) -> bool:
+    used = model.engine
+    return not used.rows and not used.queue and used.leader is None and not used.followers and used.decoder is None
+
+
+def test_many_threads_get_the_texts_they_would_get_alone(model: Model, expected: list) -> None:
+    wrong: list[int] = []
+
+    def ask(first: int) -> None:
+        for number in range(first, 28, 7):
+            prompt, options = PROMPTS[number % len(PROMPTS)], options_of(number)
+            if number % 2:
+                text = "".join(chunk.text for chunk in model.stream(prompt, **options))
+            else:
+                text = model.generate(prompt, **options).text
+            if text != expected[number].text:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in range(7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+    assert is_idle(model)
+
+
+@given(
+    plan=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 27), st.one_of(st.none(), st.integers(1, 9))), min_size=1, max_size=9)
+)
+@settings(max_examples=25)
+def test_texts_do_not_depend_on_who_joins_and_leaves_when(alone: Model, expected: list, plan: list) -> None:
+    """Requests come after so many turns; some callers leave after so many more."""
+    together = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3).engine
+    requests = list[tuple[int, Request, int | None]]()
+    for pause, number, patience in plan:
+        for _ in range(pause):
+            together.turn()
+        config = alone.config(options_of(number))
+        request = Request(alone.begin(PROMPTS[number % len(PROMPTS)], config), Watch())
+        together.submit(request)
+        requests.append((number, request, patience))
+        for _, other, left in requests[::2]:
+            if left is not None and len(other.continuation.token_ids) > left:
+                other.is_left = True
+    while together.rows or together.queue:
+        together.turn()
+    for number, request, _ in requests:
+        assert request.error is None
+        if not request.is_left:
+            assert request.continuation.result().token_ids == expected[number].token_ids
+        else:
+            count = len(request.continuation.token_ids)
+            assert request.continuation.token_ids == list(expected[number].token_ids[:count])
+    assert together.decoder is None
+
+
+def test_streams_of_one_thread_take_turns(model: Model, expected: list) -> None:
+    streams = {number: model.stream(PROMPTS[number], **options_of(number)) for number in range(6)}  # two wait for a row
+    texts = dict.fromkeys(streams, "")
+    while streams:
+        for number, stream in list(streams.items()):
+            chunk = next(stream, None)
+            if chunk is None:
+                del streams[number]
+            else:
+                texts[number] += chunk.text
+    assert list(texts.values()) == [each.text for each in expected[:6]]
+    assert is_idle(model)
+
+
+def test_a_stream_that_is_closed_makes_room(model: Model, expected: list) -> None:
+    streams = [model.stream(BEGIN, max_new_tokens=200, seed=1, ignore_eos=True) for _ in range(4)]
+    for stream in streams:
+        next(stream)
+    for stream in streams[1:]:
+        stream.close()
+    found = model.generate(PROMPTS[1], **options_of(1))
+    assert found.text == expected[1].text
+    assert len(model.engine.rows) == 1
+    streams[0].close()
+    model.generate("A", max_new_tokens=1)
+    assert is_idle(model)
+
+
+def test_a_stream_that_is_never_begun_costs_nothing(model: Model) -> None:
+    model.stream(BEGIN, max_new_tokens=5)
+    assert is_idle(model)
+
+
+def test_a_list_of_more_prompts_than_rows_is_worked_off(model: Model, alone: Model) -> None:
+    prompts = [PROMPTS[number % len(PROMPTS)] for number in range(40)]
+    found = model.generate(prompts, max_new_tokens=6, seed=3)
+    assert [each.text for each in found] == [alone.generate(prompt, max_new_tokens=6, seed=3).text for prompt in prompts]
+    assert is_idle(model)
+
+
+def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: Engine = model.engine
+    first = Request(model.begin("The dog", model.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})), Watch())
+    used.submit(first)
+    used.turn()
+    long = Request(model.begin(list(range(2, 400)), model.config({"max_new_tokens": 3, "seed": 1})), Watch())
+    used.submit(long)
+    counts = []
+    while long.logits is None and not long.is_over:
+        used.turn()
+        counts.append(len(first.continuation.token_ids))
+    assert counts == list(range(counts[0], counts[0] + len(counts)))
+    assert len(counts) >= 398 // engine.SHORT_PART
+    first.is_left = long.is_left = True
+    used.turn()
+    assert is_idle(model)
+
+
+def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_WAITING", 3)
+    streams = [model.stream("The dog", max_new_tokens=3) for _ in range(9)]
+    requests = [Request(model.begin("A", model.config({})), Watch()) for _ in range(3)]
+    for request in requests:
+        model.engine.submit(request)
+    with pytest.raises(BusyError, match="3 requests are waiting already; try again later"):
+        next(streams[0])
+    for request in requests:
+        request.is_left = True
+    assert model.generate("A", max_new_tokens=2, temperature=0).token_ids
+
+
+@pytest.mark.parametrize("at", range(1, 14))
+def test_a_run_that_fails_fails_those_it_was_for_and_no_others(at: int, model: Model, expected: list, monkeypatch) -> None:
+    """The n-th run of the graph raises; whoever is told so may ask again, the others have their texts."""
+    real, left = type(model.graph.ort).run_with_iobinding, [at]
+
+    def run(*given: object) -> object:
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("out of memory")
+        return real(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
+        requests = [Request(model.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
+        for request in requests:
+            model.engine.submit(request)
+        while model.engine.rows or model.engine.queue:
+            model.engine.turn()
+    for number, request in enumerate(requests):
+        if request.error is not None:
+            assert isinstance(request.error, ModelError)
+        else:
+            assert request.continuation.result().token_ids == expected[number].token_ids
+    assert any(request.error for request in requests)
+    assert model.generate(PROMPTS[1], **options_of(1)).text == expected[1].text
+
+
+def test_an_interrupt_in_the_middle_of_a_run_is_told_to_all_and_leaves_the_model_usable(
+    model: Model, expected: list, monkeypatch
+) -> None:
+    other = model.stream(BEGIN, max_new_tokens=50, seed=2, ignore_eos=True)
+    next(other)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(model.graph.ort), "run_with_iobinding", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            model.generate("A", max_new_tokens=3)
+    with pytest.raises(ModelError, match=r"another call was interrupted \(KeyboardInterrupt\) in the middle"):
+        list(other)
+    assert model.generate(PROMPTS[1], **options_of(1)).text == expected[1].text
+    assert is_idle(model)
+
+
+def test_what_goes_wrong_with_one_request_is_its_own(model: Model, expected: list) -> None:
+    def complain(progress: object) -> None:
+        raise ValueError("enough")
+
+    stream = model.stream(PROMPTS[1], **options_of(1))
+    texts = [next(stream).text]
+    with pytest.raises(ValueError, match="enough"):
+        list(model.stream(BEGIN, max_new_tokens=3, on_progress=complain))
+    with pytest.raises(OptionError):
+        model.generate("A", top_k=-1)
+    with pytest.raises(PromptError):
+        model.generate("")
+    texts += [chunk.text for chunk in stream]
+    assert "".join(texts) == expected[1].text
+
+
+def test_cancels_at_random_moments_leave_every_other_text_as_it_is(model: Model, expected: list) -> None:
+    random.seed(5)
+    wrong: list[str] = []
+
+    def ask(first: int) -> None:
+        for number in range(first, 28, 4):
+            found = model.generate(PROMPTS[number % len(PROMPTS)], **options_of(number))
+            if found.text != expected[number].text:
+                wrong.append(f"text {number}")
+
+    def give_up() -> None:
+        for _ in range(25):
+            cancel = Cancellation()
+            timer = threading.Timer(random.uniform(0, 0.03), cancel.cancel)
+            timer.start()
+            found = model.generate(list(range(2, 300)), max_new_tokens=100, cancel=cancel, ignore_eos=True)
+            if found.finish_reason not in ("cancelled", "length"):
+                wrong.append(str(found.finish_reason))
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)] + [
+        threading.Thread(target=give_up) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert wrong == []
+    assert is_idle(model)
+
+
+def test_a_deadline_holds_for_those_who_wait_for_a_row(model: Model) -> None:
+    streams = [model.stream(BEGIN, max_new_tokens=300, seed=1, ignore_eos=True) for _ in range(4)]
+    for stream in streams:
+        next(stream)
+    assert model.generate("A", max_new_tokens=5, max_time=0.05).finish_reason == "deadline"
+    for stream in streams:
+        stream.close()
+
+
+def test_asyncio_calls_run_side_by_side(model: Model, expected: list) -> None:
+    async def one(number: int) -> str:
+        prompt, options = PROMPTS[number % len(PROMPTS)], options_of(number)
+        if number % 2:
+            return "".join([chunk.text async for chunk in model.astream(prompt, **options)])
+        return (await model.agenerate(prompt, **options)).text
+
+    async def everything() -> list[str]:
+        return await asyncio.gather(*(one(number) for number in range(12)))
+
+    assert asyncio.run(everything()) == [each.text for each in expected[:12]]
+    assert [each.text for each in asyncio.run(model.agenerate(PROMPTS[:2], max_new_tokens=3, seed=1))] == [
+        model.generate(prompt, max_new_tokens=3, seed=1).text for prompt in PROMPTS[:2]
+    ]
+    with pytest.raises(OptionError):
+        asyncio.run(model.agenerate("A", top_k=-1))
+
+
+def test_a_task_that_is_cancelled_and_a_stream_that_is_left_end_the_work(model: Model) -> None:
+    async def leave() -> int:
+        task = asyncio.create_task(model.agenerate(BEGIN, max_new_tokens=400, ignore_eos=True))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        count = 0
+        async with contextlib.aclosing(model.astream(BEGIN, max_new_tokens=400, ignore_eos=True)) as chunks:
+            async for _ in chunks:
+                count += 1
+                if count == 3:
+                    break
+        return count
+
+    assert asyncio.run(leave()) == 3
+    deadline = time.monotonic() + 20
+    while not is_idle(model) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_idle(model)
+
+
+def test_the_number_of_rows_is_checked() -> None:
+    for wrong in (0, 257, "4"):
+        with pytest.raises(OptionError, match="batch_size should be"):
+            onnx_textgen.load(batch_size=wrong)
