@@ -27,8 +27,9 @@ from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .foreign import home_of, is_foreign, open_foreign
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
-from .interface import HIDDEN_STATES, LOGITS
+from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
+from .memory import MemoryPlan, check_fits, plan
 from .option_checks import shown, whole_number
 from .prefix_store import PrefixStore
 from .prompts import Prompt, is_batch, read_token_ids
@@ -79,6 +80,8 @@ def load(
         check_files(folder, manifest)
         session = open_session(folder / GRAPH, device=device, threads=threads)
     check_graph(session, manifest.geometry)
+    full = plan(session.cache_tensors, manifest.geometry.context_length)
+    LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
     if manifest.precision == "fp16" and session.device.kind == "cpu":
         LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
     return Model(
@@ -155,6 +158,17 @@ class Model:
     def digest(self) -> str:
         """What tells this graph and its weights from any other: a sha256 of their own. Files without a hash are read for it."""
         return package_digest(self.folder, self.manifest)
+
+    def memory(self, tokens: int | None = None, batch: int = 1) -> MemoryPlan:
+        """What keys and values of so many tokens take (default: a full context), in so many texts at once."""
+        most = self.limits.context_length
+        length = most if tokens is None else whole_number("tokens", tokens, 0, most)
+        return plan(self.cache_tensors, length, whole_number("batch", batch, 1))
+
+    @functools.cached_property
+    def cache_tensors(self) -> tuple[CacheTensor, ...]:
+        """All that the graph carries from run to run."""
+        return self.graph.cache_tensors
 
     def new_rows(self, rows: int) -> Decoder:
         """An empty decoder of several rows."""
@@ -299,6 +313,8 @@ class Model:
         self.check_ids(config)
         needed = config.max_new_tokens if config.context_limit == "error" else 1
         prompt_ids = self.encode(prompt, new_tokens=needed)
+        tokens = min(len(prompt_ids) + config.max_new_tokens, self.limits.context_length)
+        check_fits(self.memory(tokens))
         constraint = self.rules.constraint(config)
         continuation = Continuation(self._tokenizer, prompt_ids, config, self.limits, sample=sample, constraint=constraint)
         if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):

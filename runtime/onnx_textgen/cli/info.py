@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,8 @@ def show_info(
     folder: options.FolderArgument = None,
     *,
     model: options.ModelOption = None,
+    context: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan the cache for N tokens; default: all.")] = None,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Plan it for N texts at once.")] = 1,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show what a model folder says it is.
@@ -29,6 +31,7 @@ def show_info(
     Try:
         onnx-textgen info
         onnx-textgen info DIR --json
+        onnx-textgen info DIR --context 4096 --batch 8
     """
     from ..artifact import find_package, manifest_to_json, read_manifest  # noqa: PLC0415
     from ..foreign import is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
@@ -42,10 +45,11 @@ def show_info(
     if as_json:
         typer.echo(manifest_to_json(manifest).rstrip())
         return
-    screen.print_lines(facts(path, manifest, session))
+    tokens = min(context or manifest.geometry.context_length, manifest.geometry.context_length)
+    screen.print_lines(facts(path, manifest, cache_in_words(path, session, tokens, batch)))
 
 
-def facts(path: Path, manifest: Manifest, session: Session | None) -> list[tuple[str, str]]:
+def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
     """Lines of the table: name and value."""
     geometry = manifest.geometry
     lines = [
@@ -58,7 +62,7 @@ def facts(path: Path, manifest: Manifest, session: Session | None) -> list[tuple
         ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
         ("vocabulary", f"{geometry.vocab_size:,}"),
         ("context", f"{geometry.context_length:,} tokens"),
-        ("cache", cache_in_words(path, session, geometry.context_length)),
+        ("cache", cache),
         ("begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)),
         ("ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"),
         ("defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"),
@@ -73,19 +77,22 @@ def facts(path: Path, manifest: Manifest, session: Session | None) -> list[tuple
     return lines + proof({name: value for name, value in manifest.certificate.items() if not (summary and name == "summary")})
 
 
-def cache_in_words(path: Path, session: Session | None, context_length: int) -> str:
-    """What one text's keys, values and states take, as the graph itself has them; `session`: the graph, if it is open."""
+def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
+    """What texts' keys, values and states take, as the graph itself has them; `session`: the graph, if it is open."""
     from ..artifact import GRAPH  # noqa: PLC0415
+    from ..memory import plan  # noqa: PLC0415
     from ..session import open_session  # noqa: PLC0415
 
     try:
-        tensors = (session or open_session(path / GRAPH, device="cpu")).cache_tensors
+        wanted = plan((session or open_session(path / GRAPH, device="cpu")).cache_tensors, tokens, batch)
     except PackageError as error:
         return f"not known: {error}"
-    per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
-    fixed = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
-    words = [f"{screen.size(per_token)} a token, {screen.size(per_token * context_length)} in a full context"] if per_token else []
-    words += [f"{screen.size(fixed)} of state, however long the text"] if fixed else []
+    texts = f"{batch} texts of {tokens:,} tokens" if batch > 1 else f"{tokens:,} tokens"
+    words = []
+    if wanted.bytes_per_token:
+        words.append(f"{screen.size(wanted.bytes_per_token)} a token, {screen.size(wanted.total_bytes)} for {texts}")
+    if wanted.state_bytes:
+        words.append(f"{screen.size(wanted.state_bytes)} of state, however long the text")
     return "; ".join(words)
 
 

@@ -1,0 +1,71 @@
+"""How much memory texts take, planned from the graph before any of it is used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from .errors import PromptError
+from .interface import CacheTensor
+
+MEMINFO = Path("/proc/meminfo")
+CGROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+"""Limits of a container and what is used of it, in the two layouts of Linux."""
+SMALL = 256 * 2**20
+"""Bytes that are not worth asking the system about."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Keys, values and states of `batch` texts of `tokens` tokens each; the weights are not counted."""
+
+    tokens: int
+    batch: int
+    bytes_per_token: int
+    """Of one text."""
+    state_bytes: int
+    """Of one text, however long it is."""
+
+    @property
+    def total_bytes(self) -> int:
+        """For all texts."""
+        return self.batch * (self.tokens * self.bytes_per_token + self.state_bytes)
+
+
+def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1) -> MemoryPlan:
+    """What the tensors that a graph carries take."""
+    tensors = tuple(tensors)
+    per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
+    return MemoryPlan(tokens, batch, per_token, sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None))
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping, within the limits of a container; None where the system does not tell."""
+    try:
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
+        free = [int(lines["MemAvailable"].split()[0]) * 1024]
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+    for limit, used in CGROUPS:
+        try:
+            free.append(int(limit.read_text()) - int(used.read_text()))
+        except (OSError, ValueError):  # no such limit, or "max"
+            continue
+    return max(0, min(free))
+
+
+def check_fits(wanted: MemoryPlan) -> None:
+    """Raise `PromptError` where a text's keys and values cannot fit in memory."""
+    if wanted.total_bytes < SMALL:
+        return
+    free = available_bytes()
+    if free is not None and wanted.total_bytes > free:
+        raise PromptError(
+            f"keys and values of {wanted.tokens:,} tokens take {wanted.total_bytes / 1e9:.1f} GB "
+            f"({wanted.bytes_per_token:,} bytes each) and {free / 1e9:.1f} GB of memory are free; "
+            "shorten the text, or lower max_new_tokens"
+        )
