@@ -25,6 +25,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 __version__ = "0.1.0"
 __all__ = [
     "Alternative",
+    "BatchGenerator",
     "Cancellation",
     "Choice",
     "Chunk",
@@ -41,6 +42,7 @@ __all__ = [
 # Imported when first used: the command line starts, and says what is wrong, where ONNX Runtime itself is broken.
 HOMES = {
     "Alternative": "results",
+    "BatchGenerator": "batch_generator",
     "Choice": "results",
     "Cancellation": "cancellation",
     "Chunk": "results",

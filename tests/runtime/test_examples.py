@@ -1,0 +1,61 @@
+"""The recipes of examples/ run, where what they are for is installed."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import onnx_textgen
+from onnx_textgen import BatchGenerator
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+QUIET = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason='needs pip install "ray[data]"')
+def test_ray_data_writes_the_texts_that_one_process_writes(tmp_path: Path) -> None:
+    rows = [{"prompt": prompt, "seed": seed} for seed, prompt in enumerate(["Once upon a time", "The dog", "Lily", "It was"] * 3)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, EXAMPLES / "ray_data.py", tmp_path / "prompts.jsonl", tmp_path / "texts", "--max-new-tokens", "8"]
+    subprocess.run(command, check=True, capture_output=True, env=QUIET, timeout=300)
+    found = [json.loads(line) for path in (tmp_path / "texts").iterdir() for line in path.read_text().splitlines()]
+    batch = {"prompt": [row["prompt"] for row in rows], "seed": [row["seed"] for row in rows]}
+    want = BatchGenerator("story", threads=1, device="cpu", max_new_tokens=8)(batch)["generated_text"]
+    assert {row["seed"]: row["generated_text"] for row in found} == dict(enumerate(want))
+
+
+@pytest.mark.skipif(find_spec("litserve") is None, reason="needs pip install litserve")
+def test_litserve_answers_with_the_texts_of_the_model(story: onnx_textgen.Model) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, EXAMPLES / "litserve_server.py", "--port", str(port), "--workers", "1", "--max-new-tokens", "8"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUIET)
+    try:
+        found = ask(port, {"prompt": "The dog", "seed": 7})
+        assert found == {"text": story.generate("The dog", seed=7, max_new_tokens=8).text, "finish_reason": "length", "seed": 7}
+        assert "a request is" in ask(port, {"prompt": 5})["error"]
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def ask(port: int, body: dict) -> dict:
+    """The answer to a request, once the server is up."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/predict", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    for _ in range(240):
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return json.load(response)
+        except OSError:
+            time.sleep(0.25)
+    raise TimeoutError("the server did not start")
