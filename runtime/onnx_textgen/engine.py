@@ -119,6 +119,7 @@ class Engine:
         """Lead or follow until the request has something for its caller."""
         while True:
             with self._lock:
+                self.followers.pop(request, None)
                 if request.is_ready:
                     return
                 if self.leader is None:
@@ -130,9 +131,24 @@ class Engine:
             if leads:
                 self.lead(request)
             else:
-                request.changed.wait()
-                with self._lock:
-                    self.followers.pop(request, None)
+                self.follow(request)
+
+    def follow(self, request: Request) -> None:
+        """Wait until there is something for the request, or it is to lead."""
+        try:
+            request.changed.wait()
+        except BaseException:  # an interrupt of this thread, which may have been about to lead
+            with self._lock:
+                self.followers.pop(request, None)
+                self.wake_a_follower()
+            raise
+
+    def wake_a_follower(self) -> None:
+        """Let another thread lead, if none does: one that has nothing to take, and so would not just go away."""
+        if self.leader is None:
+            follower = next((request for request in self.followers if not request.is_ready), None)
+            if follower is not None:
+                follower.changed.set()
 
     def lead(self, request: Request) -> None:
         """Run the graph for all until `request` is ready, then let another thread lead."""
@@ -145,8 +161,7 @@ class Engine:
         finally:
             with self._lock:
                 self.leader = None
-                if follower := next(iter(self.followers), None):
-                    follower.changed.set()
+                self.wake_a_follower()
 
     def turn(self) -> None:
         """A part of the oldest prompt that is not fed yet, and a step of all texts that are under way."""

@@ -318,3 +318,50 @@ def test_the_number_of_rows_is_checked() -> None:
     for wrong in (0, 257, "4"):
         with pytest.raises(OptionError, match="batch_size should be"):
             onnx_textgen.load(batch_size=wrong)
+
+
+def test_thirty_two_threads_of_fifty_short_requests_never_stall(exact: Model) -> None:
+    """The last ones have nobody but each other to lead."""
+    model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, batch_size=5)
+    want = {number: model.generate([7 + number, 9], max_new_tokens=1 + number % 4, seed=number).token_ids for number in range(16)}
+    wrong: list[int] = []
+
+    def ask(first: int) -> None:
+        for turn in range(50):
+            number = (first * 7 + turn) % 16
+            options = {"max_new_tokens": 1 + number % 4, "seed": number}
+            if turn % 3:
+                found = model.generate([7 + number, 9], **options).token_ids
+            else:
+                found = tuple(i for chunk in model.stream([7 + number, 9], **options) for i in chunk.token_ids)
+            if found != want[number]:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(first,), daemon=True) for first in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert wrong == []
+    assert is_idle(model)
+
+
+def test_a_follower_that_is_interrupted_lets_another_lead(model: Model, expected: list) -> None:
+    """Its thread may have been chosen to lead the moment before."""
+    used = model.engine
+    requests = [Request(model.begin(PROMPTS[1], model.config(options_of(1))), Watch()) for _ in range(2)]
+    for request in requests:
+        used.submit(request)
+        used.followers[request] = None
+    gone, other = requests
+    gone.changed.wait = lambda: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[assignment, misc]
+    with pytest.raises(KeyboardInterrupt):
+        used.follow(gone)
+    assert other.changed.is_set()
+    gone.is_left = True
+    used.finish([])
+    used.wait_for(other)
+    while not other.is_over:
+        used.turn()
+    assert other.continuation.result().text == expected[1].text
