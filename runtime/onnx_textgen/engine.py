@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits, Progress, prefill_in_parts
-from .errors import BusyError, ModelError, OnnxTextgenError
+from .errors import BusyError, ModelError, OnnxTextgenError, OptionError
 from .loop import go_on
 from .prefix_store import PrefixStore
 from .results import Chunk, FinishReason
@@ -74,6 +74,8 @@ class Engine:
         """The requests at work, each in the decoder's row of its place."""
         self.queue: collections.deque[Request] = collections.deque()
         self.leader: Request | None = None
+        self.leading_thread = 0
+        """Its thread, while there is a leader."""
         self.followers: dict[Request, None] = {}
         """Requests whose threads wait while another one leads, in order."""
         self._lock = threading.Lock()
@@ -123,7 +125,9 @@ class Engine:
                 if request.is_ready:
                     return
                 if self.leader is None:
-                    self.leader = request
+                    self.leader, self.leading_thread = request, threading.get_ident()
+                elif self.leading_thread == threading.get_ident():
+                    raise OptionError("this runs inside a run of the model (on_progress, a signal); ask the model from elsewhere")
                 leads = self.leader is request
                 if not leads:
                     self.followers[request] = None

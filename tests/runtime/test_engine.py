@@ -365,3 +365,10 @@ def test_a_follower_that_is_interrupted_lets_another_lead(model: Model, expected
     while not other.is_over:
         used.turn()
     assert other.continuation.result().text == expected[1].text
+
+
+def test_asking_the_model_from_within_its_own_run_is_an_error_and_no_stall(model: Model) -> None:
+    with pytest.raises(OptionError, match="inside a run of the model"):
+        list(model.stream(BEGIN, max_new_tokens=3, on_progress=lambda progress: model.generate("A", max_new_tokens=1)))
+    assert model.generate("A", max_new_tokens=1).finish_reason
+    assert is_idle(model)
