@@ -15,6 +15,7 @@ import numpy as np
 from .choosing import Chooser
 from .constraints import Constraint
 from .decoder import Logits
+from .drafting import Drafter
 from .generation_config import GenerationConfig
 from .loop_guard import LoopGuard
 from .results import Alternative, Chunk, FinishReason, Generation, Stats
@@ -72,6 +73,13 @@ class Continuation:
         self.forced: deque[int] = deque()
         """Tokens that the rule leaves no choice about."""
         self.unfed: list[int] = []
+        self.drafter = (
+            Drafter(config.prompt_lookup_num_tokens, config.max_matching_ngram_size) if config.prompt_lookup_num_tokens else None
+        )
+        self.verified: deque[tuple[int, Logits]] = deque()
+        """Guessed tokens that were fed, each with the logits behind it; the text may still go another way."""
+        self.right_guesses = 0
+        """Of the draft that is being taken up."""
         self.logprobs: list[float] = []
         self.alternatives: list[tuple[Alternative, ...]] = []
         self.reused_tokens = 0
@@ -201,6 +209,8 @@ class Continuation:
             prefill_tokens_per_second=(prompt - self.reused_tokens) / prefill if prefill > 0 else 0.0,
             decode_tokens_per_second=(new - 1) / decode if new > 1 and decode > 0 else 0.0,
             seed=self.config.seed or 0,
+            drafted_tokens=self.drafter.drafted if self.drafter else 0,
+            accepted_tokens=self.drafter.accepted if self.drafter else 0,
         )
 
     def result(self) -> Generation:

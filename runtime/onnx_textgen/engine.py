@@ -16,7 +16,7 @@ from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits, Progress, prefill_in_parts
 from .errors import BusyError, ModelError, OnnxTextgenError, OptionError
-from .loop import go_on
+from .loop import forget_guesses, go_on, take_verified
 from .prefix_store import PrefixStore
 from .results import Chunk, FinishReason
 
@@ -231,6 +231,11 @@ class Engine:
                     going.append(request)
         decoder = self.decoder
         decoder.watch = Watch()
+        for request in list(going):
+            logits = take_verified(decoder, request.continuation, self.rows.index(request))
+            if logits is not None:
+                request.logits = logits
+                going.remove(request)
         together = [request for request in going if self.takes_one(request)]
         if len(together) == 1:
             together = []  # alone, its caller can end the run
@@ -293,6 +298,7 @@ class Engine:
         """Keep what a row holds for later prompts, and close the gap."""
         assert self.decoder is not None, "a row is in use"
         last = len(self.rows) - 1
+        forget_guesses(self.decoder, self.rows[row].continuation, row)
         self.store.keep(self.decoder, row=row)
         if row != last:
             self.decoder.fork(last, row)

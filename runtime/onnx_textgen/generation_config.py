@@ -62,6 +62,8 @@ class Options(TypedDict, total=False):
     max_time: float | None
     context_limit: Literal["stop", "error", "shift"] | None
     n_keep: int | None
+    prompt_lookup_num_tokens: int | None
+    max_matching_ngram_size: int | None
     loop_guard: Literal["off", "stop", "penalise", "resample"] | None
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
@@ -164,6 +166,10 @@ class GenerationConfig:
     """At the end of the context: end the text, raise an error, or forget the older half and go on."""
     n_keep: int = option(0, checks.whole(-1))
     """Tokens at the beginning of the prompt that `context_limit="shift"` never forgets; -1 = all of the prompt."""
+    prompt_lookup_num_tokens: int = option(0, checks.whole(0, 64))
+    """Most tokens that are guessed at a time from what came before, and checked in one run; 0: none. Changes the speed alone."""
+    max_matching_ngram_size: int = option(3, checks.whole(1, 16))
+    """Tokens at the text's end that are looked for in what came before."""
     loop_guard: Literal["off", "stop", "penalise", "resample"] = option("off", checks.one_of("off", "stop", "penalise", "resample"))
     """What to do when the text runs in a circle: end it, rule out the token that goes on with it, or draw that token again."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 
+import numpy as np
+
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits, Progress, prefill
@@ -31,13 +33,60 @@ def feed_prompt(
 def go_on(decoder: Decoder, continuation: Continuation, *, row: int = 0) -> Logits:
     """Feed the tokens that were appended and not fed yet; returns the logits [vocabulary] of the last.
 
-    Where they do not fit in the context, what `shifted` leaves of the text takes its place.
+    Guesses of what follows them are fed along, where the text asks for that. Where the tokens do not fit in the context, what
+    `shifted` leaves of the text takes its place.
     """
+    if (known := take_verified(decoder, continuation, row)) is not None:
+        return known
     held, new = decoder.token_ids[row], continuation.take_unfed()
-    if len(held) + len(new) <= continuation.limits.context_length:
+    room = continuation.limits.context_length - len(held) - len(new)
+    if room < 0:
+        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row)
+    draft = propose(decoder, continuation, room)
+    if not draft:
         logits: Logits = decoder.feed(new, row=row)[-1]
         return logits
-    return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row)
+    rows = decoder.feed([*new, *draft], row=row, every_position=True)
+    continuation.verified.extend(zip(draft, rows[len(new) :], strict=True))
+    return np.asarray(rows[len(new) - 1])
+
+
+def propose(decoder: Decoder, continuation: Continuation, room: int) -> list[int]:
+    """Guesses of what follows the text, at most `room`; none where they could not be taken back."""
+    drafter, left = continuation.drafter, continuation.config.max_new_tokens - len(continuation.token_ids) - 1
+    if drafter is None or decoder.has_states or decoder.one_by_one or min(room, left) < 1:
+        return []
+    if decoder.rotary_switch is not None or not decoder.takes_several_over_past or decoder.last_row_only:
+        return []
+    return drafter.propose([*continuation.prompt_ids, *continuation.token_ids], min(room, left))
+
+
+def take_verified(decoder: Decoder, continuation: Continuation, row: int) -> Logits | None:
+    """The logits [vocabulary] behind the tokens that were appended, where they were guessed and fed already; else None.
+
+    Guesses that turned out wrong are forgotten.
+    """
+    unfed, verified, logits = continuation.unfed, continuation.verified, None
+    if not verified:
+        return None
+    while unfed and verified and unfed[0] == verified[0][0]:
+        unfed.pop(0)
+        logits = verified.popleft()[1]
+        continuation.right_guesses += 1
+    if unfed or not verified:
+        forget_guesses(decoder, continuation, row)
+    return None if unfed else logits
+
+
+def forget_guesses(decoder: Decoder, continuation: Continuation, row: int) -> None:
+    """Take back what was fed and is no part of the text, and let the drafter know how many guesses were right."""
+    if continuation.verified:
+        decoder.rewind(len(decoder.token_ids[row]) - len(continuation.verified), row=row)
+        continuation.verified.clear()
+    if continuation.drafter is not None:
+        length = len(continuation.prompt_ids) + len(continuation.token_ids)
+        continuation.drafter.judge(continuation.right_guesses, length)
+    continuation.right_guesses = 0
 
 
 def shifted(token_ids: list[int], *, keep: int) -> list[int]:
@@ -55,10 +104,11 @@ def run(
     decoder: Decoder, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None = None
 ) -> Generator[Chunk, None, None]:
     """One text, a chunk per token."""
+    changes = -1
     with watch.active():
         decoder.watch = watch
         try:
-            logits = feed_prompt(decoder, continuation, on_progress=on_progress)
+            logits, changes = feed_prompt(decoder, continuation, on_progress=on_progress), decoder.changes
             while continuation.finish_reason is None:
                 token_id, changes = continuation.choose(logits), decoder.changes
                 yield continuation.accept(token_id, logits)
@@ -71,6 +121,9 @@ def run(
                     logits = go_on(decoder, continuation)
         except InterruptedRunError as interrupted:
             yield continuation.finish(interrupted.reason)
+        finally:
+            if decoder.changes == changes:
+                forget_guesses(decoder, continuation, 0)
 
 
 def step_together(

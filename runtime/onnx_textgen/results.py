@@ -17,7 +17,7 @@ class Stats:
     """How a generation went.
 
     The clock starts when the text is asked for: for a stream when `stream` is called, not at its first chunk, so a caller who
-    waits in between is in it; for a row of a list when its own prompt is fed.
+    waits in between is in it, and so is a request that waits for a row.
     """
 
     prompt_tokens: int
@@ -35,6 +35,10 @@ class Stats:
     """After the first token; of this text alone, also where several are generated together."""
     seed: int
     """The seed that gives this text again."""
+    drafted_tokens: int = 0
+    """Tokens that were guessed, see `prompt_lookup_num_tokens`."""
+    accepted_tokens: int = 0
+    """Those of them that the model would have chosen too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ OPTIONS: Mapping[str, Given] = {
     "max_time": Given(float, "S", "End after S seconds."),
     "context_limit": Given(str, "WHAT", "At the end of the context: stop, error, or shift (forget the older half)."),
     "n_keep": Given(int, "N", "Tokens that a shift never forgets; -1: the prompt."),
+    "prompt_lookup_num_tokens": Given(int, "N", "Guess up to N tokens from what came before; speed alone."),
+    "max_matching_ngram_size": Given(int, "N", "Tokens that such a guess has to match."),
     "loop_guard": Given(str, "WHAT", "When the text runs in a circle: off, stop, penalise or resample."),
     "json_schema": Given(Path, "FILE", "Write JSON of this schema."),
     "regex": Given(str, "REGEX", "Write text that matches this regular expression."),
