@@ -48,6 +48,8 @@ class Request:
         """The rest of the prompt, while it is fed."""
         self.logits: Logits | None = None
         """[vocabulary], of the next token."""
+        self.has_ended = False
+        """Whether its last chunk is there to be taken, or was."""
         self.is_left = False
         """Whether its caller is gone."""
         self.changed = threading.Event()
@@ -55,7 +57,7 @@ class Request:
     @property
     def is_over(self) -> bool:
         """Whether nothing more will come."""
-        return self.error is not None or self.continuation.finish_reason is not None
+        return self.error is not None or self.has_ended
 
     @property
     def is_ready(self) -> bool:
@@ -93,11 +95,12 @@ class Engine:
         try:
             while True:
                 self.wait_for(request)
+                is_over = request.is_over  # asked before the chunks are taken: the last one may come meanwhile
                 while request.chunks:
                     yield request.chunks.popleft()
                 if request.error is not None:
                     raise request.error
-                if request.is_over:
+                if is_over:
                     return
         finally:
             request.is_left = True
@@ -313,6 +316,7 @@ class Engine:
         """Give a chunk to a request's caller."""
         with self._lock:
             request.chunks.append(chunk)
+            request.has_ended = request.has_ended or chunk.finish_reason is not None
             if request.is_ready:
                 request.changed.set()
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import sys
 import threading
 import time
 
@@ -372,3 +373,28 @@ def test_asking_the_model_from_within_its_own_run_is_an_error_and_no_stall(model
         list(model.stream(BEGIN, max_new_tokens=3, on_progress=lambda progress: model.generate("A", max_new_tokens=1)))
     assert model.generate("A", max_new_tokens=1).finish_reason
     assert is_idle(model)
+
+
+def test_a_stream_never_loses_its_last_chunk(exact: Model) -> None:
+    """The thread that leads may end a text in between any two lines of the thread that takes its chunks."""
+    model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, batch_size=4)
+    lost: list[int] = []
+    before = sys.getswitchinterval()
+
+    def ask() -> None:
+        for number in range(150):
+            chunks = list(model.stream([5, 9], max_new_tokens=2, seed=number, ignore_eos=True))
+            if not chunks or chunks[-1].finish_reason != "length" or sum(len(chunk.token_ids) for chunk in chunks) != 2:
+                lost.append(number)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(6)]
+    try:
+        sys.setswitchinterval(5e-6)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(before)
+    assert lost == []
