@@ -30,7 +30,7 @@ class Cancellation:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may cancel in a thread that has it
         self._watches: set[Watch] = set()
         self._cancelled = False
 
@@ -43,7 +43,7 @@ class Cancellation:
         """End what is running, within one operator of the graph; safe to call twice, and after the end."""
         with self._lock:
             self._cancelled = True
-            for watch in self._watches:
+            for watch in list(self._watches):
                 watch.end_run()
 
     @contextlib.contextmanager
@@ -73,7 +73,7 @@ class Watch:
         """`max_time`: seconds from now."""
         self.cancel = cancel
         self.deadline = None if max_time is None else time.monotonic() + max_time
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may cancel in a thread that has it
         self._options: RunOptions | None = None
 
     @property

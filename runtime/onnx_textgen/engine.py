@@ -8,6 +8,7 @@ another one leads. So a single caller pays nothing for the others that could be 
 from __future__ import annotations
 
 import collections
+import functools
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -43,6 +44,8 @@ class Request:
         self.continuation, self.watch, self.on_progress, self.in_pieces = continuation, watch, on_progress, in_pieces
         self.chunks: collections.deque[Chunk] = collections.deque()
         """What the caller has not taken yet."""
+        self.progress: collections.deque[Progress] = collections.deque()
+        """How far its prompt is, for `on_progress`, which the caller's own thread calls."""
         self.error: BaseException | None = None
         self.parts: Iterator[Logits | None] | None = None
         """The rest of the prompt, while it is fed."""
@@ -62,7 +65,7 @@ class Request:
     @property
     def is_ready(self) -> bool:
         """Whether the caller has something to take."""
-        return self.is_over or (self.in_pieces and bool(self.chunks))
+        return self.is_over or (self.in_pieces and bool(self.chunks or self.progress))
 
 
 class Engine:
@@ -80,7 +83,7 @@ class Engine:
         """Its thread, while there is a leader."""
         self.followers: dict[Request, None] = {}
         """Requests whose threads wait while another one leads, in order."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may need it while its own thread has it
 
     def submit(self, request: Request) -> None:
         """Let a request wait for a row; raises `BusyError` where too many do."""
@@ -96,6 +99,8 @@ class Engine:
             while True:
                 self.wait_for(request)
                 is_over = request.is_over  # asked before the chunks are taken: the last one may come meanwhile
+                while request.progress and request.on_progress is not None:
+                    request.on_progress(request.progress.popleft())
                 while request.chunks:
                     yield request.chunks.popleft()
                 if request.error is not None:
@@ -130,7 +135,7 @@ class Engine:
                 if self.leader is None:
                     self.leader, self.leading_thread = request, threading.get_ident()
                 elif self.leading_thread == threading.get_ident():
-                    raise OptionError("this runs inside a run of the model (on_progress, a signal); ask the model from elsewhere")
+                    raise OptionError("this runs inside a run of the model, in a signal handler say; ask the model from elsewhere")
                 leads = self.leader is request
                 if not leads:
                     self.followers[request] = None
@@ -161,6 +166,9 @@ class Engine:
         """Run the graph for all until `request` is ready, then let another thread lead."""
         try:
             while not request.is_ready:
+                if request not in self.rows and request not in self.queue:
+                    self.fail(request, ModelError("the request was lost when another call was interrupted; ask again"))
+                    return
                 self.turn()
         except BaseException as error:  # an interrupt in the middle: what the rows hold is not known any more
             self.give_up(error)
@@ -185,15 +193,13 @@ class Engine:
         """Give free rows to those who wait, one prompt at a time."""
         while len(self.rows) < self.most_rows and all(request.parts is None for request in self.rows):
             with self._lock:
-                request = self.queue.popleft() if self.queue else None
-            if request is None:
-                return
-            if request.is_left:
-                continue
-            self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
-            self.rows.append(request)
-            continuation, row = request.continuation, len(self.rows) - 1
+                if not self.queue:
+                    return
+                self.rows.append(self.queue.popleft())
+            request, row = self.rows[-1], len(self.rows) - 1
+            continuation = request.continuation
             with self.answering(request):
+                self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 decoder.watch = Watch()
                 decoder.rewind(0, row=row)
                 self.store.prepare_row(decoder, continuation.prompt_ids, row)
@@ -209,7 +215,7 @@ class Engine:
             prompt,
             row=lambda: self.rows.index(request),
             size=lambda: decoder.chunk if len(self.rows) == 1 else decoder.short_chunk(SHORT_PART),
-            on_progress=request.on_progress,
+            on_progress=functools.partial(self.tell_progress, request) if request.on_progress is not None else None,
         )
 
     def feed_part(self, request: Request) -> None:
@@ -299,8 +305,10 @@ class Engine:
 
     def free(self, row: int) -> None:
         """Keep what a row holds for later prompts, and close the gap."""
-        assert self.decoder is not None, "a row is in use"
         last = len(self.rows) - 1
+        if self.decoder is None:  # it could not be made
+            self.rows.pop(row)
+            return
         forget_guesses(self.decoder, self.rows[row].continuation, row)
         self.store.keep(self.decoder, row=row)
         if row != last:
@@ -319,6 +327,12 @@ class Engine:
             request.has_ended = request.has_ended or chunk.finish_reason is not None
             if request.is_ready:
                 request.changed.set()
+
+    def tell_progress(self, request: Request, progress: Progress) -> None:
+        """Let a request's caller know how far its prompt is."""
+        with self._lock:
+            request.progress.append(progress)
+            request.changed.set()
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """End a text before its time."""

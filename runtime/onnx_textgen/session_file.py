@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import zipfile
@@ -24,6 +25,11 @@ from .snapshots import Arrays, Snapshot
 
 FORMAT = "onnx-textgen session 1"
 HEADER, TOKENS, CACHE, STATE = "header", "token_ids", "cache/", "state/"
+BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError),
+    *(EOFError, NotImplementedError, RuntimeError, MemoryError, OverflowError),
+)
+"""What zipfile, NumPy and JSON raise for files that are not what they should be."""
 MOST_HEADER_BYTES = 64 * 2**20
 
 
@@ -33,22 +39,27 @@ def write_session(
     """Write a session beside its place, then move it there."""
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.is_beyond, sorted(snapshot.states)
-    arrays: Arrays = {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), TOKENS: np.asarray(token_ids, np.int64)}
+    try:
+        written = json.dumps(header).encode()
+        partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
+    except (TypeError, ValueError) as error:
+        raise PackageError(f"the session cannot be saved as {str(path)!r} ({first_line(error)})") from error
+    arrays: Arrays = {HEADER: np.frombuffer(written, np.uint8), TOKENS: np.asarray(token_ids, np.int64)}
     arrays[f"{TOKENS}_held"] = np.asarray(snapshot.token_ids, np.int64)
     arrays |= {CACHE + name: array for name, array in snapshot.tensors.items()}
     for length, states in snapshot.states.items():
         arrays |= {f"{STATE}{length}/{name}": array for name, array in states.items()}
-    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
     try:
         with partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as error:
-        raise PackageError(f"{path} cannot be written ({error.strerror}); give another place") from error
+    except (OSError, ValueError) as error:
+        raise PackageError(f"{str(path)!r} cannot be written ({first_line(error)}); give another place") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError):
+            partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -56,7 +67,7 @@ def no_session(path: Path) -> Iterator[None]:
     """Turn whatever a broken archive raises into one line."""
     try:
         yield
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError) as error:
+    except BROKEN as error:
         raise PackageError(f"{path} is no saved session, or damaged ({first_line(error)}); save it again") from error
 
 
@@ -67,6 +78,8 @@ def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], 
             limit = 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
             if sum(entry.file_size for entry in archive.infolist()) > limit:
                 raise ValueError("it is larger than any session of this model")
+            for entry in archive.infolist():
+                check_claim(archive, entry)
         with np.load(path, allow_pickle=False) as arrays:
             header = json.loads(arrays[HEADER].tobytes())
             if header["format"] != FORMAT:
@@ -90,7 +103,20 @@ def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], 
                 raise ValueError(f"it has states behind {length} of {len(held)} tokens")
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
-        return token_ids, messages, Snapshot(tuple(held), tensors, states, bool(header["is_beyond"]))
+        snapshot = Snapshot(tuple(held), tensors, states, bool(header["is_beyond"]))
+        if snapshot.usable(len(held)) != len(held) or (held and bool(states) != context.has_states):
+            raise ValueError("its states do not go with its tokens")
+        return token_ids, messages, snapshot
+
+
+def check_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Raise `ValueError` for an array that says it is larger than its entry, before memory is made for it."""
+    with archive.open(entry) as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError(f"{entry.filename} is no array of this format")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        if math.prod(shape) * dtype.itemsize > entry.file_size:
+            raise ValueError(f"{entry.filename} says that it is larger than it is")
 
 
 def check_array(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:  # noqa: ANN401 - whatever the file holds

@@ -1,5 +1,6 @@
 """Sessions write what their token ids alone would make the model write, however they came about."""
 
+import io
 import json
 import subprocess
 import sys
@@ -251,3 +252,39 @@ def test_a_file_with_other_contents_is_refused(forgetful: Model, tmp_path: Path,
         np.savez(file, **arrays)
     with pytest.raises(PackageError, match="no saved session, or damaged"):
         forgetful.load_session(path)
+
+
+def test_entries_that_are_no_arrays_or_claim_too_much_are_refused(forgetful: Model, tmp_path: Path) -> None:
+    session, path = forgetful.session(), tmp_path / "saved"
+    session.append(BEGIN)
+    session.generate(max_new_tokens=3)
+    session.save(path)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    large = io.BytesIO()
+    np.lib.format.write_array_header_1_0(large, {"shape": (10**12,), "fortran_order": False, "descr": "<f4"})
+    for name in ("header.npy", "token_ids.npy", "cache/past_key_values.0.key.npy"):
+        for content in (b"xx", large.getvalue(), b""):
+            with zipfile.ZipFile(path, "w") as archive:
+                for each, before in entries.items():
+                    archive.writestr(each, content if each == name else before)
+            with pytest.raises(PackageError, match="no saved session, or damaged"):
+                forgetful.load_session(path)
+
+
+def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, tmp_path: Path) -> None:
+    session, path = forgetful.session(), tmp_path / "saved"
+    session.append(BEGIN)
+    session.generate(max_new_tokens=3)
+    session.save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    header = json.loads(arrays["header"].tobytes())
+    arrays["header"] = np.frombuffer(json.dumps(header | {"states": [3]}).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    with pytest.raises(PackageError, match="no saved session, or damaged"):
+        forgetful.load_session(path)
+    for place in ("", "/", ".", "a\0b"):
+        with pytest.raises(PackageError):
+            session.save(place)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import onnx_textgen
 from onnx_textgen import Cancellation, Model, engine
 from onnx_textgen.cancellation import Watch
+from onnx_textgen.decoder import Progress
 from onnx_textgen.engine import Engine, Request
 from onnx_textgen.errors import BusyError, ModelError, OptionError, PromptError
 
@@ -368,11 +369,65 @@ def test_a_follower_that_is_interrupted_lets_another_lead(model: Model, expected
     assert other.continuation.result().text == expected[1].text
 
 
-def test_asking_the_model_from_within_its_own_run_is_an_error_and_no_stall(model: Model) -> None:
-    with pytest.raises(OptionError, match="inside a run of the model"):
-        list(model.stream(BEGIN, max_new_tokens=3, on_progress=lambda progress: model.generate("A", max_new_tokens=1)))
+def test_progress_is_told_in_the_callers_own_thread_and_may_ask_the_model(model: Model, expected: list) -> None:
+    told: list[tuple[int, str]] = []
+
+    def tell(progress: Progress) -> None:
+        told.append((threading.get_ident(), model.generate(PROMPTS[1], **options_of(1)).text))
+
+    other = threading.Thread(target=lambda: model.generate(BEGIN, max_new_tokens=60, seed=1, ignore_eos=True))
+    other.start()
+    list(model.stream(list(range(2, 300)), max_new_tokens=3, on_progress=tell))
+    other.join()
+    assert len(told) >= 1
+    assert set(told) == {(threading.get_ident(), expected[1].text)}
+    assert is_idle(model)
+
+
+def test_progress_that_ends_the_process_is_the_callers_alone(model: Model, expected: list) -> None:
+    stream = model.stream(PROMPTS[1], **options_of(1))
+    texts = [next(stream).text]
+    with pytest.raises(SystemExit):
+        list(model.stream(BEGIN, max_new_tokens=3, on_progress=lambda progress: sys.exit(3)))
+    assert "".join([*texts, *(chunk.text for chunk in stream)]) == expected[1].text
+
+
+def test_asking_the_model_in_a_signal_handler_is_an_error_and_no_stall(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, caught = type(model.graph.ort).run_with_iobinding, list[str]()
+
+    def run(*given: object) -> object:  # where a handler would run: in the thread that leads, in the middle of a turn
+        with pytest.raises(OptionError) as refused:
+            model.generate("A", max_new_tokens=1)
+        caught.append(str(refused.value))
+        return real(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
+        model.generate("The dog", max_new_tokens=2)
+    assert all("inside a run of the model" in each for each in caught)
     assert model.generate("A", max_new_tokens=1).finish_reason
     assert is_idle(model)
+
+
+def test_rows_that_cannot_be_made_are_an_error_of_the_request(
+    model: Model, expected: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(model.engine, "new_decoder", lambda rows: (_ for _ in ()).throw(ModelError("no memory")))
+        for _ in range(2):
+            with pytest.raises(ModelError, match="no memory"):
+                model.generate("A", max_new_tokens=1)
+    assert model.generate(PROMPTS[1], **options_of(1)).text == expected[1].text
+    assert is_idle(model)
+
+
+def test_a_cancellation_may_come_while_its_own_thread_is_inside_it() -> None:
+    """As from a signal handler."""
+    cancel = Cancellation()
+    watch = Watch(cancel)
+    with cancel._lock, watch._lock, watch.active():
+        cancel.cancel()
+    assert watch.reason == "cancelled"
 
 
 def test_a_stream_never_loses_its_last_chunk(exact: Model) -> None:
