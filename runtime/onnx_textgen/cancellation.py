@@ -90,7 +90,8 @@ class Watch:
             if self.cancel is not None:
                 stack.enter_context(self.cancel.told_to(self))
             if self.deadline is not None:
-                timer = threading.Timer(max(0.0, self.deadline - time.monotonic()), self.end_run)
+                seconds = min(max(0.0, self.deadline - time.monotonic()), threading.TIMEOUT_MAX)
+                timer = threading.Timer(seconds, self.end_run)
                 timer.daemon = True
                 timer.start()
                 stack.callback(timer.cancel)

@@ -36,6 +36,8 @@ class Conversation:
         self.messages: list[Message] = []
         """The turns of a chat; empty where the session is a plain text."""
         self._token_ids: list[int] = []
+        self._turns = 0
+        """Counts what changed the session; a stream sees by it that it is no longer the last."""
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -56,6 +58,7 @@ class Conversation:
         A text at the beginning gets the special tokens of a prompt, a later one none. A session is a text or a chat, never both.
         Raises `PromptError` for what is neither, and where it no longer fits in the context.
         """
+        self._turns += 1
         messages = as_messages(more)
         if messages is not None:
             if self._token_ids and not self.messages:
@@ -93,6 +96,7 @@ class Conversation:
 
     def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, Watch]:
         """A continuation of what there is."""
+        self._turns += 1
         config = self.model.config(options)
         if config.gives_several:
             raise OptionError("a session goes on with one text; search or draw several with generate() of the model, or of forks")
@@ -105,24 +109,32 @@ class Conversation:
         self, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None
     ) -> Generator[Chunk, None, None]:
         """The loop, with what it gives taken into the session."""
-        prompt_ids = list(continuation.prompt_ids)
+        prompt_ids, turn = list(continuation.prompt_ids), self._turns
         if not self.context.token_ids[0]:
             self.model.prefixes.prepare(self.context, prompt_ids)
         try:
             for chunk in run(self.context, continuation, watch, on_progress):
+                if self._turns != turn:
+                    raise OptionError("the session was appended to, taken back or generated from meanwhile; end a stream first")
                 self._token_ids = [*prompt_ids, *continuation.token_ids]
                 yield chunk
         finally:
-            if len(self._token_ids) > continuation.limits.context_length:  # the beginning was forgotten on the way
-                self._token_ids = [*self.context.token_ids[0], *continuation.unfed]
-            if self.messages and (continuation.token_ids or continuation.finish_reason in ("eos", "stop")):
-                self.messages.append({"role": "assistant", "content": continuation.text})
+            if self._turns == turn:  # else others have changed the session since
+                self.take_over(continuation)
+
+    def take_over(self, continuation: Continuation) -> None:
+        """Make what a stream left, whole or in part, the end of the session."""
+        if len(self._token_ids) > continuation.limits.context_length:  # the beginning was forgotten on the way
+            self._token_ids = [*self.context.token_ids[0], *continuation.unfed]
+        if self.messages and (continuation.token_ids or continuation.finish_reason in ("eos", "stop")):
+            self.messages.append({"role": "assistant", "content": continuation.text})
 
     def rewind(self, length: int | None = None, *, messages: int | None = None) -> None:
         """Forget all but the first `length` tokens, or all but the first so many messages of a chat.
 
         Raises `OptionError` beyond what there is, and where a chat is to be cut within a message.
         """
+        self._turns += 1
         if (length is None) == (messages is None):
             raise OptionError("rewind takes one number: of tokens, or of messages=N")
         if messages is not None:

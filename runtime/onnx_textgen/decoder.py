@@ -86,6 +86,9 @@ class Decoder:
         check_rows(session, output)
         self.session, self.geometry, self.rows = session, geometry, rows
         self.output = session.name_of(output)
+        self.capacity = capacity
+        self.is_torn = False
+        """Whether an interrupt of the process left a run half taken over, so that what the cache holds is not known."""
         with model_errors("made its cache"):
             self.cache = make_cache(session, rows=rows, capacity=capacity, context_length=geometry.context_length)
         self.token_ids: list[list[int]] = [[] for _ in range(rows)]
@@ -156,9 +159,10 @@ class Decoder:
             whole = np.concatenate([np.array(self.token_ids[row], dtype=np.int64), ids])
             self.rewind(0, row=row)
         positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.last_only
-        logits: Logits = self.run(whole[None], positions, range(row, row + 1), advanced=[len(whole)])[0]
-        self.count_prefilled(row, len(whole))
-        self.token_ids[row] += whole.tolist()
+        with self.taking_over():
+            logits: Logits = self.run(whole[None], positions, range(row, row + 1), advanced=[len(whole)])[0]
+            self.count_prefilled(row, len(whole))
+            self.token_ids[row] += whole.tolist()
         self.is_beyond[row] = self.rotary_switch is not None and len(self.token_ids[row]) > self.rotary_switch
         return logits if len(positions) == len(logits) else logits[positions]
 
@@ -175,6 +179,27 @@ class Decoder:
         """Note that `new` tokens are about to be held."""
         if self.prefilled[row] == len(self.token_ids[row]) and self.feeds_as_prompt(new):
             self.prefilled[row] += new
+
+    @contextlib.contextmanager
+    def taking_over(self) -> Iterator[None]:
+        """Around a run and all that follows from it; an interrupt in the middle leaves the decoder torn, and `mend` empties it."""
+        self.is_torn = True
+        try:
+            yield
+        except OnnxTextgenError:
+            self.is_torn = False  # the cache is as before the run
+            raise
+        self.is_torn = False
+
+    def mend(self) -> None:
+        """Forget everything where it is not known what the cache holds."""
+        if self.is_torn:
+            sizes = {"rows": self.rows, "capacity": self.capacity, "context_length": self.geometry.context_length}
+            with model_errors("made its cache"):
+                self.cache = make_cache(self.session, **sizes)  # type: ignore[arg-type]
+            self.token_ids, self.prefilled = [[] for _ in range(self.rows)], [0] * self.rows
+            self.is_beyond, self.is_torn = [False] * self.rows, False
+            self.changes += 1
 
     def must_begin_anew(self, row: int, new: int) -> bool:
         """Whether `new` more tokens bring a row to the other side of the rotary switch, where none of its keys is right."""
@@ -198,10 +223,11 @@ class Decoder:
             for row in going:
                 logits[row] = self.feed([int(ids[row])], row=row)[0]
         elif going:
-            logits = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active])[:, -1]
-            for row in going:
-                self.count_prefilled(row, 1)
-                self.token_ids[row].append(int(ids[row]))
+            with self.taking_over():
+                logits = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active])[:, -1]
+                for row in going:
+                    self.count_prefilled(row, 1)
+                    self.token_ids[row].append(int(ids[row]))
         return logits
 
     def rewind(self, length: int, *, row: int = 0) -> None:
@@ -209,6 +235,7 @@ class Decoder:
 
         Raises `PromptError` beyond what the row holds, and where the graph's states cannot go back there; `reusable` tells.
         """
+        self.mend()
         held = len(self.token_ids[row])
         if not 0 <= length <= held:
             raise PromptError(f"cannot rewind to {length} tokens: the cache holds {held}")
@@ -222,6 +249,7 @@ class Decoder:
 
     def fork(self, source: int, target: int) -> None:
         """Make a row hold the tokens of another one, and go on from there by itself."""
+        self.mend()
         if source != target:
             self.changes += 1
             self.cache.copy_row(source, target)
@@ -235,6 +263,7 @@ class Decoder:
 
     def snapshot(self, *, row: int = 0) -> Snapshot:
         """What a row holds of a prompt, as arrays of its own; what was generated behind it is left out."""
+        self.mend()
         held, length = self.token_ids[row], self.prefilled[row]
         states = {known: each for known, each in self.cache.states.take(row, len(held)).items() if known <= length}
         if self.has_states:
@@ -259,9 +288,13 @@ class Decoder:
 
         `most`: see `most_reusable`, unless no logits of these tokens are wanted.
         """
+        self.mend()
         held, most = self.token_ids[row], self.most_reusable(len(prompt)) if most is None else most
         shared = min(common_prefix(held, prompt), self.prefilled[row], most)
-        return self.cache.states.nearest(row, shared, len(held))
+        found = self.cache.states.nearest(row, shared, len(held))
+        if self.has_states and not self.one_by_one and found == len(prompt) - 2:  # it would leave a part of a single token
+            found = self.cache.states.nearest(row, min(shared, len(prompt) - 3), len(held))
+        return found
 
     def most_reusable(self, length: int) -> int:
         """How much of a prompt of so many tokens need not be fed: the last token's logits are wanted, of a run as of any prompt."""
@@ -275,6 +308,7 @@ class Decoder:
 
     def check_room(self, row: int, new: int) -> None:
         """Raise `PromptError` where a row has no room for `new` more tokens."""
+        self.mend()
         total, context = len(self.token_ids[row]) + new, self.geometry.context_length
         if total > context:
             raise PromptError(f"{total:,} tokens do not fit in the context of {context:,}; give a shorter text")

@@ -70,7 +70,7 @@ class Drafter:
         self.drafted += drafted
         self.accepted += accepted
         self.gain = MEMORY * self.gain + (1 - MEMORY) * (accepted + 1) / (1 + COST_PER_TOKEN * drafted)
-        self.length = min(2 * self.length, self.most) if accepted == drafted else max(2, min(accepted + 1, self.most))
+        self.length = min(2 * self.length, self.most) if accepted == drafted else min(max(2, accepted + 1), self.most)
         if self.gain < 1:
             self.paused_until, self.gain = length + self.pause, 1.0
             self.pause = min(2 * self.pause, LONGEST_PAUSE)

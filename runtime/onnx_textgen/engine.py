@@ -16,15 +16,18 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits, Progress, prefill_in_parts
-from .errors import BusyError, ModelError, OnnxTextgenError, OptionError
+from .errors import BusyError, ModelError, OnnxTextgenError, OptionError, first_line
 from .loop import forget_guesses, go_on, take_verified
 from .prefix_store import PrefixStore
 from .results import Chunk, FinishReason
+from .session import LOG
 
 ROWS = 8
 """Texts that go on together; more wait for a row."""
 MOST_WAITING = 1024
 """Requests that may wait; more are refused."""
+LONGEST_WAIT = 1.0
+"""Seconds after which a thread looks again whether it should lead, whatever it was told."""
 SHORT_PART = 64
 """Tokens of a prompt at a time while other texts wait for their next token."""
 
@@ -127,6 +130,17 @@ class Engine:
 
     def wait_for(self, request: Request) -> None:
         """Lead or follow until the request has something for its caller."""
+        try:
+            self.lead_or_follow(request)
+        finally:  # an interrupt of this thread too: it must not be counted on any more
+            with self._lock:
+                self.followers.pop(request, None)
+                if self.leader is request:
+                    self.leader = None
+                self.wake_a_follower()
+
+    def lead_or_follow(self, request: Request) -> None:
+        """See `wait_for`."""
         while True:
             with self._lock:
                 self.followers.pop(request, None)
@@ -143,22 +157,12 @@ class Engine:
             if leads:
                 self.lead(request)
             else:
-                self.follow(request)
-
-    def follow(self, request: Request) -> None:
-        """Wait until there is something for the request, or it is to lead."""
-        try:
-            request.changed.wait()
-        except BaseException:  # an interrupt of this thread, which may have been about to lead
-            with self._lock:
-                self.followers.pop(request, None)
-                self.wake_a_follower()
-            raise
+                request.changed.wait(LONGEST_WAIT)
 
     def wake_a_follower(self) -> None:
         """Let another thread lead, if none does: one that has nothing to take, and so would not just go away."""
         if self.leader is None:
-            follower = next((request for request in self.followers if not request.is_ready), None)
+            follower = next((request for request in self.followers if not request.is_ready and not request.is_left), None)
             if follower is not None:
                 follower.changed.set()
 
@@ -246,8 +250,8 @@ class Engine:
                 request.logits = logits
                 going.remove(request)
         together = [request for request in going if self.takes_one(request)]
-        if len(together) == 1:
-            together = []  # alone, its caller can end the run
+        if len(together) == 1 or not decoder.steps_together:
+            together = []  # each alone, so that its caller can end the run and an error is its own
         for request in going:
             if request not in together:
                 with self.answering(request), request.watch.active():
@@ -269,8 +273,10 @@ class Engine:
         """Whether a text goes on with a single token that its context has room for."""
         continuation = request.continuation
         assert self.decoder is not None, "admit made it"
-        held = len(self.decoder.token_ids[self.rows.index(request)])
-        return len(continuation.unfed) == 1 and held < continuation.limits.context_length
+        row = self.rows.index(request)
+        held = len(self.decoder.token_ids[row])
+        fits = held < continuation.limits.context_length and not self.decoder.must_begin_anew(row, 1)
+        return len(continuation.unfed) == 1 and fits
 
     def feed_together(self, requests: list[Request]) -> None:
         """One step for several texts; one that fails fails for all of them, and leaves their rows as they were."""
@@ -310,7 +316,10 @@ class Engine:
             self.rows.pop(row)
             return
         forget_guesses(self.decoder, self.rows[row].continuation, row)
-        self.store.keep(self.decoder, row=row)
+        try:
+            self.store.keep(self.decoder, row=row)
+        except Exception as error:  # noqa: BLE001 - no memory for a copy, say: the text is there, later ones are computed anew
+            LOG.warning("what a prompt left was not kept: %s", first_line(error))
         if row != last:
             self.decoder.fork(last, row)
             self.rows[row] = self.rows[last]

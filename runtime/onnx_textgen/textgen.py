@@ -275,21 +275,31 @@ class Model:
         return [row.result() for row in rows] if is_batch(prompt) else rows[0].result()
 
     @overload
-    async def agenerate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation: ...
+    async def agenerate(
+        self, prompt: str | Sequence[int], *, cancel: Cancellation | None = ..., **options: Unpack[Options]
+    ) -> Generation: ...
 
     @overload
-    async def agenerate(self, prompt: list[str] | list[list[int]], **options: Unpack[Options]) -> list[Generation]: ...
+    async def agenerate(
+        self, prompt: list[str] | list[list[int]], *, cancel: Cancellation | None = ..., **options: Unpack[Options]
+    ) -> list[Generation]: ...
 
     async def agenerate(
-        self, prompt: Prompt | list[str] | list[list[int]], **options: Unpack[Options]
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        *,
+        cancel: Cancellation | None = None,
+        **options: Unpack[Options],
     ) -> Generation | list[Generation]:
-        """`generate` for asyncio: the event loop goes on meanwhile, and cancelling the task ends the work."""
-        cancel = Cancellation()
+        """`generate` for asyncio: the event loop goes on meanwhile. Cancelling the task ends the work, by `cancel`."""
+        cancel = cancel or Cancellation()
         return await call(lambda: self.generate(prompt, cancel=cancel, **options), cancel)
 
-    async def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncGenerator[Chunk, None]:
+    async def astream(
+        self, prompt: Prompt, *, cancel: Cancellation | None = None, **options: Unpack[Options]
+    ) -> AsyncGenerator[Chunk, None]:
         """`stream` for asyncio: `async for chunk in model.astream(...)`; leaving it, or cancelling the task, ends the work."""
-        cancel = Cancellation()
+        cancel = cancel or Cancellation()
         async with contextlib.aclosing(iterate(lambda: self.stream(prompt, cancel=cancel, **options), cancel)) as chunks:
             async for chunk in chunks:
                 yield chunk

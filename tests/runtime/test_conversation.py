@@ -288,3 +288,50 @@ def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, tmp_pat
     for place in ("", "/", ".", "a\0b"):
         with pytest.raises(PackageError):
             session.save(place)
+
+
+def test_a_stream_that_is_closed_late_changes_nothing_any_more(chatty: Model, forgetful: Model) -> None:
+    chat = chatty.session()
+    chat.append({"role": "user", "content": "Hello"})
+    stream = chat.stream(max_new_tokens=20, seed=1)
+    next(stream)
+    chat.append({"role": "user", "content": "Never mind"})
+    stream.close()
+    assert [message["content"] for message in chat.messages] == ["Hello", "Never mind"]
+    session = forgetful.session()
+    session.append(BEGIN)
+    stream = session.stream(max_new_tokens=20, seed=1)
+    next(stream)
+    session.rewind(4)
+    with pytest.raises(OptionError, match="meanwhile; end a stream first"):
+        next(stream)
+    assert len(session) == 4
+
+
+@pytest.mark.parametrize("kind", ["shared", "growing", "states"])
+def test_an_interrupt_in_the_middle_of_taking_over_a_run_is_no_wrong_text(kind: str, tmp_path: Path, monkeypatch) -> None:
+    kinds = {"shared": "layers of different heads, shared", "growing": "keys and values of different sizes"}
+    tiny = GRAPHS[kinds.get(kind, "states and a growing cache, one token at a time")]
+    model = onnx_textgen.load(tiny.package(tmp_path), threads=1, device="cpu", prefix_cache=0)
+    session = model.session()
+    session.append([5, 9, 1, 0, 28, 3])
+    session.generate(max_new_tokens=3, temperature=0)
+    end, left = type(session.context.cache).end, [2]
+
+    def interrupted(self: object, *given: object) -> None:
+        end(self, *given)  # type: ignore[arg-type]
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(session.context.cache), "end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.generate(max_new_tokens=9, temperature=0)
+    assert session.context.is_torn
+    ids = list(session.token_ids)
+    assert list(session.generate(max_new_tokens=9, temperature=0).token_ids) == tiny.greedy(ids, 9)
+    session.save(tmp_path / "saved")
+    assert list(model.load_session(tmp_path / "saved").generate(max_new_tokens=4, temperature=0).token_ids) == tiny.greedy(
+        list(session.token_ids), 4
+    )

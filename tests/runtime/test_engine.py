@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import onnx_textgen
 from onnx_textgen import Cancellation, Model, engine
 from onnx_textgen.cancellation import Watch
-from onnx_textgen.decoder import Progress
+from onnx_textgen.decoder import Decoder, Progress
 from onnx_textgen.engine import Engine, Request
 from onnx_textgen.errors import BusyError, ModelError, OptionError, PromptError
 
@@ -349,21 +349,23 @@ def test_thirty_two_threads_of_fifty_short_requests_never_stall(exact: Model) ->
     assert is_idle(model)
 
 
-def test_a_follower_that_is_interrupted_lets_another_lead(model: Model, expected: list) -> None:
-    """Its thread may have been chosen to lead the moment before."""
+def test_a_thread_that_is_interrupted_lets_another_lead(model: Model, expected: list) -> None:
+    """It may have been chosen to lead the moment before, or have begun to."""
     used = model.engine
     requests = [Request(model.begin(PROMPTS[1], model.config(options_of(1))), Watch()) for _ in range(2)]
     for request in requests:
         used.submit(request)
-        used.followers[request] = None
     gone, other = requests
-    gone.changed.wait = lambda: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[assignment, misc]
+    other_waits = threading.Thread(target=used.wait_for, args=(other,), daemon=True)
+    used.leader = gone  # as a thread that is interrupted before its first turn
+    other_waits.start()
+    used.lead_or_follow = lambda request: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        used.follow(gone)
-    assert other.changed.is_set()
+        used.wait_for(gone)
+    del used.lead_or_follow  # type: ignore[method-assign]
     gone.is_left = True
-    used.finish([])
-    used.wait_for(other)
+    other_waits.join(60)
+    assert not other_waits.is_alive()
     while not other.is_over:
         used.turn()
     assert other.continuation.result().text == expected[1].text
@@ -453,3 +455,44 @@ def test_a_stream_never_loses_its_last_chunk(exact: Model) -> None:
     finally:
         sys.setswitchinterval(before)
     assert lost == []
+
+
+def test_a_copy_that_cannot_be_kept_costs_no_text(model: Model, expected: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.prefixes, "keep", lambda *given, **options: (_ for _ in ()).throw(MemoryError()))
+    assert model.generate(PROMPTS[1], **options_of(1)).text == expected[1].text
+
+
+def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: Model, expected: list, monkeypatch) -> None:
+    """As in graphs of others, which may not leave padding out."""
+    real, used, runs = type(model.graph.ort).run_with_iobinding, model.engine, [0]
+
+    def run(*given: object) -> object:
+        runs[0] += 1
+        if runs[0] == 9:
+            raise RuntimeError("out of memory")
+        return real(*given)
+
+    def apart(rows: int) -> Decoder:
+        made = model.new_rows(rows)
+        made.steps_together = False
+        return made
+
+    requests = [Request(model.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
+        patched.setattr(used, "new_decoder", apart)
+        for request in requests:
+            used.submit(request)
+        while used.rows or used.queue:
+            used.turn()
+    assert sum(request.error is not None for request in requests) == 1
+    for number, request in enumerate(requests):
+        if request.error is None:
+            assert request.continuation.result().token_ids == expected[number].token_ids
+
+
+def test_asyncio_calls_take_a_cancellation_of_the_callers_own(model: Model) -> None:
+    cancel = Cancellation()
+    cancel.cancel()
+    assert asyncio.run(model.agenerate("A", max_new_tokens=5, cancel=cancel)).finish_reason == "cancelled"
+    assert model.generate("A", max_new_tokens=2, max_time=1e12).finish_reason == "length"
