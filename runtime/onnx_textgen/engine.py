@@ -8,6 +8,7 @@ another one leads. So a single caller pays nothing for the others that could be 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import threading
 import time
@@ -59,6 +60,8 @@ class Request:
         self.is_left = False
         """Whether its caller is gone."""
         self.changed = threading.Event()
+        self.work = contextlib.ExitStack()
+        """What lasts as long as it has a row: its cancellation and its deadline reach the run that is under way."""
 
     @property
     def is_over(self) -> bool:
@@ -204,6 +207,7 @@ class Engine:
             continuation = request.continuation
             with self.answering(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
+                request.work.enter_context(request.watch.active())
                 decoder.watch = Watch()
                 decoder.rewind(0, row=row)
                 self.store.prepare_row(decoder, continuation.prompt_ids, row)
@@ -226,7 +230,7 @@ class Engine:
         """One part of a prompt, ended within the run where its caller cancels."""
         assert self.decoder is not None and request.parts is not None, "admit made them"
         start = time.perf_counter()
-        with self.answering(request), request.watch.active():
+        with self.answering(request):
             self.decoder.watch = request.watch
             logits = next(request.parts)
             if logits is not None:
@@ -254,7 +258,7 @@ class Engine:
             together = []  # each alone, so that its caller can end the run and an error is its own
         for request in going:
             if request not in together:
-                with self.answering(request), request.watch.active():
+                with self.answering(request):
                     decoder.watch = request.watch
                     request.logits = go_on(decoder, request.continuation, row=self.rows.index(request))
         decoder.watch = Watch()
@@ -311,6 +315,7 @@ class Engine:
 
     def free(self, row: int) -> None:
         """Keep what a row holds for later prompts, and close the gap."""
+        self.rows[row].work.close()
         last = len(self.rows) - 1
         if self.decoder is None:  # it could not be made
             self.rows.pop(row)
@@ -361,6 +366,7 @@ class Engine:
         """Forget the decoder and let the callers of all its rows know."""
         name = type(error).__name__
         for request in self.rows:
+            request.work.close()
             self.fail(request, ModelError(f"another call was interrupted ({name}) in the middle of a common run; ask again"))
         self.rows, self.decoder = [], None
 

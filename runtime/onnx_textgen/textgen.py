@@ -266,12 +266,12 @@ class Model:
         streamed. `cancel` ends the texts from another thread, and gives what there is. Raises `PromptError` and `OptionError`.
         """
         config = self.config(options)
-        watch = Watch(cancel, config.max_time)
         if config.gives_several:
+            watch = Watch(cancel, config.max_time)
             found = [self.several(each, config, watch) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
             return found if is_batch(prompt) else found[0]
         rows = [self.begin(each, config) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
-        self.engine.finish([Request(row, watch, in_pieces=False) for row in rows])
+        self.engine.finish([Request(row, Watch(cancel, config.max_time), in_pieces=False) for row in rows])
         return [row.result() for row in rows] if is_batch(prompt) else rows[0].result()
 
     @overload
