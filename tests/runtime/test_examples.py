@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -37,13 +38,13 @@ def test_litserve_answers_with_the_texts_of_the_model(story: onnx_textgen.Model)
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, EXAMPLES / "litserve_server.py", "--port", str(port), "--workers", "1", "--max-new-tokens", "8"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUIET)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUIET, start_new_session=True)
     try:
         found = ask(port, {"prompt": "The dog", "seed": 7})
         assert found == {"text": story.generate("The dog", seed=7, max_new_tokens=8).text, "finish_reason": "length", "seed": 7}
         assert "a request is" in ask(port, {"prompt": 5})["error"]
     finally:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGKILL)  # its workers too
         server.wait(30)
 
 
