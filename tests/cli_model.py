@@ -66,7 +66,7 @@ class CharacterModel:
         files = {TOKENIZER: FileRecord(1, "0" * 64)} if tokenizer else {}
         self.manifest = Manifest("characters", "ort", "fp32", geometry, BOS, eos_ids, None, files)
         self.reply, self.device, self.chat_template = reply, device, chat_template
-        self.tokenizer = CharacterTokenizer()
+        self.tokenizer, self.has_tokenizer = CharacterTokenizer(), tokenizer
         self.calls, self.closed = [], 0
 
     def new_context(self):

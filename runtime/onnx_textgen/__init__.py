@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from .cancellation import Cancellation
     from .errors import OnnxTextgenError
     from .generation_config import GenerationConfig
+    from .loading import load
     from .results import Alternative, Choice, Chunk, Generation, Score, Stats
-    from .textgen import Model, load
+    from .textgen import Model
 
 # Here, because whatever of ours imports ONNX Runtime imports this first; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -53,7 +54,7 @@ HOMES = {
     "OnnxTextgenError": "errors",
     "Score": "results",
     "Stats": "results",
-    "load": "textgen",
+    "load": "loading",
 }
 
 

@@ -255,13 +255,25 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 def package_digest(folder: Path, manifest: Manifest) -> str:
     """A sha256 of the hashes of graph and weights; where a manifest has none, of the graph's files, which are read."""
-    name = GRAPH if GRAPH in manifest.files else next(name for name in manifest.files if name.endswith(".onnx"))
-    hashes = {each: record.sha256 for each, record in manifest.files.items() if each in {name, WEIGHTS}}
-    if not all(hashes.values()):
-        graph = folder / name
-        with readable(graph):
-            hashes = {path.name: file_record(path).sha256 for path in sorted(graph.parent.glob(f"{graph.name}*"))}
-    return hashlib.sha256(json.dumps(sorted(hashes.values())).encode()).hexdigest()
+    files = graph_files(folder, manifest)
+    hashes = {record.sha256 for name, record in manifest.files.items() if folder / name in files}
+    if not all(hashes):
+        with readable(files[0]):
+            hashes = {file_record(path).sha256 for path in files}
+    return hashlib.sha256(json.dumps(sorted(hashes)).encode()).hexdigest()
+
+
+def package_bytes(folder: Path, manifest: Manifest) -> int:
+    """Size of graph and weights."""
+    files = graph_files(folder, manifest)
+    with readable(files[0]):
+        return sum(path.stat().st_size for path in files)
+
+
+def graph_files(folder: Path, manifest: Manifest) -> list[Path]:
+    """The graph, and its weights where they are called like it, as all exporters do."""
+    graph = folder / (GRAPH if GRAPH in manifest.files else next(name for name in manifest.files if name.endswith(".onnx")))
+    return [graph, *sorted(graph.parent.glob(f"{graph.name}?*"))]
 
 
 def embedded_packages() -> dict[str, Path]:

@@ -12,10 +12,11 @@ from .cancellation import Watch
 from .engine import Request
 from .errors import OptionError
 from .generation_config import GenerationConfig, make_generation_config
+from .loading import load
 from .option_checks import whole_number
 from .prompts import items_of
 from .results import Generation
-from .textgen import Model, load
+from .textgen import Model
 
 LOADING = threading.Lock()
 """Several threads of one worker load one model."""

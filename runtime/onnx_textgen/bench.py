@@ -18,8 +18,9 @@ import numpy as np
 
 from .decoder import prefill
 from .errors import OptionError
+from .loading import load
 from .sampling import most_likely
-from .textgen import Model, load
+from .textgen import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
     "dry_penalty_last_n": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
     "dry_sequence_breakers": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
     "max_matching_ngram_size": (lambda config: config.prompt_lookup_num_tokens > 0, "prompt_lookup_num_tokens above 0"),
+    "assistant_confidence_threshold": (lambda config: config.num_assistant_tokens > 0, "num_assistant_tokens above 0"),
     "n_keep": (lambda config: config.context_limit == "shift", 'context_limit "shift"'),
     "length_penalty": (lambda config: config.num_beams > 1, "num_beams above 1"),
     "early_stopping": (lambda config: config.num_beams > 1, "num_beams above 1"),
@@ -33,7 +34,9 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
     "diversity_penalty": (lambda config: config.num_beam_groups > 1, "num_beam_groups above 1"),
 }
 """Options that are part of another, and when that is on."""
-NOT_WITH_BEAMS = ("temperature", *DRAWING, "best_of", "loop_guard", "logprobs", "prompt_lookup_num_tokens")
+DRAFTS = ("prompt_lookup_num_tokens", "num_assistant_tokens")
+"""What guesses tokens."""
+NOT_WITH_BEAMS = ("temperature", *DRAWING, "best_of", "loop_guard", "logprobs", *DRAFTS)
 
 
 def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
@@ -52,7 +55,7 @@ def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
     elif config.mirostat:
         refuse(names & {*DRAWING} - {"mirostat"}, "with mirostat, which makes the only cut")
     if config.gives_several and config.num_beams == 1:
-        refuse(names & {"prompt_lookup_num_tokens"}, "with several texts, which go on side by side")
+        refuse(names & {*DRAFTS}, "with several texts, which go on side by side")
     if config.ignore_eos:
         refuse(names & {"min_new_tokens"}, "with ignore_eos")
     check_numbers(config)
@@ -90,7 +93,7 @@ OFF: Mapping[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "diversity_penalty": (0,),
     "n_keep": (0,),
-    "prompt_lookup_num_tokens": (0,),
+    **dict.fromkeys(DRAFTS, (0,)),
     "length_penalty": (1,),
     "early_stopping": (False,),
     "loop_guard": ("off",),

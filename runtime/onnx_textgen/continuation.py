@@ -50,6 +50,7 @@ class Continuation:
         *,
         sample: int = 0,
         constraint: Constraint | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
         self.constraint = constraint
@@ -73,9 +74,7 @@ class Continuation:
         self.forced: deque[int] = deque()
         """Tokens that the rule leaves no choice about."""
         self.unfed: list[int] = []
-        self.drafter = (
-            Drafter(config.prompt_lookup_num_tokens, config.max_matching_ngram_size) if config.prompt_lookup_num_tokens else None
-        )
+        self.drafter = drafter
         self.verified: deque[tuple[int, Logits]] = deque()
         """Guessed tokens that were fed, each with the logits behind it; the text may still go another way."""
         self.right_guesses = 0

@@ -1,78 +1,98 @@
-"""Prompt lookup: guess the next tokens from what came before in the text, and let the model check them in one run.
+"""Guessing the next tokens of a text, so that the model checks several of them in one run instead of making a run for each.
 
-Where the last few tokens have come before, what followed them then is fed together with the newest token (Saxena 2023, and
-transformers' prompt lookup). The choice at each place is made as ever, with the model's logits there; guesses only save runs.
-How many are guessed, and whether at all, follows from how many were right so far, never from the clock: a call always guesses
-alike.
+The choice at each place is made as ever, with the model's logits there: guesses save runs and change no text. How many are made,
+and whether at all, follows from how many were right so far, never from the clock: a call always guesses alike. Where the guesses
+come from is `prompt_lookup`'s and `assistant`'s business.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
-FIRST_LENGTH = 3
-"""Tokens of the first draft."""
-COST_PER_TOKEN = 0.2
-"""What one token more makes a run longer, as a share of a run of one token; about what products of 4 and 8 bits take on a CPU."""
+from .cancellation import Watch
+
+COST_PER_TOKEN = 0.25
+"""What one token more makes a run longer, as a share of a run of one token; about what products of 4 bits take on a CPU."""
 MEMORY = 0.8
 """How much of what was learned stays with each draft."""
+FIRST_RIGHT, FIRST_WRONG = 1.5, 0.5
+"""What counts as seen before the first draft: three guesses of four are right."""
+AFTER_PAUSE, HOPE = 1.8, 0.03
+"""What counts as seen after a pause, and how much better than not paying the guesses are taken to be."""
 FIRST_PAUSE, LONGEST_PAUSE = 8, 256
 """Tokens without drafts after those that did not pay; doubled each time."""
 
 
-class Drafter:
+def best_length(chance: float, cost: float, most: int) -> int:
+    """How many guesses make the most tokens per time, 0 where none pays; Leviathan et al. 2023, theorem 3.8.
+
+    `chance`: that a guess is right, given that those before it are; `cost`: what each takes, as a share of a run of one token.
+
+    >>> [best_length(chance, 0.25, 8) for chance in (0.2, 0.3, 0.75, 0.99)]
+    [0, 1, 3, 8]
+    """
+    best, most_gained, tokens, all_right = 0, 1.0, 1.0, 1.0
+    for length in range(1, most + 1):
+        all_right *= chance
+        tokens += all_right
+        if (gained := tokens / (1 + cost * length)) > most_gained:
+            best, most_gained = length, gained
+    return best
+
+
+class Drafter(abc.ABC):
     """The guesses for one text."""
 
-    def __init__(self, most: int, longest_match: int) -> None:
-        """`most`: tokens of a draft; `longest_match`: tokens that are looked for at the text's end, at first."""
-        self.most, self.longest_match = most, longest_match
-        self.length = min(FIRST_LENGTH, most)
-        self.places: dict[tuple[int, ...], int] = {}
-        """Behind each run of tokens that came: where the text went on, the last time."""
-        self.seen = 0
-        self.gain = 1.0
-        """Tokens per draft over its cost, in recent ones; above 1 drafts pay."""
+    def __init__(self, prompt_ids: Sequence[int], most: int, *, cost: float = 0.0) -> None:
+        """`most`: tokens of a draft; `cost`: what making a guess takes, as a share of a run of the model."""
+        self.prompt_tokens, self.most, self.cost = len(prompt_ids), most, cost
+        self.text = list(prompt_ids)
+        """Prompt and text, as far as they were told."""
+        self.right, self.wrong = FIRST_RIGHT, FIRST_WRONG
+        """Recent guesses; a draft ends with the first that is wrong."""
+        self.length = max(1, best_length(FIRST_RIGHT / (FIRST_RIGHT + FIRST_WRONG), cost + COST_PER_TOKEN, most))
         self.pause, self.paused_until = FIRST_PAUSE, 0
         self.drafted = self.accepted = 0
         self.waiting = 0
         """Tokens of the draft that has not been judged yet."""
 
-    def propose(self, token_ids: Sequence[int], room: int) -> list[int]:
-        """What may follow the text; at most `room` tokens, often none."""
-        self.learn(token_ids)
-        end = len(token_ids)
-        if end < self.paused_until:
+    @abc.abstractmethod
+    def guess(self, most: int, watch: Watch) -> list[int]:
+        """What may follow `text`; at most so many tokens, often none."""
+
+    def propose(self, token_ids: Sequence[int], room: int, watch: Watch) -> list[int]:
+        """What may follow the prompt and `token_ids`, which go on from those of the call before; at most `room` tokens."""
+        self.text += token_ids[len(self.text) - self.prompt_tokens :]
+        if len(self.text) < self.paused_until:
             return []
-        shortest = 1 if self.gain > 1 or self.longest_match == 1 else 2  # one token alone has come before too often
-        for size in range(min(self.longest_match, end), shortest - 1, -1):
-            place = self.places.get(tuple(token_ids[end - size :]))
-            if place is not None:
-                draft = list(token_ids[place : place + min(self.length, room)])
-                period = len(draft)
-                while len(draft) < min(self.length, room):  # the match reaches the end: the text may be going round
-                    draft.append(draft[len(draft) - period])
-                self.waiting = len(draft)
-                return draft
-        return []
+        most = min(self.length, room)
+        draft = self.guess(most, watch)
+        if len(draft) < most and self.cost:  # the guess that would have come next took its time too
+            self.wrong += self.cost / (self.cost + COST_PER_TOKEN)
+        if draft:
+            self.waiting = len(draft)
+        elif self.cost:
+            self.learn(0, 0)
+        return draft
 
-    def learn(self, token_ids: Sequence[int]) -> None:
-        """Remember what followed each run of tokens; what follows the last ones is not known yet."""
-        for end in range(max(self.seen, 1), len(token_ids)):
-            for size in range(1, min(self.longest_match, end) + 1):
-                self.places[tuple(token_ids[end - size : end])] = end
-        self.seen = len(token_ids)
-
-    def judge(self, accepted: int, length: int) -> None:
-        """Learn how many of the last draft's tokens were right, in a text that has `length` now."""
+    def judge(self, accepted: int) -> None:
+        """Learn how many of the last draft's tokens were right."""
         drafted, self.waiting = self.waiting, 0
-        if not drafted:
-            return
-        self.drafted += drafted
-        self.accepted += accepted
-        self.gain = MEMORY * self.gain + (1 - MEMORY) * (accepted + 1) / (1 + COST_PER_TOKEN * drafted)
-        self.length = min(2 * self.length, self.most) if accepted == drafted else min(max(2, accepted + 1), self.most)
-        if self.gain < 1:
-            self.paused_until, self.gain = length + self.pause, 1.0
+        if drafted:
+            self.drafted += drafted
+            self.accepted += accepted
+            self.learn(accepted, drafted)
+
+    def learn(self, accepted: int, drafted: int) -> None:
+        """Decide on the next draft's length, and on a pause."""
+        self.right = MEMORY * self.right + accepted
+        self.wrong = MEMORY * self.wrong + (accepted < drafted)
+        cost = self.cost + COST_PER_TOKEN
+        self.length = best_length(self.right / (self.right + self.wrong), cost, self.most)
+        if self.length == 0:
+            self.paused_until = len(self.text) + accepted + self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
-        elif accepted == drafted:
+            self.length, self.right, self.wrong = 1, AFTER_PAUSE * (cost + HOPE), AFTER_PAUSE * (1 - cost - HOPE)
+        elif accepted == drafted > 0:
             self.pause = FIRST_PAUSE

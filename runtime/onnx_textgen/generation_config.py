@@ -64,6 +64,8 @@ class Options(TypedDict, total=False):
     n_keep: int | None
     prompt_lookup_num_tokens: int | None
     max_matching_ngram_size: int | None
+    num_assistant_tokens: int | None
+    assistant_confidence_threshold: float | None
     loop_guard: Literal["off", "stop", "penalise", "resample"] | None
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
@@ -170,6 +172,10 @@ class GenerationConfig:
     """Most tokens that are guessed at a time from what came before, and checked in one run; 0: none. Changes the speed alone."""
     max_matching_ngram_size: int = option(3, checks.whole(1, 16))
     """Tokens at the text's end that are looked for in what came before."""
+    num_assistant_tokens: int = option(8, checks.whole(0, 64))
+    """Most tokens that are guessed at a time by the assistant model, where one was loaded, and checked in one run; 0: none."""
+    assistant_confidence_threshold: float = option(0.4, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
+    """The assistant model guesses on while it gives its own choice at least this probability."""
     loop_guard: Literal["off", "stop", "penalise", "resample"] = option("off", checks.one_of("off", "stop", "penalise", "resample"))
     """What to do when the text runs in a circle: end it, rule out the token that goes on with it, or draw that token again."""
 

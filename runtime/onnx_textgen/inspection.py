@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .artifact import TOKENIZER
 from .choosing import Chooser
 from .cuts import softmax
 from .decoder import Decoder, Logits, prefill
@@ -107,7 +106,7 @@ def inspect_steps(
     ids = model.encode(prompt)
     seed = secrets.randbits(31) if config.seed is None else config.seed
     decoder, geometry = model.new_context(), model.manifest.geometry
-    has_text = TOKENIZER in model.manifest.files
+    has_text = model.has_tokenizer
     chooser = Chooser(
         dataclasses.replace(config, seed=seed),
         prompt_ids=ids,
@@ -202,5 +201,5 @@ def rule_of(chooser: Chooser, new_ids: list[int]) -> str:
 
 def tokens_of(model: Model, ids: Sequence[int]) -> list[Token]:
     """Ids with their pieces; a model that takes and gives ids alone has none, and shows `<5>`."""
-    piece = model.tokenizer.piece if TOKENIZER in model.manifest.files else "<{}>".format
+    piece = model.tokenizer.piece if model.has_tokenizer else "<{}>".format
     return [Token(int(token_id), piece(int(token_id))) for token_id in ids]

@@ -58,7 +58,7 @@ def propose(decoder: Decoder, continuation: Continuation, room: int) -> list[int
         return []
     if decoder.rotary_switch is not None or not decoder.takes_several_over_past or decoder.last_row_only:
         return []
-    return drafter.propose([*continuation.prompt_ids, *continuation.token_ids], min(room, left))
+    return drafter.propose(continuation.token_ids, min(room, left), decoder.watch)
 
 
 def take_verified(decoder: Decoder, continuation: Continuation, row: int) -> Logits | None:
@@ -84,8 +84,7 @@ def forget_guesses(decoder: Decoder, continuation: Continuation, row: int) -> No
         decoder.rewind(len(decoder.token_ids[row]) - len(continuation.verified), row=row)
         continuation.verified.clear()
     if continuation.drafter is not None:
-        length = len(continuation.prompt_ids) + len(continuation.token_ids)
-        continuation.drafter.judge(continuation.right_guesses, length)
+        continuation.drafter.judge(continuation.right_guesses)
     continuation.right_guesses = 0
 
 

@@ -36,7 +36,7 @@ class Stats:
     seed: int
     """The seed that gives this text again."""
     drafted_tokens: int = 0
-    """Tokens that were guessed, see `prompt_lookup_num_tokens`."""
+    """Tokens that were guessed, see `prompt_lookup_num_tokens` and `num_assistant_tokens`."""
     accepted_tokens: int = 0
     """Those of them that the model would have chosen too."""
 

@@ -26,6 +26,9 @@ CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 """It lays out images for convolutions, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
+SPIN_MICROSECONDS = 400
+"""Covers what the loop does between two runs. Without a limit (some milliseconds) a model that runs in turn with another one takes
+up to twice as long, as the other's threads are still at it: `benchmarks/spinning.py`."""
 INSTALL_CUDA = (
     'install it with: pip install "onnxruntime-gpu[cuda,cudnn]" && pip install --force-reinstall --no-deps onnxruntime-gpu; '
     "if that does not help, look at: onnx-textgen doctor"
@@ -110,6 +113,7 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised, not printed
     options.intra_op_num_threads = threads or 0
+    options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     options.inter_op_num_threads = 1
     return options
 

@@ -13,29 +13,30 @@ from typing import Any, Literal, Unpack, get_args, overload
 
 import numpy as np
 
-from .artifact import GRAPH, TOKENIZER, Manifest, check_files, find_package, package_digest, read_manifest
+from .artifact import TOKENIZER, Manifest, package_digest
+from .assistant import Assistant, Source
 from .async_calls import call, iterate
 from .cancellation import Cancellation, Watch
 from .chat import render_chat
 from .constraints import Rules
 from .continuation import Continuation, Limits
 from .conversation import Conversation
-from .decoder import Decoder, Progress, check_graph
+from .decoder import Decoder, Progress
+from .drafting import Drafter
 from .embedding import Pooling, Vectors, pooled
-from .end_of_turn import read_template
 from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
-from .foreign import home_of, is_foreign, open_foreign
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
 from .memory import MemoryPlan, check_fits, plan
 from .option_checks import shown, whole_number
 from .prefix_store import PrefixStore
+from .prompt_lookup import PromptLookup
 from .prompts import Prompt, is_batch, read_token_ids
 from .results import Choice, Chunk, Generation, Score
 from .scoring import score_tokens, split_pair
-from .session import LOG, Session, open_session
+from .session import Session
 from .several import BeamDriver, draw_several
 from .tokenizer import TextTokenizer
 
@@ -44,55 +45,6 @@ PREFIX_CACHE = 256 * 2**20
 """Bytes of keys and values kept from earlier calls, unless the caller says otherwise."""
 CHARACTERS_PER_TOKEN = 256
 """No tokenizer makes fewer tokens than one per so many characters; a longer prompt is refused before it is tokenized."""
-
-
-def load(
-    package: str | Path | None = None,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    capacity: int | None = None,
-    prefix_cache: int = PREFIX_CACHE,
-    batch_size: int = ROWS,
-) -> Model:
-    """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
-
-    A folder that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check.
-    `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the
-    tokens a new text's cache has room for at first (it grows as needed); `prefix_cache` the most bytes of keys and values that are
-    kept from earlier calls, for later ones that begin alike (0: none); `batch_size` the most texts, of all callers, that go on side
-    by side. Raises `PackageError`, `DeviceError`, `OptionError`.
-
-    >>> model = load()
-    >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
-    'length'
-    """
-    if capacity is not None:
-        capacity = whole_number("capacity", capacity, 1)
-    prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
-    batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
-    place = find_package(package)
-    folder = home_of(place)
-    if is_foreign(place):
-        manifest, session = open_foreign(place, device=device, threads=threads)
-    else:
-        manifest = read_manifest(folder)
-        check_files(folder, manifest)
-        session = open_session(folder / GRAPH, device=device, threads=threads)
-    check_graph(session, manifest.geometry)
-    full = plan(session.cache_tensors, manifest.geometry.context_length)
-    LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
-    if manifest.precision == "fp16" and session.device.kind == "cpu":
-        LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
-    return Model(
-        folder,
-        manifest,
-        session,
-        chat_template=read_template(folder),
-        capacity=capacity,
-        prefix_cache=prefix_cache,
-        batch_size=batch_size,
-    )
 
 
 class Model:
@@ -121,6 +73,13 @@ class Model:
         )
 
         self.rules = Rules(self._tokenizer, vocab_size=manifest.geometry.vocab_size, eos_ids=manifest.eos_ids)
+        self.assistant: Source | None = None
+        """A smaller model that guesses the next tokens; `loading` sets it."""
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the package has one; without it a model takes and gives token ids."""
+        return self._tokenizer is not None
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -211,7 +170,10 @@ class Model:
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The call's options over the package's defaults; raises `OptionError`."""
-        return make_generation_config(self.manifest.generation, options)
+        config = make_generation_config(self.manifest.generation, options)
+        if self.assistant is None and options.get("num_assistant_tokens"):
+            raise OptionError("num_assistant_tokens cannot take effect without a model to guess; give load() an assistant_model")
+        return config
 
     def stream(
         self,
@@ -326,12 +288,32 @@ class Model:
         tokens = min(len(prompt_ids) + config.max_new_tokens, self.limits.context_length)
         check_fits(self.memory(tokens))
         constraint = self.rules.constraint(config)
-        continuation = Continuation(self._tokenizer, prompt_ids, config, self.limits, sample=sample, constraint=constraint)
+        continuation = Continuation(
+            self._tokenizer,
+            prompt_ids,
+            config,
+            self.limits,
+            sample=sample,
+            constraint=constraint,
+            drafter=self.drafter(prompt_ids, config),
+        )
         if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
             raise OptionError(
                 f"n_keep keeps {continuation.kept_tokens:,} tokens; at most half of the context, {most:,}, can be kept"
             )
         return continuation
+
+    def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig) -> Drafter | None:
+        """What guesses the next tokens of a text, if anything does."""
+        if config.gives_several:
+            return None
+        if config.prompt_lookup_num_tokens:
+            return PromptLookup(prompt_ids, config.prompt_lookup_num_tokens, config.max_matching_ngram_size)
+        if self.assistant is None or not config.num_assistant_tokens:
+            return None
+        piece = self._tokenizer.piece if self._tokenizer is not None else None
+        vocab_size, eos_ids = self.limits.vocab_size, self.limits.eos_ids
+        return Assistant(self.assistant, prompt_ids, config, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece)
 
     def check_ids(self, config: GenerationConfig) -> None:
         """Raise `OptionError` where an option names an id outside the vocabulary."""

@@ -130,6 +130,17 @@ class TextTokenizer:
             return re.sub("[\udc80-\udcff]", lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", text)
         return token.replace(self._space, " ") if self._space else token
 
+    def difference_to(self, other: TextTokenizer) -> str:
+        """In what way some id does not mean the same to another tokenizer; empty where all do."""
+        own, others = (
+            {token_id: token for token, token_id in each._tokenizer.get_vocab(with_added_tokens=True).items()}
+            for each in (self, other)
+        )
+        for token_id in sorted(own.keys() | others.keys()):
+            if own.get(token_id) != others.get(token_id):
+                return f"id {token_id} is {own.get(token_id)!r:.40} in one and {others.get(token_id)!r:.40} in the other"
+        return ""
+
     def to_json(self) -> str:
         """What `tokenizer.json` holds, without truncation and padding."""
         text: str = self._tokenizer.to_str()

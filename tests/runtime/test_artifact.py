@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from onnx_textgen import textgen
+from onnx_textgen import loading
 from onnx_textgen.artifact import embedded_packages, find_package, manifest_from_json, manifest_to_json, read_manifest
 from onnx_textgen.errors import PackageError
 
@@ -20,7 +20,7 @@ def no_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     def fail(*args: object, **kwargs: object) -> None:
         raise AssertionError("a session was opened on a folder that should have been refused")
 
-    monkeypatch.setattr(textgen, "open_session", fail)
+    monkeypatch.setattr(loading, "open_session", fail)
 
 
 def refusal(folder: Path) -> str:

@@ -19,7 +19,7 @@ STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token
 @pytest.fixture
 def model(monkeypatch):
     model = CharacterModel()
-    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: model)
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: model)
     return model
 
 
@@ -55,11 +55,15 @@ def test_every_option_reaches_the_model_and_those_not_given_do_not(model):
     assert model.calls[1] == ("a", given)
 
 
-def test_model_device_and_threads_reach_load(monkeypatch):
+def test_what_to_open_and_where_reaches_load(monkeypatch):
     seen = []
     monkeypatch.setattr(onnx_textgen, "load", lambda *args, **options: seen.append((args, options)) or CharacterModel())
     assert run(["generate", "a", "--model", "folder", "--device", "cpu", "--threads", "2"]) == 0
-    assert seen == [(("folder",), {"device": "cpu", "threads": 2})]
+    assert run(["generate", "a", "--model", "folder", "--assistant-model", "small"]) == 0
+    assert seen == [
+        (("folder",), {"device": "cpu", "threads": 2, "assistant_model": None}),
+        (("folder",), {"device": "auto", "threads": None, "assistant_model": "small"}),
+    ]
 
 
 def test_a_prompt_of_one_dash_is_read_from_stdin(model, stdin):
@@ -81,13 +85,13 @@ def test_without_a_prompt_the_embedded_model_gets_a_few_words(model):
 def test_a_package_without_a_tokenizer_shows_its_ids(monkeypatch, capsys):
     bare = CharacterModel(("", ""), tokenizer=False)
     bare.speak = lambda prompt_tokens: iter([onnx_textgen.Chunk("", (5,)), onnx_textgen.Chunk("", (17,), finish_reason="length")])
-    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: bare)
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: bare)
     assert run(["generate", "--token-ids", "3"]) == 0
     assert capsys.readouterr().out == "5,17\n"
 
 
 def test_an_accelerator_that_auto_took_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: CharacterModel(device="cuda:0"))
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: CharacterModel(device="cuda:0"))
     assert run(["generate", "Hello"]) == 0
     assert capsys.readouterr() == ("Hello\n", "device: cuda:0\n" + STATS_LINE)
 
@@ -107,7 +111,7 @@ def test_ctrl_c_keeps_the_text_so_far_closes_the_stream_and_exits_with_130(model
 
 
 def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
-    def load(package, *, device, threads):
+    def load(package, *, device, threads, assistant_model):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(onnx_textgen, "load", load)

@@ -25,7 +25,7 @@ def chat(monkeypatch):
             return line
 
         monkeypatch.setattr("builtins.input", read)
-        monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: model)
+        monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: model)
         return run(["chat", *options])
 
     return talk

@@ -18,7 +18,7 @@ GREEDY = GenerationConfig(temperature=0)
 @pytest.fixture
 def model(monkeypatch):
     model = CharacterModel()
-    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: model)
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: model)
     return model
 
 

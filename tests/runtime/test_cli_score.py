@@ -14,7 +14,7 @@ from onnx_textgen.cli.score import split_documents
 @pytest.fixture(autouse=True)
 def model(monkeypatch):
     model = CharacterModel()
-    monkeypatch.setattr(onnx_textgen, "load", lambda package, *, device, threads: model)
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: model)
     return model
 
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 import onnx_textgen
 from cache_graphs import GRAPHS
 from onnx_textgen import Model
-from onnx_textgen.drafting import Drafter
+from onnx_textgen.cancellation import Watch
+from onnx_textgen.drafting import best_length
 from onnx_textgen.errors import OptionError
+from onnx_textgen.prompt_lookup import PromptLookup
 
 DRAFT = {"prompt_lookup_num_tokens": 8}
 PHRASE = [7, 30, 41, 9, 12, 77, 5, 64]
@@ -121,10 +123,10 @@ def test_later_calls_do_not_notice(story: Model) -> None:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 6), st.integers(1, 4), st.data())
 @settings(max_examples=60)
 def test_a_guess_is_what_followed_the_last_time(ids: list[int], most: int, longest: int, data: st.DataObject) -> None:
-    drafter = Drafter(most, longest)
     cut = data.draw(st.integers(1, len(ids)))
+    drafter = PromptLookup(ids[:cut], most, longest)
     for end in range(cut, len(ids) + 1):
-        draft = drafter.propose(ids[:end], room=3)
+        draft = drafter.propose(ids[cut:end], 3, Watch())
         assert len(draft) <= min(most, 3)
         if draft:
             text = ids[:end]
@@ -135,17 +137,40 @@ def test_a_guess_is_what_followed_the_last_time(ids: list[int], most: int, longe
             best = max(size for size, found in places.items() if found)
             followed = text[places[best][-1] :]
             assert draft == (followed * len(draft))[: len(draft)]
-        drafter.judge(data.draw(st.integers(0, len(draft))), end)
+        drafter.judge(data.draw(st.integers(0, len(draft))))
 
 
 def test_guesses_that_are_wrong_are_made_less_and_less_often() -> None:
-    drafter, proposals = Drafter(8, 2), 0
-    for end in range(10, 2000):
-        if drafter.propose([1, 2] * (end // 2), 50):
+    drafter, text, proposals = PromptLookup([1, 2] * 5, 8, 2), list[int](), 0
+    for _ in range(1000):
+        text += [1, 2]
+        if drafter.propose(text, 50, Watch()):
             proposals += 1
-            drafter.judge(0, end)
-    assert proposals < 60
+            drafter.judge(0)
+    assert 5 < proposals < 30
     assert drafter.accepted == 0
+
+
+def test_guesses_that_are_right_are_made_more_and_more() -> None:
+    drafter, text = PromptLookup([1, 2, 3] * 5, 16, 3), list[int]()
+    lengths = []
+    for _ in range(12):
+        draft = drafter.propose(text, 50, Watch())
+        lengths.append(len(draft))
+        drafter.judge(len(draft))
+        text += ([1, 2, 3] * 20)[len(text) % 3 :][: len(draft) + 1]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == 16
+
+
+@given(st.floats(0, 0.999), st.floats(0.01, 2), st.integers(1, 64))
+def test_the_length_is_the_one_that_pays_most(chance: float, cost: float, most: int) -> None:
+    def gained(length: int) -> float:
+        return sum(chance**i for i in range(length + 1)) / (1 + cost * length)
+
+    found = best_length(chance, cost, most)
+    assert gained(found) == pytest.approx(max(map(gained, range(most + 1))))
+    assert (found > 0) == (chance > cost + 1e-12) or chance == pytest.approx(cost)
 
 
 def test_options_that_cannot_take_effect_are_refused(exact: Model) -> None:

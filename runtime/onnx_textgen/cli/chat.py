@@ -68,6 +68,7 @@ def hold_conversation(
     model: options.ModelOption = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
+    assistant_model: options.AssistantOption = None,
     generation: Mapping[str, Any],
 ) -> None:
     """Talk with a model, line by line.
@@ -77,7 +78,7 @@ def hold_conversation(
     Try:
         onnx-textgen chat --model DIR
     """
-    loaded = options.load_model(model, device, threads)
+    loaded = options.load_model(model, device, threads, assistant_model)
     _ = loaded.tokenizer  # a package without one has nothing to talk with, and says so
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it goes on with one growing text, to which you add lines")

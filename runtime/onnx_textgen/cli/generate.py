@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from ..artifact import TOKENIZER
 from . import options, screen
 from .generation_options import OPTIONS, with_options
 
@@ -23,6 +22,7 @@ def generate_text(
     token_ids: options.TokenIdsOption = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
+    assistant_model: options.AssistantOption = None,
     as_json: options.JsonOption = False,
     generation: Mapping[str, Any],
 ) -> None:
@@ -35,7 +35,7 @@ def generate_text(
         cat prompt.txt | onnx-textgen generate - --model DIR --seed 7 --json
     """
     start = options.read_prompt(prompt, token_ids, model)
-    loaded = options.load_model(model, device, threads)
+    loaded = options.load_model(model, device, threads, assistant_model)
     if loaded.config(generation).gives_several:
         answer = screen.answer_of(loaded.generate(start, **generation))
         screen.write(answer.all_texts, None if as_json else sys.stdout)
@@ -46,7 +46,7 @@ def generate_text(
         screen.print_json(answer.as_json())
     else:
         # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
-        typer.echo("" if TOKENIZER in loaded.manifest.files else ",".join(map(str, answer.token_ids)))
+        typer.echo("" if loaded.has_tokenizer else ",".join(map(str, answer.token_ids)))
         screen.note(screen.stats_line(answer))
     if answer.finish_reason == screen.CANCELLED:
         raise typer.Exit(130)

@@ -69,6 +69,8 @@ OPTIONS: Mapping[str, Given] = {
     "n_keep": Given(int, "N", "Tokens that a shift never forgets; -1: the prompt."),
     "prompt_lookup_num_tokens": Given(int, "N", "Guess up to N tokens from what came before; speed alone."),
     "max_matching_ngram_size": Given(int, "N", "Tokens that such a guess has to match."),
+    "num_assistant_tokens": Given(int, "N", "Let the assistant model guess up to N tokens at a time; 0: none."),
+    "assistant_confidence_threshold": Given(float, "P", "It guesses on while it gives its choice the probability P."),
     "loop_guard": Given(str, "WHAT", "When the text runs in a circle: off, stop, penalise or resample."),
     "json_schema": Given(Path, "FILE", "Write JSON of this schema."),
     "regex": Given(str, "REGEX", "Write text that matches this regular expression."),

@@ -31,14 +31,18 @@ TemperatureOption = Annotated[
 TopKOption = Annotated[int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens; 0: from all.")]
 TopPOption = Annotated[float | None, typer.Option(metavar="P", help="Draw from the likeliest tokens that together reach P.")]
 MinPOption = Annotated[float | None, typer.Option(metavar="P", help="Leave out tokens below P times the likeliest one.")]
+AssistantOption = Annotated[
+    str | None,
+    typer.Option("--assistant-model", metavar="DIR", help="A smaller model of the same tokenizer that guesses ahead; speed alone."),
+]
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
 
 
-def load_model(model: str | None, device: str, threads: int | None) -> Model:
-    """Load what `--model`, `--device` and `--threads` name; an accelerator that `auto` took is named on stderr."""
+def load_model(model: str | None, device: str, threads: int | None, assistant_model: str | None = None) -> Model:
+    """Load what these options name; an accelerator that `auto` took is named on stderr."""
     import onnx_textgen  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
 
-    loaded = onnx_textgen.load(model, device=device, threads=threads)
+    loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model)
     if device == "auto" and loaded.device != "cpu":
         typer.echo(f"device: {loaded.device}", err=True)
     return loaded

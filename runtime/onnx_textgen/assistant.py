@@ -1,0 +1,126 @@
+"""Guesses from a smaller model of the same tokenizer, a draft model (Leviathan et al. 2023; transformers' assistant model).
+
+The smaller model chooses with the options and the random numbers of the text itself. So where the two models see the next token
+alike they also draw alike, and a guess can be right at any temperature. It stops where it is not sure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+from .cancellation import InterruptedRunError, Watch
+from .choosing import Chooser
+from .decoder import Decoder, Logits, common_prefix
+from .drafting import Drafter
+from .errors import OnnxTextgenError, first_line
+from .generation_config import GenerationConfig
+from .prefix_store import PrefixStore
+from .scoring import target_logprobs
+from .session import LOG
+
+STEP_SECONDS, LAYER_SECONDS, BYTES_PER_SECOND = 1e-4, 6e-5, 2e10
+"""What a step of any model takes, what each layer adds to it, and how fast weights are read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """Where guesses come from."""
+
+    new_decoder: Callable[[], Decoder]
+    """An empty cache of the smaller model."""
+    prefixes: PrefixStore
+    """What that model computed of earlier prompts."""
+    cost: float
+    """What a run of it takes, as a share of the large model's."""
+
+
+def step_seconds(layers: int, weight_bytes: int) -> float:
+    """About what a step of a model takes on a CPU of two cores; only the ratio of two of them counts.
+
+    >>> f"{step_seconds(30, 80_000_000):.4f}"
+    '0.0059'
+    """
+    return STEP_SECONDS + LAYER_SECONDS * layers + weight_bytes / BYTES_PER_SECOND
+
+
+class Assistant(Drafter):
+    """The guesses of a smaller model for one text."""
+
+    def __init__(
+        self,
+        source: Source,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        *,
+        vocab_size: int,
+        eos_ids: Collection[int],
+        piece: Callable[[int], str] | None,
+    ) -> None:
+        """`vocab_size`, `eos_ids` and `piece` are the large model's; the smaller one may have a few ids more or fewer."""
+        super().__init__(prompt_ids, config.num_assistant_tokens, cost=source.cost)
+        self.source, self.vocab_size, self.eos_ids = source, vocab_size, eos_ids
+        self.threshold = config.assistant_confidence_threshold
+        config = dataclasses.replace(config, mirostat=0)  # it learns from the tokens that were really taken
+        self.chooser = Chooser(config, prompt_ids=prompt_ids, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece)
+        self.decoder: Decoder | None = None
+        self.known = 0
+        """Tokens at the beginning of the decoder's that are the text's for certain."""
+        self.has_failed = False
+
+    def guess(self, most: int, watch: Watch) -> list[int]:
+        """Its own continuation, as long as it is sure."""
+        if self.has_failed:
+            return []
+        try:
+            return self.go_on(most, watch)
+        except InterruptedRunError:
+            raise
+        except OnnxTextgenError as error:  # the text needs no guesses
+            self.has_failed = True
+            LOG.warning("the assistant model failed, and guesses no more for this text: %s", first_line(error))
+            return []
+
+    def go_on(self, most: int, watch: Watch) -> list[int]:
+        """The same, raising what goes wrong."""
+        decoder = self.decoder = self.decoder or self.source.new_decoder()
+        most = min(most, decoder.geometry.context_length - len(self.text))
+        if most < 1:
+            return []
+        decoder.watch = watch
+        logits, draft = self.catch_up(decoder), list[int]()
+        while True:
+            text = [*self.text[self.prompt_tokens :], *draft]
+            token_id = self.chooser.choose(logits, text)
+            if token_id in self.eos_ids or float(target_logprobs(logits[None], np.array([token_id]))[0]) < np.log(self.threshold):
+                return draft
+            draft.append(token_id)
+            if len(draft) == most:
+                return draft
+            logits = self.feed(decoder, [token_id])
+
+    def catch_up(self, decoder: Decoder) -> Logits:
+        """Feed what the smaller model has not seen of the text; returns the logits [vocabulary] of its last token."""
+        if not decoder.token_ids[0]:
+            self.source.prefixes.prepare(decoder, self.text)
+        held = decoder.token_ids[0]
+        shared = min(self.known + common_prefix(held[self.known :], self.text[self.known :]), len(self.text) - 1)
+        decoder.rewind(shared)
+        if shared < self.prompt_tokens < len(self.text):
+            self.feed(decoder, self.text[shared : self.prompt_tokens])
+            self.source.prefixes.keep(decoder)
+            shared = self.prompt_tokens
+        self.known = len(self.text)
+        return self.feed(decoder, self.text[shared:])
+
+    def feed(self, decoder: Decoder, token_ids: Sequence[int]) -> Logits:
+        """Feed tokens, part by part where they are many; returns the logits [vocabulary of the large model] of the last one."""
+        for start in range(0, len(token_ids), decoder.chunk):
+            logits: Logits = decoder.feed(token_ids[start : start + decoder.chunk])[-1]
+        if len(logits) == self.vocab_size:
+            return logits
+        fitted: Logits = np.full(self.vocab_size, -np.inf, np.float32)
+        fitted[: len(logits)] = logits[: self.vocab_size]
+        return fitted

@@ -1,0 +1,95 @@
+"""Open a model folder: ours after checking every hash, or another exporter's; and a smaller model beside it that guesses for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .artifact import GRAPH, check_files, find_package, package_bytes, read_manifest
+from .assistant import Source, step_seconds
+from .decoder import check_graph
+from .end_of_turn import read_template
+from .engine import ROWS
+from .errors import OptionError
+from .foreign import home_of, is_foreign, open_foreign
+from .memory import plan
+from .option_checks import whole_number
+from .session import LOG, open_session
+from .textgen import MOST_ROWS, PREFIX_CACHE, Model
+
+
+def load(
+    package: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    capacity: int | None = None,
+    prefix_cache: int = PREFIX_CACHE,
+    batch_size: int = ROWS,
+    assistant_model: str | Path | Model | None = None,
+) -> Model:
+    """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
+
+    A folder that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check.
+    `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the
+    tokens a new text's cache has room for at first (it grows as needed); `prefix_cache` the most bytes of keys and values that are
+    kept from earlier calls, for later ones that begin alike (0: none); `batch_size` the most texts, of all callers, that go on side
+    by side; `assistant_model` a smaller model of the same tokenizer, a folder or an open one, that guesses tokens ahead so that
+    the large one checks several in a run (see `num_assistant_tokens`). Raises `PackageError`, `DeviceError`, `OptionError`.
+
+    >>> model = load()
+    >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
+    'length'
+    """
+    if capacity is not None:
+        capacity = whole_number("capacity", capacity, 1)
+    prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
+    batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
+    place = find_package(package)
+    folder = home_of(place)
+    if is_foreign(place):
+        manifest, session = open_foreign(place, device=device, threads=threads)
+    else:
+        manifest = read_manifest(folder)
+        check_files(folder, manifest)
+        session = open_session(folder / GRAPH, device=device, threads=threads)
+    check_graph(session, manifest.geometry)
+    full = plan(session.cache_tensors, manifest.geometry.context_length)
+    LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
+    if manifest.precision == "fp16" and session.device.kind == "cpu":
+        LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
+    model = Model(
+        folder,
+        manifest,
+        session,
+        chat_template=read_template(folder),
+        capacity=capacity,
+        prefix_cache=prefix_cache,
+        batch_size=batch_size,
+    )
+    if assistant_model is not None:
+        if not isinstance(assistant_model, Model):
+            assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
+        assist(model, assistant_model)
+    return model
+
+
+def assist(model: Model, other: Model) -> None:
+    """Let another model guess for `model`; raises `OptionError` where ids mean something else to it, or it cannot go back."""
+    if difference := difference_of_ids(model, other):
+        raise OptionError(f"{other.folder} cannot guess for {model.folder}: {difference}; take a model of the same tokenizer")
+    if other.new_context().has_states:
+        raise OptionError(f"{other.folder} cannot guess: it has states, which do not go back to before a guess; take a transformer")
+    seconds, seconds_of_model = (
+        step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
+    )
+    model.assistant = Source(other.new_context, other.prefixes, seconds / seconds_of_model)
+
+
+def difference_of_ids(model: Model, other: Model) -> str:
+    """In what way token ids do not mean the same to two models; empty where they do. Rows of logits may be padded differently."""
+    if model.has_tokenizer and other.has_tokenizer:
+        return model.tokenizer.difference_to(other.tokenizer)
+    if model.has_tokenizer or other.has_tokenizer:
+        return "one of them has no tokenizer"
+    sizes = [each.limits.vocab_size for each in (model, other)]
+    return "" if sizes[0] == sizes[1] else f"one has {sizes[0]:,} ids and the other {sizes[1]:,}"
