@@ -130,6 +130,13 @@ class TextTokenizer:
             return re.sub("[\udc80-\udcff]", lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", text)
         return token.replace(self._space, " ") if self._space else token
 
+    def piece_bytes(self, token_id: int) -> bytes:
+        """Give the bytes that one id stands for, as far as a token tells them by itself."""
+        token = self._token(token_id)
+        if token is not None and BYTE_TOKEN.fullmatch(token):
+            return bytes([int(token[3:5], 16)])
+        return self.token_bytes(token) if token is not None and self._byte_of_character else self.piece(token_id).encode("utf-8")
+
     def difference_to(self, other: TextTokenizer) -> str:
         """In what way some id does not mean the same to another tokenizer; empty where all do."""
         own, others = (

@@ -14,13 +14,18 @@ import typer
 from ..errors import OnnxTextgenError
 
 GROUP = "onnx_textgen.commands"
-SUMMARIES = {"export": "Make a model folder from a PyTorch decoder.", "demo": "Generate text in a web page on this machine."}
+SUMMARIES = {
+    "export": "Make a model folder from a PyTorch decoder.",
+    "demo": "Generate text in a web page on this machine.",
+    "serve": "Answer OpenAI's API over HTTP.",
+}
 EXTRA_MODULES = {
     "export": frozenset(
         {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sentencepiece"}
         | {"google", "regex", "huggingface_hub"}
     ),
     "demo": frozenset({"gradio"}),
+    "serve": frozenset({"fastapi", "uvicorn", "prometheus_client"}),
 }
 
 

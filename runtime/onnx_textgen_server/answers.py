@@ -1,0 +1,116 @@
+"""What a generation looks like to OpenAI's clients: choices, chunks, log-probabilities, numbers of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol
+
+from onnx_textgen import Alternative, Model
+from onnx_textgen.continuation import Continuation
+from onnx_textgen.results import FinishReason
+
+from .jobs import Job
+
+Kind = Literal["text_completion", "chat.completion"]
+ENDINGS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "loop": "stop"}
+"""All others are a text that was cut off: `length`."""
+Alternatives = Sequence[Sequence[Alternative]]
+
+
+def ending(reason: FinishReason | None) -> str | None:
+    """OpenAI's word for why a text ended."""
+    return None if reason is None else ENDINGS.get(reason, "length")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Envelope:
+    """What all answers to one request have in common."""
+
+    kind: Kind
+    name: str
+    """The model's, as clients call it."""
+    fingerprint: str
+    """Tells one set of weights from another."""
+    id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = dataclasses.field(default_factory=lambda: int(time.time()))
+
+    def wrap(self, choices: list[dict[str, Any]], *, is_chunk: bool = False, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+        """A whole answer, or a chunk of one."""
+        prefix = "cmpl" if self.kind == "text_completion" else "chatcmpl"
+        return {
+            "id": f"{prefix}-{self.id}",
+            "object": f"{self.kind}.chunk" if is_chunk and self.kind == "chat.completion" else self.kind,
+            "created": self.created,
+            "model": self.name,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+            **more,
+        }
+
+
+def usage(prompt_tokens: int, continuations: Sequence[Continuation]) -> dict[str, Any]:
+    """The numbers of tokens; those of a prompt that were not computed again are `cached`."""
+    new = sum(len(each.token_ids) for each in continuations)
+    cached = min(prompt_tokens, sum(each.reused_tokens for each in continuations))
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": new,
+        "total_tokens": prompt_tokens + new,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+class Answer(Protocol):
+    """One request's answer: what it runs, and how that is told."""
+
+    job: Job
+    envelope: Envelope
+
+    async def whole(self) -> dict[str, Any]:
+        """Run to the end; the body of the answer."""
+
+    def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Run, and give the chunks of a stream as they come."""
+
+
+class Tokens:
+    """Writes down tokens with their log-probabilities."""
+
+    def __init__(self, model: Model) -> None:
+        self.tokenizer = model.tokenizer if model.has_tokenizer else None
+
+    def text(self, token_id: int) -> str:
+        """What a person sees of it."""
+        return self.tokenizer.piece(token_id) if self.tokenizer is not None else f"<{token_id}>"
+
+    def one(self, token_id: int, logprob: float) -> dict[str, Any]:
+        """A token of a chat."""
+        spelled = self.tokenizer.piece_bytes(token_id) if self.tokenizer is not None else self.text(token_id).encode()
+        return {"token": self.text(token_id), "logprob": logprob, "bytes": list(spelled)}
+
+    def of_chat(self, token_ids: Sequence[int], logprobs: Sequence[float], alternatives: Alternatives) -> dict[str, Any]:
+        """`logprobs` of a chat's choice."""
+        content = [
+            {**self.one(token_id, logprob), "top_logprobs": [self.one(other.token_id, other.logprob) for other in others]}
+            for token_id, logprob, others in zip(token_ids, logprobs, alternatives, strict=True)
+        ]
+        return {"content": content, "refusal": None}
+
+    def of_completion(
+        self, token_ids: Sequence[int], logprobs: Sequence[float | None], alternatives: Alternatives, offset: int
+    ) -> dict[str, Any]:
+        """`logprobs` of a completion's choice whose text begins at `offset`; the first token of all has None."""
+        texts, offsets = [self.text(token_id) for token_id in token_ids], list[int]()
+        for text in texts:
+            offsets.append(offset)
+            offset += len(text)
+        tops = [{self.text(other.token_id): other.logprob for other in others} or None for others in alternatives]
+        return {"tokens": texts, "token_logprobs": list(logprobs), "top_logprobs": tops, "text_offset": offsets}
+
+
+def fingerprint(model: Model) -> str:
+    """OpenAI's `system_fingerprint`."""
+    return f"fp_{model.digest[:12]}"

@@ -1,0 +1,169 @@
+"""The routes. What a client asks for is read by `schema`, runs as a `Job`, and is told as `answers` says."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import JSONResponse, Response
+
+from onnx_textgen import Model, OnnxTextgenError
+from onnx_textgen.errors import OptionError
+from onnx_textgen.session import LOG
+
+from .chats import Chat
+from .completions import Completion
+from .delivery import deliver, problem_of
+from .guards import BodyGuard, KeyGuard
+from .jobs import Slots
+from .metrics import Metrics
+from .schema import ChatRequest, CompletionRequest, DetokenizeRequest, Problem, TokenizeRequest
+
+LOOPBACK = ("127.0.0.1", "localhost")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What a server allows."""
+
+    api_key: str | None = None
+    most_texts: int = 128
+    """Texts at work or waiting, over all clients; more are refused with 429."""
+    most_body_bytes: int = 4 * 2**20
+    hosts: Sequence[str] = LOOPBACK
+    """Names that the server answers to; a foreign web page cannot reach it under another one (DNS rebinding)."""
+    origins: Sequence[str] = ()
+    """Web pages that may call the server from a browser."""
+
+
+class Server:
+    """What the routes share: the models, the slots, the numbers."""
+
+    def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
+        self.models, self.settings = dict(models), settings
+        self.slots = Slots(settings.most_texts)
+        self.metrics = Metrics(lambda: self.slots.taken)
+        self.started = int(time.time())
+
+    def model(self, name: str | None) -> tuple[str, Model]:
+        """The model of a name; the only one where no name is given. Raises 404."""
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.items()))
+        if name not in self.models:
+            raise HTTPException(404, f"there is no model {name!r:.60} here; there is {', '.join(self.models)}")
+        return name, self.models[name]
+
+    def about(self, name: str) -> dict[str, Any]:
+        """One entry of `/v1/models`."""
+        manifest = self.models[name].manifest
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.started,
+            "owned_by": "onnx-textgen",
+            "max_model_len": manifest.geometry.context_length,
+            "precision": manifest.precision,
+        }
+
+
+def make_app(models: Mapping[str, Model], settings: Settings | None = None) -> FastAPI:
+    """The server of some models, by the names that clients call them."""
+    settings = settings or Settings()
+    server = Server(models, settings)
+    app = FastAPI(title="onnx-textgen", docs_url=None, redoc_url=None)  # those pages fetch scripts from elsewhere
+    app.state.server = server
+    add_routes(app, server)
+    add_problems(app, server)
+    app.add_middleware(BodyGuard, most=settings.most_body_bytes)
+    if settings.api_key is not None:
+        app.add_middleware(KeyGuard, api_key=settings.api_key)
+    if settings.origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts))
+    return app
+
+
+def add_problems(app: FastAPI, server: Server) -> None:
+    """Errors of every kind, in the form that OpenAI's clients read."""
+
+    def told(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        server.metrics.refused.labels(str(problem.status)).inc()
+        return JSONResponse(problem.as_json(), problem.status, headers)
+
+    @app.exception_handler(OnnxTextgenError)
+    async def ours(_: Request, error: OnnxTextgenError) -> JSONResponse:
+        problem = problem_of(error)
+        return told(problem, {"Retry-After": "1"} if problem.status == 429 else None)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+        return told(Problem(400, f"{where}: {first['msg']}"))
+
+    @app.exception_handler(StarletteHTTPException)
+    async def known(_: Request, error: StarletteHTTPException) -> JSONResponse:
+        code = "model_not_found" if error.status_code == 404 and "model" in error.detail else None
+        return told(Problem(error.status_code, error.detail, code=code), error.headers)
+
+    @app.exception_handler(Exception)
+    async def unknown(_: Request, error: Exception) -> JSONResponse:
+        LOG.error("a request failed", exc_info=error)
+        return told(Problem(500, f"the server failed ({type(error).__name__}); its log has more", "server_error"))
+
+
+def add_routes(app: FastAPI, server: Server) -> None:
+    """All that the server answers."""
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(server.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [server.about(name) for name in server.models]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        return server.about(server.model(name)[0])
+
+    @app.post("/tokenize")
+    async def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
+        _, model = server.model(wish.model)
+        if (wish.prompt is None) == (wish.messages is None):
+            raise OptionError("tokenize takes a prompt or messages; give one of them")
+        if wish.messages is not None:
+            ids = model.encode_chat([message.as_data() for message in wish.messages])
+        else:
+            ids = model.tokenizer.encode(wish.prompt or "", add_special_tokens=wish.add_special_tokens)
+        return {"tokens": ids, "count": len(ids), "max_model_len": model.limits.context_length}
+
+    @app.post("/detokenize")
+    async def detokenize(wish: DetokenizeRequest) -> dict[str, str]:
+        _, model = server.model(wish.model)
+        if wrong := [i for i in wish.tokens if not 0 <= i < model.limits.vocab_size]:
+            raise OptionError(f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {model.limits.vocab_size - 1}")
+        return {"prompt": model.tokenizer.decode(wish.tokens)}
+
+    @app.post("/v1/completions")
+    async def completions(wish: CompletionRequest, http: Request) -> Response:
+        name, model = server.model(wish.model)
+        answer = Completion(name, model, wish)
+        return await deliver(http, answer, server.slots, server.metrics, in_pieces=bool(wish.stream))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(wish: ChatRequest, http: Request) -> Response:
+        name, model = server.model(wish.model)
+        answer = Chat(name, model, wish)
+        return await deliver(http, answer, server.slots, server.metrics, in_pieces=bool(wish.stream))

@@ -1,0 +1,58 @@
+"""`POST /v1/chat/completions`: the next turn of a chat, as the model's own template writes it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from onnx_textgen import Chunk, Model
+
+from .answers import Envelope, Tokens, ending, fingerprint, usage
+from .jobs import Job
+from .schema import ChatRequest
+
+
+class Chat:
+    """One request's answer."""
+
+    def __init__(self, name: str, model: Model, wish: ChatRequest) -> None:
+        """Raises `TemplateError`, `PromptError` and `OptionError`."""
+        self.wish = wish
+        prompt = model.encode_chat([message.as_data() for message in wish.messages])
+        config = model.config(wish.options_of_call(model.limits.context_length))
+        self.job = Job.begin(model, [prompt], config, wish.n or 1)
+        self.envelope, self.tokens = Envelope("chat.completion", name, fingerprint(model)), Tokens(model)
+
+    async def whole(self) -> dict[str, Any]:
+        """See `Answer`."""
+        await self.job.finish()
+        choices = [
+            {
+                "index": place,
+                "message": {"role": "assistant", "content": each.text, "refusal": None},
+                "logprobs": self.tokens.of_chat(each.token_ids, each.logprobs, each.alternatives) if self.wish.logprobs else None,
+                "finish_reason": ending(each.finish_reason),
+            }
+            for place, each in enumerate(self.job.continuations)
+        ]
+        return self.envelope.wrap(choices, usage=usage(self.job.prompt_tokens, self.job.continuations))
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """See `Answer`."""
+
+        def event(place: int, delta: dict[str, Any], chunk: Chunk | None = None) -> dict[str, Any]:
+            logprobs, reason = None, None
+            if chunk is not None:
+                reason = ending(chunk.finish_reason)
+                if self.wish.logprobs and chunk.token_ids:
+                    logprobs = self.tokens.of_chat(chunk.token_ids, chunk.logprobs, chunk.alternatives)
+            choice = {"index": place, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            return self.envelope.wrap([choice], is_chunk=True)
+
+        for place in range(len(self.job.continuations)):
+            yield event(place, {"role": "assistant", "content": ""})
+        async for place, chunk in self.job.chunks():
+            if chunk.text or chunk.finish_reason or (self.wish.logprobs and chunk.token_ids):
+                yield event(place, {"content": chunk.text} if chunk.text else {}, chunk)
+        if self.wish.includes_usage:
+            yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job.prompt_tokens, self.job.continuations))

@@ -1,0 +1,87 @@
+"""The command `onnx-textgen serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onnx_textgen.errors import OptionError
+
+if TYPE_CHECKING:
+    from onnx_textgen import Model
+
+PACKAGE_HELP = "Model folders, or names of models that ship with onnx-textgen; clients call each by its folder's name, or NAME=DIR."
+
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def serve(
+    packages: Annotated[list[str] | None, typer.Argument(metavar="[NAME=]DIR", help=PACKAGE_HELP, show_default=False)] = None,
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="ONNX_TEXTGEN_API_KEY", help="Answer only requests that send this key.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="D", help="auto, cpu or cuda; auto takes CUDA where it works.")] = "auto",
+    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Texts of one model that go on side by side.")] = 8,
+    max_texts: Annotated[int, typer.Option(metavar="N", help="Texts at work or waiting; more are refused with 429.", min=1)] = 128,
+    max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
+    allow_origin: Annotated[list[str] | None, typer.Option(metavar="URL", help="A web page that may call from a browser.")] = None,
+    allow_public: Annotated[
+        bool, typer.Option("--allow-public", help="Allow a --host that others can reach, without a key.")
+    ] = False,
+) -> None:
+    r"""Answer OpenAI's API over HTTP: /v1/completions, /v1/chat/completions, /v1/models.
+
+    \b
+    Try:
+        onnx-textgen serve
+        onnx-textgen serve DIR --port 8000
+        onnx-textgen serve small=DIR large=DIR --api-key KEY --host 0.0.0.0
+    """
+    import uvicorn  # noqa: PLC0415  (slow, and `--help` does without)
+
+    import onnx_textgen  # noqa: PLC0415
+
+    from .app import LOOPBACK, Settings, make_app  # noqa: PLC0415
+
+    is_public = host not in LOOPBACK
+    if is_public and api_key is None and not allow_public:
+        raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
+    if api_key is not None and not api_key.strip():
+        raise OptionError("the API key is empty; give one, or leave it out")
+    models: dict[str, Model] = {}
+    for name, folder in named(packages or [None]):
+        models[name or ""] = onnx_textgen.load(folder, device=device, threads=threads, batch_size=batch_size)
+    models = {name or model.manifest.name: model for name, model in models.items()}
+    settings = Settings(
+        api_key=api_key,
+        most_texts=max_texts,
+        most_body_bytes=max_body,
+        hosts=["*"] if is_public else LOOPBACK,
+        origins=allow_origin or (),
+    )
+    typer.echo(f"{', '.join(models)} at http://{host}:{port}/v1 (Ctrl-C ends it)", err=True)
+    config = uvicorn.Config(make_app(models, settings), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
+    uvicorn.Server(config).run()
+
+
+def named(packages: list[str] | list[None]) -> list[tuple[str | None, str | None]]:
+    """Names and folders; raises `OptionError` where two have one name.
+
+    >>> named(["large=models/a", "models/b"])
+    [('large', 'models/a'), ('b', 'models/b')]
+    """
+    pairs: list[tuple[str | None, str | None]] = []
+    for package in packages:
+        name, equals, folder = (package or "").partition("=")
+        pairs.append((name, folder) if equals else (Path(package).name if package else None, package))
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise OptionError(f"two models are called {max(names, key=names.count)}; name them: NAME=DIR")
+    return pairs

@@ -1,0 +1,98 @@
+"""The texts of one HTTP request at work: each a request of its own to the model's engine, where it goes on beside all others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+from collections.abc import AsyncGenerator, Sequence
+
+from onnx_textgen import Cancellation, Chunk, Model
+from onnx_textgen.async_calls import call, iterate
+from onnx_textgen.cancellation import Watch
+from onnx_textgen.continuation import Continuation
+from onnx_textgen.engine import Request
+from onnx_textgen.errors import BusyError, OptionError
+from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.prompts import Prompt
+
+
+class Slots:
+    """How many texts may be at work or wait, over all clients."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+    def take(self, count: int) -> None:
+        """Take so many; raises `BusyError` where there are not as many now, and `OptionError` where there never are."""
+        if count > self.most:
+            raise OptionError(f"the request asks for {count:,} texts; this server takes {self.most:,} at a time")
+        if self.taken + count > self.most:
+            raise BusyError(f"{self.taken:,} texts are at work or waiting already; try again later")
+        self.taken += count
+
+    def give(self, count: int) -> None:
+        """Give them back."""
+        self.taken -= count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """The texts of one request, in the order of its choices: all of the first prompt, then all of the second."""
+
+    model: Model
+    continuations: Sequence[Continuation]
+    prompt_tokens: int
+    """Of all prompts, each counted once."""
+    watch: Watch
+    cancel: Cancellation
+
+    @classmethod
+    def begin(cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int) -> Job:
+        """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
+        continuations, prompt_tokens = list[Continuation](), 0
+        for prompt in prompts:
+            first = model.begin(prompt, config)  # draws a seed where none was given
+            others = [model.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, texts)]
+            continuations += [first, *others]
+            prompt_tokens += len(first.prompt_ids)
+        cancel = Cancellation()
+        return cls(model, continuations, prompt_tokens, Watch(cancel, config.max_time), cancel)
+
+    async def finish(self) -> None:
+        """Wait for the end of all texts. Cancelling the task ends them."""
+        requests = [Request(each, self.watch, in_pieces=False) for each in self.continuations]
+        await call(lambda: self.model.engine.finish(requests), self.cancel)
+
+    async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """Chunks of all texts as they come, each with its text's place. Closing the iterator ends the texts."""
+        queue = asyncio.Queue[tuple[int, Chunk | None, Exception | None]]()
+
+        async def drain(place: int, continuation: Continuation) -> None:
+            work = functools.partial(self.model.engine.chunks, Request(continuation, self.watch))
+            try:
+                async with contextlib.aclosing(iterate(work, Cancellation())) as stream:  # the end of one is not that of all
+                    async for chunk in stream:
+                        queue.put_nowait((place, chunk, None))
+            except Exception as error:  # noqa: BLE001 - raised again where the chunks are taken
+                queue.put_nowait((place, None, error))
+            else:
+                queue.put_nowait((place, None, None))
+
+        tasks = [asyncio.create_task(drain(*each)) for each in enumerate(self.continuations)]
+        try:
+            left = len(tasks)
+            while left:
+                place, chunk, error = await queue.get()
+                if error is not None:
+                    raise error
+                if chunk is None:
+                    left -= 1
+                else:
+                    yield place, chunk
+        finally:
+            self.cancel.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

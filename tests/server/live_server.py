@@ -1,0 +1,43 @@
+"""A server in a thread of the test's own process."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+
+from onnx_textgen import Model
+from onnx_textgen_server.app import Settings, make_app
+
+
+@contextlib.contextmanager
+def served(models: dict[str, Model], **settings: Any) -> Iterator[tuple[str, Any]]:
+    """The address of a live server, and what its routes share."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    app = make_app(models, Settings(**settings))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}", app.state.server
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 10) -> bool:
+    """Whether something comes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.01)
+    return holds()

@@ -1,0 +1,107 @@
+"""`/v1/chat/completions`, `/tokenize` and `/v1/models` through OpenAI's client and plain HTTP."""
+
+import httpx
+import openai
+import pytest
+
+from onnx_textgen import Model
+
+MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me of a dog."}]
+
+
+def test_an_answer_is_that_of_generate_whole_and_streamed(client: openai.OpenAI, chatty: Model) -> None:
+    expected = chatty.generate(chatty.encode_chat(MESSAGES), max_new_tokens=25, seed=4, ignore_eos=True)
+    asked = {"model": "chatty", "messages": MESSAGES, "max_tokens": 25, "seed": 4, "extra_body": {"ignore_eos": True}}
+    found = client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    assert (found.object, found.choices[0].message.role) == ("chat.completion", "assistant")
+    assert found.choices[0].message.content == expected.text
+    assert found.usage.prompt_tokens == len(expected.prompt_ids)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))  # type: ignore[call-overload]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == expected.text
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].usage.completion_tokens == 25
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+
+
+def test_messages_may_have_parts_and_the_newer_role(client: openai.OpenAI, chatty: Model) -> None:
+    parts = [
+        {"role": "developer", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "Tell me "}, {"type": "text", "text": "of a dog."}]},
+    ]
+    asked = {"model": "chatty", "max_completion_tokens": 10, "seed": 4}
+    plain, found = (client.chat.completions.create(messages=each, **asked) for each in (MESSAGES, parts))  # type: ignore[call-overload]
+    assert found.choices[0].message.content == plain.choices[0].message.content
+
+
+def test_several_answers_with_log_probabilities(client: openai.OpenAI, chatty: Model) -> None:
+    asked = {"model": "chatty", "messages": MESSAGES, "max_tokens": 6, "seed": 4, "n": 2, "logprobs": True, "top_logprobs": 2}
+    found = client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    expected = chatty.generate(chatty.encode_chat(MESSAGES), max_new_tokens=6, seed=4, logprobs=2)
+    content = found.choices[0].logprobs.content
+    assert [each.logprob for each in content] == pytest.approx(expected.logprobs)
+    assert bytes(byte for each in content for byte in each.bytes).decode() == expected.text
+    assert [[top.logprob for top in each.top_logprobs] for each in content] == [
+        pytest.approx([one.logprob for one in each]) for each in expected.alternatives
+    ]
+    assert len(found.choices) == 2
+    assert found.choices[0].message.content != found.choices[1].message.content
+    streamed = ["", ""]
+    for chunk in client.chat.completions.create(**asked, stream=True):  # type: ignore[call-overload]
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert streamed == [choice.message.content for choice in found.choices]
+
+
+def test_a_chat_goes_on_to_its_end_unless_told_otherwise(client: openai.OpenAI, chatty: Model) -> None:
+    found = client.chat.completions.create(model="chatty", messages=MESSAGES, temperature=0)  # type: ignore[arg-type]
+    expected = chatty.generate(chatty.encode_chat(MESSAGES), max_new_tokens=512, temperature=0)
+    assert found.choices[0].message.content == expected.text
+    assert len(expected.token_ids) > 16
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"messages": []}, "messages: List should have at least 1"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
+        ({"top_logprobs": 2}, "top_logprobs cannot take effect without logprobs"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "there is no parameter 'tools'"),
+        ({"model": "story"}, "story has no chat template"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(client: openai.OpenAI, asked: dict, said: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": "chatty", "messages": MESSAGES, **asked})
+    assert said in caught.value.body["message"]  # type: ignore[index]
+
+
+def test_models_are_listed_and_unknown_ones_refused(client: openai.OpenAI) -> None:
+    assert [each.id for each in client.models.list()] == ["story", "chatty"]
+    assert client.models.retrieve("story").id == "story"
+    for ask in (
+        lambda: client.models.retrieve("other"),
+        lambda: client.completions.create(model="other", prompt="a"),
+    ):
+        with pytest.raises(openai.NotFoundError, match="there is no model 'other' here; there is story, chatty"):
+            ask()
+
+
+def test_text_to_tokens_and_back(live: tuple, story: Model, chatty: Model) -> None:
+    def post(path: str, **body: object) -> httpx.Response:
+        return httpx.post(f"{live[0]}{path}", json=body)
+
+    found = post("/tokenize", model="story", prompt="A little dog.").json()
+    assert found == {"tokens": story.encode("A little dog."), "count": len(story.encode("A little dog.")), "max_model_len": 512}
+    assert post("/detokenize", model="story", tokens=found["tokens"]).json() == {"prompt": "A little dog."}
+    bare = post("/tokenize", model="story", prompt="A little dog.", add_special_tokens=False).json()["tokens"]
+    assert bare == found["tokens"][1:]
+    assert post("/tokenize", model="chatty", messages=MESSAGES).json()["tokens"] == chatty.encode_chat(MESSAGES)
+    for path, body in (
+        ("/tokenize", {"model": "story"}),
+        ("/detokenize", {"model": "story", "tokens": [10**9]}),
+        ("/detokenize", {"model": "story", "tokens": ["a"]}),
+    ):
+        answer = post(path, **body)
+        assert (answer.status_code, set(answer.json())) == (400, {"error"})

@@ -1,0 +1,141 @@
+"""What the server does not allow, and what becomes of clients that go away."""
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+
+from onnx_textgen import Model
+from onnx_textgen.errors import ModelError
+from server.live_server import served, wait_until
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "seed": 1}
+
+
+def test_a_key_guards_everything_but_health(story: Model) -> None:
+    with served({"story": story}, api_key="secret") as (url, _):
+        for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+                answer = httpx.get(url + path, headers=headers)
+                assert answer.status_code == 401
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+        for path in ("/v1/completions", "/tokenize", "/detokenize", "/v1/chat/completions"):
+            assert httpx.post(url + path, json={}).status_code == 401
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="secret")
+        assert client.completions.create(model="story", prompt="A", max_tokens=2).choices[0].text
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"{url}/v1", api_key="other").models.list()
+
+
+def test_long_bodies_are_refused_whether_they_say_their_length_or_not(story: Model) -> None:
+    with served({"story": story}, most_body_bytes=2000) as (url, _):
+        body = b'{"prompt": "' + b"a" * 3000 + b'"}'
+        assert httpx.post(f"{url}/v1/completions", content=body).status_code == 413
+        pieces = (body[i : i + 100] for i in range(0, len(body), 100))
+        answer = httpx.post(f"{url}/v1/completions", content=pieces, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+        assert "more than 2,000 bytes" in answer.json()["error"]["message"]
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_other_host_names_and_web_pages_are_refused(story: Model) -> None:
+    with served({"story": story}, origins=["https://mine.example"]) as (url, _):
+        assert httpx.get(f"{url}/v1/models", headers={"Host": "evil.example"}).status_code == 400
+        asked = {"Origin": "https://mine.example", "Access-Control-Request-Method": "POST"}
+        assert httpx.options(f"{url}/v1/completions", headers=asked).headers["access-control-allow-origin"] == asked["Origin"]
+        evil = asked | {"Origin": "https://evil.example"}
+        assert "access-control-allow-origin" not in httpx.options(f"{url}/v1/completions", headers=evil).headers
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"a"', b"null", b"\xff", b'{"prompt": {"a": 1}}', b"{}"])
+def test_bodies_that_are_no_request_are_refused(live: tuple, body: bytes) -> None:
+    answer = httpx.post(f"{live[0]}/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+
+
+def test_more_texts_than_the_server_takes_are_refused_and_those_it_took_are_answered(story: Model) -> None:
+    with served({"story": story}, most_texts=2) as (url, server), ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: httpx.post(f"{url}/v1/completions", json=LONG, timeout=60), range(8)))
+        refused = [each for each in answers if each.status_code == 429]
+        assert {each.status_code for each in answers} == {200, 429}
+        assert 2 <= len(answers) - len(refused) <= 7
+        assert {each.headers["retry-after"] for each in refused} == {"1"}
+        assert refused[0].json()["error"]["code"] == "rate_limit_exceeded"
+        assert len({each.json()["choices"][0]["text"] for each in answers if each.status_code == 200}) == 1
+        assert httpx.post(f"{url}/v1/completions", json=LONG | {"n": 3}).status_code == 400, "it never has room for three"
+        assert server.slots.taken == 0
+        page = httpx.get(f"{url}/metrics").text
+        assert f'onnx_textgen_refused_total{{reason="429"}} {len(refused)}.0' in page
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+def test_a_client_that_goes_away_frees_its_slots(story: Model, texts: int) -> None:
+    model = Model(story.folder, story.manifest, story.graph, chat_template=None)
+    slow = LONG | {"context_limit": "shift", "max_tokens": 100_000, "n": texts}
+    with served({"story": model}) as (url, server):
+        with httpx.stream("POST", f"{url}/v1/completions", json=slow | {"stream": True}) as stream:
+            for _, _ in zip(stream.iter_lines(), range(5), strict=False):
+                pass
+            assert server.slots.taken == texts
+        assert wait_until(lambda: server.slots.taken == 0)
+        assert wait_until(lambda: not model.engine.rows or all(row.is_left for row in model.engine.rows))
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/completions", json=slow, timeout=0.5)
+        assert wait_until(lambda: server.slots.taken == 0)
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "A", "max_tokens": 3}).status_code == 200
+        page = httpx.get(f"{url}/metrics").text
+        assert 'outcome="cancelled"' in page
+
+
+def test_an_error_of_the_model_is_told_and_the_next_request_is_answered(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(story.folder, story.manifest, story.graph, chat_template=None)
+    real, runs = model.engine.step, [0]
+
+    def step(running: list) -> None:
+        runs[0] += 1
+        if runs[0] == 5:
+            raise_in = ModelError("the model failed while it ran: no memory")
+            for request in running:
+                model.engine.fail(request, raise_in)
+            return
+        real(running)
+
+    monkeypatch.setattr(model.engine, "step", step)
+    with served({"story": model}) as (url, server):
+        lines = [each for each in httpx.post(f"{url}/v1/completions", json=LONG | {"stream": True}).text.split("\n\n") if each]
+        assert '"error"' in lines[-1]
+        assert "no memory" in lines[-1]
+        assert "[DONE]" not in lines[-1]
+        runs[0] = 0
+        answer = httpx.post(f"{url}/v1/completions", json=LONG)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+        short = httpx.post(f"{url}/v1/completions", json=LONG | {"max_tokens": 3})
+        assert (short.status_code, server.slots.taken) == (200, 0)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        runs[0] = 0
+        with pytest.raises(openai.APIError, match="no memory"):
+            list(client.completions.create(model="story", prompt="A", max_tokens=50, stream=True, extra_body={"ignore_eos": True}))
+
+
+def test_a_deadline_ends_a_text(live: tuple) -> None:
+    slow = LONG | {"model": "story", "context_limit": "shift", "max_tokens": 100_000, "max_time": 0.3}
+    start = time.monotonic()
+    answer = httpx.post(f"{live[0]}/v1/completions", json=slow, timeout=30).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert time.monotonic() - start < 10
+
+
+def test_neither_log_nor_metrics_hold_a_prompt(live: tuple, caplog: pytest.LogCaptureFixture) -> None:
+    canary = "Wibberflick"
+    with caplog.at_level(logging.DEBUG):
+        httpx.post(f"{live[0]}/v1/completions", json={"model": "story", "prompt": canary, "max_tokens": 4, "user": canary})
+        httpx.post(f"{live[0]}/v1/completions", json={"model": "story", "prompt": canary, "temperature": -1})
+    assert canary not in caplog.text
+    page = httpx.get(f"{live[0]}/metrics").text
+    assert canary not in page
+    assert "gen_ai_server_time_to_first_token_seconds_count" in page
