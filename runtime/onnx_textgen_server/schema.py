@@ -115,7 +115,7 @@ class CompletionRequest(Wish):
     def prompts(self) -> list[str | list[int]]:
         """One or more, each a text or ids."""
         if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
-            return [cast("str | list[int]", self.prompt)]
+            return [self.prompt]  # type: ignore[list-item, unused-ignore]
         prompts = cast("list[str | list[int]]", self.prompt)
         if not 1 <= len(prompts) <= MOST_PROMPTS:
             raise PromptError(f"a request takes from 1 to {MOST_PROMPTS} prompts, found {len(prompts):,}")
