@@ -2,6 +2,8 @@
 
 import json
 import os
+import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,6 +48,65 @@ def test_litserve_answers_with_the_texts_of_the_model(story: onnx_textgen.Model)
     finally:
         os.killpg(server.pid, signal.SIGKILL)  # its workers too
         server.wait(30)
+
+
+def test_a_batch_job_goes_on_where_it_was_interrupted(tmp_path: Path, story: onnx_textgen.Model) -> None:
+    prompts = [f"The dog number {number}" for number in range(11)]
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts))
+    command = [
+        sys.executable,
+        EXAMPLES / "batch_job.py",
+        tmp_path / "prompts.txt",
+        tmp_path / "texts.jsonl",
+        "--max-new-tokens",
+        "5",
+    ]
+    subprocess.run(command, check=True, env=QUIET, timeout=300)
+    first = (tmp_path / "texts.jsonl").read_text()
+    found = [json.loads(line) for line in first.splitlines()]
+    assert [row["prompt"] for row in found] == prompts
+    assert found[9]["text"] == story.generate(prompts[9], seed=9, max_new_tokens=5).text
+    (tmp_path / "texts.jsonl").write_text("".join(first.splitlines(keepends=True)[:4]))
+    subprocess.run(command, check=True, env=QUIET, timeout=300)
+    assert (tmp_path / "texts.jsonl").read_text() == first
+
+
+@pytest.mark.skipif(
+    find_spec("fastapi") is None or find_spec("httpx") is None, reason='needs pip install "onnx-textgen[serve]" httpx'
+)
+def test_an_application_streams_texts(story: onnx_textgen.Model) -> None:
+    testclient = pytest.importorskip("fastapi.testclient")
+    names = runpy.run_path(str(EXAMPLES / "fastapi_app.py"))
+    with testclient.TestClient(names["app"]) as client:
+        answer = client.get("/story", params={"beginning": "The dog", "seed": 7, "max_new_tokens": 20})
+        assert (answer.status_code, answer.text) == (200, story.generate("The dog", seed=7, max_new_tokens=20).text)
+        wrong = client.get("/story", params={"beginning": "", "seed": 7})
+        assert (wrong.status_code, "the prompt is empty" in wrong.json()["detail"]) == (400, True)
+
+
+DRIVE = """
+import runpy, sys, time, tkinter
+names = runpy.run_path(sys.argv[1])
+root = tkinter.Tk()
+import onnx_textgen
+window = names["Window"](root, onnx_textgen.load(threads=1, device="cpu"))
+window.go.invoke()
+end = time.monotonic() + 60
+while window.note["text"] != "ready" and time.monotonic() < end:
+    root.update()
+    if len(window.text.get("1.0", "end")) > 100:
+        window.stop.invoke()
+print(len(window.text.get("1.0", "end-1c")), window.note["text"], str(window.go["state"]))
+window.close()
+"""
+
+
+@pytest.mark.skipif(shutil.which("xvfb-run") is None or find_spec("tkinter") is None, reason="needs Tk and xvfb-run")
+def test_a_window_writes_and_stops() -> None:
+    command = ["xvfb-run", "-a", sys.executable, "-c", DRIVE, str(EXAMPLES / "desktop_window.py")]
+    length, note, state = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
+    assert (note, state) == ("ready", "normal")
+    assert 100 < int(length) < 400
 
 
 def ask(port: int, body: dict) -> dict:
