@@ -1,6 +1,7 @@
 """The README's Python runs as it stands, and its commands exist."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,12 @@ def test_every_command_that_the_readme_names_explains_itself(capsys) -> None:
     for command in sorted(set(re.findall(r"onnx-textgen ([a-z]+)", README)) - {"demo", "export"}):
         assert run([command, "-h"]) == 0
         assert command in capsys.readouterr().out
+
+
+def test_the_page_of_options_has_every_example_and_each_still_writes(story) -> None:
+    pytest.importorskip("llguidance", reason="one of the examples is about rules")
+    made = runpy.run_path(str(ROOT / "docs" / "make_options.py"))
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    for prompt, examples in made["PAGES"].items():
+        for line in made["table"](story, prompt, examples):
+            assert line.rsplit(" | ", 1)[0] in page, "python docs/make_options.py writes it anew"
