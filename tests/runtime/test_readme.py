@@ -58,6 +58,15 @@ def test_every_command_that_the_readme_names_explains_itself(capsys) -> None:
         assert command in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("page", ["how_it_works.md", "in_an_app.md"])
+def test_every_python_block_of_a_page_runs(page: str) -> None:
+    names: dict = {}
+    blocks = blocks_of((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    assert len(blocks) >= 5
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)  # noqa: S102 - our own documentation
+
+
 def test_the_page_of_options_has_every_example_and_each_still_writes(story) -> None:
     pytest.importorskip("llguidance", reason="one of the examples is about rules")
     made = runpy.run_path(str(ROOT / "docs" / "make_options.py"))
