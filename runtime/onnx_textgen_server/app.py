@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -139,7 +140,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
         return server.about(server.model(name)[0])
 
     @app.post("/tokenize")
-    async def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
+    def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
         _, model = server.model(wish.model)
         if (wish.prompt is None) == (wish.messages is None):
             raise OptionError("tokenize takes a prompt or messages; give one of them")
@@ -150,7 +151,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
         return {"tokens": ids, "count": len(ids), "max_model_len": model.limits.context_length}
 
     @app.post("/detokenize")
-    async def detokenize(wish: DetokenizeRequest) -> dict[str, str]:
+    def detokenize(wish: DetokenizeRequest) -> dict[str, str]:
         _, model = server.model(wish.model)
         if wrong := [i for i in wish.tokens if not 0 <= i < model.limits.vocab_size]:
             raise OptionError(f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {model.limits.vocab_size - 1}")
@@ -159,11 +160,11 @@ def add_routes(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions")
     async def completions(wish: CompletionRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
-        answer = Completion(name, model, wish)
+        answer = await asyncio.to_thread(Completion, name, model, wish)  # tokenizes, compiles rules
         return await deliver(http, answer, server.slots, server.metrics, in_pieces=bool(wish.stream))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(wish: ChatRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
-        answer = Chat(name, model, wish)
+        answer = await asyncio.to_thread(Chat, name, model, wish)
         return await deliver(http, answer, server.slots, server.metrics, in_pieces=bool(wish.stream))
