@@ -58,13 +58,14 @@ class Assistant(Drafter):
         vocab_size: int,
         eos_ids: Collection[int],
         piece: Callable[[int], str] | None,
+        sample: int = 0,
     ) -> None:
         """`vocab_size`, `eos_ids` and `piece` are the large model's; the smaller one may have a few ids more or fewer."""
         super().__init__(prompt_ids, config.num_assistant_tokens, cost=source.cost)
         self.source, self.vocab_size, self.eos_ids = source, vocab_size, eos_ids
         self.threshold = config.assistant_confidence_threshold
         config = dataclasses.replace(config, mirostat=0)  # it learns from the tokens that were really taken
-        self.chooser = Chooser(config, prompt_ids=prompt_ids, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece)
+        self.chooser = Chooser(config, prompt_ids=prompt_ids, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece, sample=sample)
         self.decoder: Decoder | None = None
         self.known = 0
         """Tokens at the beginning of the decoder's that are the text's for certain."""

@@ -7,13 +7,14 @@ over its logits; the rest of the chain chooses among what is left, so the text i
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import ModelError, OptionError, PackageError, first_line
+from .errors import OptionError, PackageError, RuleError, first_line
 from .generation_config import GenerationConfig
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ MOST_RULES = 500
 """Rules of a grammar, or references in a schema: llguidance 1.9 follows them recursively, and 3,000 in a chain end the process."""
 MARKS = {"grammar": ":", "json_schema": '"$ref"'}
 """What each rule, or reference, has in its text."""
+MOST_KEPT = 16
+"""Rules that are kept ready for another text."""
 BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 CEILINGS: npt.NDArray[np.float32] = np.where(BITS == 1, np.inf, -np.inf).astype(np.float32)
 """For each byte of a mask the largest value that eight logits may have: inf where allowed, -inf where not."""
@@ -45,15 +48,21 @@ class Rules:
         self.tokenizer, self.vocab_size, self.eos_ids = tokenizer, vocab_size, tuple(eos_ids)
         self._lock = threading.Lock()
         self._vocabulary: Any = None
+        self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        """Matchers at the beginning of a text, the one used longest ago first: compiling a large schema takes a second."""
 
     def constraint(self, config: GenerationConfig) -> Constraint | None:
         """What holds for a text with these options; None where no rule was asked for. Raises `OptionError`."""
         given = [name for name in RULES if getattr(config, name) is not None]
         if not given:
             return None
-        name = given[0]
-        matcher = self.matcher(name, getattr(config, name))
-        return Constraint(matcher, name, self.vocab_size)
+        name, rule = given[0], getattr(config, given[0])
+        with self._lock:
+            matcher = self._kept.pop((name, rule), None) or self.matcher(name, rule)
+            self._kept[name, rule] = matcher
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+            return Constraint(matcher.deep_copy(), name, self.vocab_size)
 
     def matcher(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher
         """A matcher at the beginning of a text."""
@@ -87,14 +96,13 @@ class Rules:
             from llguidance import LLTokenizer  # noqa: PLC0415
         except ImportError as error:
             raise OptionError(f"{name} needs llguidance, which is not installed; run: {INSTALL}") from error
-        with self._lock:
-            if self._vocabulary is None:
-                # The id after the last stands for the end of text where the package has none: it is never chosen.
-                ends = list(self.eos_ids) or [self.vocab_size]
-                try:
-                    self._vocabulary = LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size + 1, eos_token=ends)
-                except ValueError as error:
-                    raise PackageError(f"{name} does not work with this package's tokenizer: {first_line(error)}") from error
+        if self._vocabulary is None:
+            # The id after the last stands for the end of text where the package has none: it is never chosen.
+            ends = list(self.eos_ids) or [self.vocab_size]
+            try:
+                self._vocabulary = LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size + 1, eos_token=ends)
+            except ValueError as error:
+                raise PackageError(f"{name} does not work with this package's tokenizer: {first_line(error)}") from error
         return self._vocabulary
 
 
@@ -117,7 +125,7 @@ class Constraint:
         return bool(self.matcher.is_stopped()) and not self.matcher.is_error()
 
     def mask(self, scores: npt.NDArray[np.float32]) -> None:
-        """Set the scores [vocabulary] of ids that may not come to -inf, in place; raises `ModelError` where none may."""
+        """Set the scores [vocabulary] of ids that may not come to -inf, in place; raises `RuleError` where none may."""
         from llguidance.numpy import fill_next_token_bitmask  # noqa: PLC0415
 
         fill_next_token_bitmask(self.matcher, self.bits, 0)
@@ -126,7 +134,7 @@ class Constraint:
         np.take(CEILINGS, self.bits.view(np.uint8)[0], axis=0, out=self.ceilings)
         np.minimum(scores, self.ceilings.reshape(-1)[: len(scores)], out=scores)
         if not self.bits.any():
-            raise ModelError(f"no token of this model goes on with the {self.name}; make it less strict")
+            raise RuleError(f"no token of this model goes on with the {self.name}; make it less strict")
 
     def accept(self, token_id: int) -> None:
         """Go on behind a token that was allowed."""
@@ -144,9 +152,9 @@ class Constraint:
         return Constraint(self.matcher.deep_copy(), self.name, self.vocab_size)
 
     def check(self) -> None:
-        """Raise `ModelError` where the rule cannot be followed any further, as when it costs more than `LIMITS`."""
+        """Raise `RuleError` where the rule cannot be followed any further, as when it costs more than `LIMITS`."""
         if self.matcher.is_error():
-            raise ModelError(f"the {self.name} cannot be followed further: {reason_in(self.matcher.get_error())}; make it simpler")
+            raise RuleError(f"the {self.name} cannot be followed further: {reason_in(self.matcher.get_error())}; make it simpler")
 
 
 def reason_in(error: str) -> str:

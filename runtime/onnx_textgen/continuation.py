@@ -81,6 +81,8 @@ class Continuation:
         """Of the draft that is being taken up."""
         self.logprobs: list[float] = []
         self.alternatives: list[tuple[Alternative, ...]] = []
+        self.end: Chunk | None = None
+        """The id that ended the text, which is no part of it, with its log-probability; where these are asked for."""
         self.reused_tokens = 0
         self.prefill_seconds = 0.0
         self.started = self.first_token = self.ended = time.perf_counter()
@@ -107,6 +109,8 @@ class Continuation:
         if not self.token_ids:
             self.first_token = self.ended
         if token_id in self.limits.eos_ids:
+            if self.config.logprobs is not None and logits is not None:
+                self.end = self.with_logprobs(Chunk("", (token_id,)), token_id, logits, self.config.logprobs)
             return self.finish("eos")
         self.token_ids.append(token_id)
         self.unfed.append(token_id)
@@ -114,6 +118,8 @@ class Continuation:
         chunk = Chunk(text, (token_id,))
         if self.config.logprobs is not None and logits is not None:
             chunk = self.with_logprobs(chunk, token_id, logits, self.config.logprobs)
+            self.logprobs += chunk.logprobs
+            self.alternatives += chunk.alternatives
         if matched is not None:
             return self.finish("stop", chunk)
         if reason := self.reason_to_end(token_id):
@@ -170,9 +176,8 @@ class Continuation:
     def with_logprobs(self, chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:
         """The chunk with what the model itself thought at its token's place."""
         piece = self.tokenizer.piece if self.tokenizer is not None else "<{}>".format
-        self.logprobs.append(float(target_logprobs(logits[None], np.array([token_id]))[0]))
-        self.alternatives.append(likeliest(logits, count, piece) if count else ())
-        return dataclasses.replace(chunk, logprobs=(self.logprobs[-1],), alternatives=(self.alternatives[-1],))
+        logprob = float(target_logprobs(logits[None], np.array([token_id]))[0])
+        return dataclasses.replace(chunk, logprobs=(logprob,), alternatives=(likeliest(logits, count, piece) if count else (),))
 
     @property
     def follows_rule(self) -> bool | None:

@@ -37,6 +37,10 @@ class ModelError(OnnxTextgenError):
     """The model failed while it ran, or its logits are not numbers."""
 
 
+class RuleError(ModelError):
+    """A text that cannot follow its rule any further: the rule asks for what no token of the model is, or costs too much."""
+
+
 def first_line(error: BaseException) -> str:
     r"""What an exception says, in one short line; its name where it says nothing.
 

@@ -147,6 +147,7 @@ class Model:
             bos_token="" if bos_id is None else piece(bos_id),
             eos_token=piece(ends[0]) if ends else "",
         )
+        self.check_characters(text)
         return self.encode(self.tokenizer.encode(text, add_special_tokens=False))  # the template has written the special ones
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
@@ -156,8 +157,8 @@ class Model:
             if not prompt:
                 begin = f" or the begin token alone: [{self.manifest.bos_id}]" if self.manifest.bos_id is not None else ""
                 raise PromptError(f"the prompt is empty; give some text{begin}")
-            if len(prompt) > context * CHARACTERS_PER_TOKEN and not any_length:
-                raise PromptError(f"the prompt has {len(prompt):,} characters; this model takes {context:,} tokens. Shorten it")
+            if not any_length:
+                self.check_characters(prompt)
             ids = self.tokenizer.encode(prompt)
         else:
             ids = read_token_ids(prompt)
@@ -167,6 +168,11 @@ class Model:
             most = context - new_tokens
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
+
+    def check_characters(self, text: str) -> None:
+        """Raise `PromptError` for a text so long that it need not be tokenized to know."""
+        if len(text) > (context := self.limits.context_length) * CHARACTERS_PER_TOKEN:
+            raise PromptError(f"the prompt has {len(text):,} characters; this model takes {context:,} tokens. Shorten it")
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The call's options over the package's defaults; raises `OptionError`."""
@@ -295,7 +301,7 @@ class Model:
             self.limits,
             sample=sample,
             constraint=constraint,
-            drafter=self.drafter(prompt_ids, config),
+            drafter=self.drafter(prompt_ids, config, sample),
         )
         if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
             raise OptionError(
@@ -303,7 +309,7 @@ class Model:
             )
         return continuation
 
-    def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig) -> Drafter | None:
+    def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig, sample: int) -> Drafter | None:
         """What guesses the next tokens of a text, if anything does."""
         if config.gives_several:
             return None
@@ -313,7 +319,7 @@ class Model:
             return None
         piece = self._tokenizer.piece if self._tokenizer is not None else None
         vocab_size, eos_ids = self.limits.vocab_size, self.limits.eos_ids
-        return Assistant(self.assistant, prompt_ids, config, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece)
+        return Assistant(self.assistant, prompt_ids, config, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece, sample=sample)
 
     def check_ids(self, config: GenerationConfig) -> None:
         """Raise `OptionError` where an option names an id outside the vocabulary."""

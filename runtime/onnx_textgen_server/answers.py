@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
 from onnx_textgen import Alternative, Model
-from onnx_textgen.continuation import Continuation
 from onnx_textgen.results import FinishReason
+from onnx_textgen.tokenizer import StreamDecoder
 
 from .jobs import Job
 
@@ -51,10 +51,10 @@ class Envelope:
         }
 
 
-def usage(prompt_tokens: int, continuations: Sequence[Continuation]) -> dict[str, Any]:
-    """The numbers of tokens; those of a prompt that were not computed again are `cached`."""
-    new = sum(len(each.token_ids) for each in continuations)
-    cached = min(prompt_tokens, sum(each.reused_tokens for each in continuations))
+def usage(job: Job) -> dict[str, Any]:
+    """The numbers of tokens, each prompt's once; those of a prompt that were not computed again are `cached`."""
+    prompt_tokens, new = sum(len(each.prompt_ids) for each in job.firsts), sum(len(each.token_ids) for each in job.continuations)
+    cached = sum(each.reused_tokens for each in job.firsts)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": new,
@@ -100,15 +100,34 @@ class Tokens:
         return {"content": content, "refusal": None}
 
     def of_completion(
-        self, token_ids: Sequence[int], logprobs: Sequence[float | None], alternatives: Alternatives, offset: int
+        self, token_ids: Sequence[int], logprobs: Sequence[float | None], alternatives: Alternatives, place: Place
     ) -> dict[str, Any]:
-        """`logprobs` of a completion's choice whose text begins at `offset`; the first token of all has None."""
-        texts, offsets = [self.text(token_id) for token_id in token_ids], list[int]()
-        for text in texts:
-            offsets.append(offset)
-            offset += len(text)
-        tops = [{self.text(other.token_id): other.logprob for other in others} or None for others in alternatives]
-        return {"tokens": texts, "token_logprobs": list(logprobs), "top_logprobs": tops, "text_offset": offsets}
+        """`logprobs` of a completion's choice, whose tokens follow those that `place` has seen; a prompt's first has None."""
+        tops = [
+            {self.text(other.token_id): other.logprob for other in others} | ({} if own is None else {self.text(token_id): own})
+            for token_id, own, others in zip(token_ids, logprobs, alternatives, strict=True)
+        ]
+        return {
+            "tokens": [self.text(token_id) for token_id in token_ids],
+            "token_logprobs": list(logprobs),
+            "top_logprobs": [top or None for top in tops],
+            "text_offset": [place.move(token_id) for token_id in token_ids],
+        }
+
+
+class Place:
+    """Where in a text its tokens begin, as they come: a token may have no text of its own, or share a character with others."""
+
+    def __init__(self, model: Model, after: Sequence[int] = ()) -> None:
+        """`after`: the ids before the text."""
+        self.stream = StreamDecoder(model.tokenizer, after=after) if model.has_tokenizer else None
+        self.offset = 0
+
+    def move(self, token_id: int) -> int:
+        """The number of characters before a token."""
+        before = self.offset
+        self.offset += len(self.stream.push(token_id)) if self.stream is not None else len(f"<{token_id}>")
+        return before
 
 
 def fingerprint(model: Model) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from onnx_textgen.session import LOG
 
 from .chats import Chat
 from .completions import Completion
-from .delivery import deliver, problem_of
+from .delivery import CLOSED_BY_CLIENT, deliver, problem_of
 from .guards import BodyGuard, KeyGuard
 from .jobs import Slots
 from .metrics import Metrics
@@ -95,7 +95,8 @@ def add_problems(app: FastAPI, server: Server) -> None:
     """Errors of every kind, in the form that OpenAI's clients read."""
 
     def told(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-        server.metrics.refused.labels(str(problem.status)).inc()
+        if problem.status != CLOSED_BY_CLIENT:
+            server.metrics.refused.labels(str(problem.status)).inc()
         return JSONResponse(problem.as_json(), problem.status, headers)
 
     @app.exception_handler(OnnxTextgenError)
@@ -117,7 +118,7 @@ def add_problems(app: FastAPI, server: Server) -> None:
     @app.exception_handler(Exception)
     async def unknown(_: Request, error: Exception) -> JSONResponse:
         LOG.error("a request failed", exc_info=error)
-        return told(Problem(500, f"the server failed ({type(error).__name__}); its log has more", "server_error"))
+        return told(problem_of(error))
 
 
 def add_routes(app: FastAPI, server: Server) -> None:
@@ -160,11 +161,11 @@ def add_routes(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions")
     async def completions(wish: CompletionRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
-        answer = await asyncio.to_thread(Completion, name, model, wish)  # tokenizes, compiles rules
-        return await deliver(http, answer, server.slots, server.metrics, in_pieces=bool(wish.stream))
+        make = functools.partial(Completion, name, model, wish)
+        return await deliver(http, make, wish.texts, server.slots, server.metrics, in_pieces=bool(wish.stream))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(wish: ChatRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
-        answer = await asyncio.to_thread(Chat, name, model, wish)
-        return await deliver(http, answer, server.slots, server.metrics, in_pieces=bool(wish.stream))
+        make = functools.partial(Chat, name, model, wish)
+        return await deliver(http, make, wish.n or 1, server.slots, server.metrics, in_pieces=bool(wish.stream))

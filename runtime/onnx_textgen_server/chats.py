@@ -35,7 +35,7 @@ class Chat:
             }
             for place, each in enumerate(self.job.continuations)
         ]
-        return self.envelope.wrap(choices, usage=usage(self.job.prompt_tokens, self.job.continuations))
+        return self.envelope.wrap(choices, usage=usage(self.job))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Answer`."""
@@ -55,4 +55,4 @@ class Chat:
             if chunk.text or chunk.finish_reason or (self.wish.logprobs and chunk.token_ids):
                 yield event(place, {"content": chunk.text} if chunk.text else {}, chunk)
         if self.wish.includes_usage:
-            yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job.prompt_tokens, self.job.continuations))
+            yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))

@@ -10,7 +10,7 @@ from onnx_textgen.async_calls import call
 from onnx_textgen.continuation import Continuation
 from onnx_textgen.errors import OptionError
 
-from .answers import Envelope, Tokens, ending, fingerprint, usage
+from .answers import Envelope, Place, Tokens, ending, fingerprint, usage
 from .jobs import Job
 from .schema import CompletionRequest
 
@@ -21,9 +21,7 @@ class Completion:
     def __init__(self, name: str, model: Model, wish: CompletionRequest) -> None:
         """Raises `PromptError` and `OptionError`."""
         self.model, self.wish = model, wish
-        self.texts = wish.n or 1
-        self.drawn = wish.best_of or self.texts
-        """Texts that are written for each prompt; the likeliest are given back."""
+        self.texts, self.drawn = wish.n or 1, wish.drawn
         check(wish, self.texts, self.drawn)
         options = wish.options_of_call()
         if self.drawn > self.texts:
@@ -49,7 +47,7 @@ class Completion:
             for each in likeliest(group, self.texts):
                 choice = {"text": beginning + each.text, "logprobs": self.logprobs(each, score)}
                 choices.append({"index": len(choices), **choice, "finish_reason": ending(each.finish_reason) or "length"})
-        return self.envelope.wrap(choices, usage=usage(job.prompt_tokens, job.continuations))
+        return self.envelope.wrap(choices, usage=usage(job))
 
     async def score(self, continuation: Continuation) -> Score | None:
         """Log-probabilities of a prompt; None where it has a single token, of which nothing is known."""
@@ -67,11 +65,15 @@ class Completion:
             before = (None, *score.logprobs) if score is not None else (None,)
             rivals = ((), *score.alternatives) if score is not None and score.alternatives else ((),) * len(before)
             ids, values, others = (*continuation.prompt_ids, *ids), [*before, *values], [*rivals, *others]
-        return self.tokens.of_completion(ids, values, others, 0)
+            if continuation.end is not None:  # what evaluates prompts expects as many as were asked for
+                end = continuation.end
+                ids, values, others = (*ids, *end.token_ids), [*values, *end.logprobs], [*others, *end.alternatives]
+        place = Place(self.model, () if self.wish.echo else continuation.prompt_ids)
+        return self.tokens.of_completion(ids, values, others, place)
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Answer`."""
-        offsets = [0] * len(self.job.continuations)
+        places = [Place(self.model, each.prompt_ids) for each in self.job.continuations]
 
         def event(place: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None) -> dict[str, Any]:
             choice = {"index": place, "text": text, "logprobs": logprobs, "finish_reason": reason}
@@ -80,18 +82,16 @@ class Completion:
         def told(place: int, chunk: Chunk) -> dict[str, Any] | None:
             if self.wish.logprobs is None or not chunk.token_ids:
                 return None
-            found = self.tokens.of_completion(chunk.token_ids, chunk.logprobs, chunk.alternatives, offsets[place])
-            offsets[place] += sum(map(len, found["tokens"]))
-            return found
+            return self.tokens.of_completion(chunk.token_ids, chunk.logprobs, chunk.alternatives, places[place])
 
-        for place in range(len(offsets)) if self.wish.echo else ():
+        for place in range(len(places)) if self.wish.echo else ():
             yield event(place, self.beginnings[place // self.drawn])
         async for place, chunk in self.job.chunks():
             logprobs = told(place, chunk)
             if chunk.text or logprobs or chunk.finish_reason:
                 yield event(place, chunk.text, logprobs, ending(chunk.finish_reason))
         if self.wish.includes_usage:
-            yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job.prompt_tokens, self.job.continuations))
+            yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))
 
 
 def check(wish: CompletionRequest, texts: int, drawn: int) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from onnx_textgen import OnnxTextgenError
-from onnx_textgen.errors import BusyError, ModelError
+from onnx_textgen.errors import BusyError, ModelError, RuleError
 from onnx_textgen.session import LOG
 
 from .answers import Answer
@@ -28,16 +28,22 @@ LOOK_SECONDS = 0.1
 """How often it is looked whether a client that waits for a whole answer is still there."""
 
 
-async def deliver(http: Request, answer: Answer, slots: Slots, metrics: Metrics, *, in_pieces: bool) -> Response:
-    """Run what an answer needs, and tell it whole or in pieces; raises `BusyError` where there is no slot for its texts."""
-    job, start = answer.job, time.perf_counter()
-    count, outcome = len(job.continuations), "cancelled"
+async def deliver(
+    http: Request, make: Callable[[], Answer], count: int, slots: Slots, metrics: Metrics, *, in_pieces: bool
+) -> Response:
+    """Make an answer of so many texts, run it, and tell it whole or in pieces; raises `BusyError` where there are no slots."""
+    start, outcome = time.perf_counter(), "cancelled"
     slots.take(count)
+    try:
+        answer = await asyncio.to_thread(make)  # tokenizes, compiles rules
+    except BaseException:
+        slots.give(count)
+        raise
 
     def done() -> None:
         slots.give(count)
         operation = "chat" if answer.envelope.kind == "chat.completion" else "text_completion"
-        stats = [each.stats() for each in job.continuations]
+        stats = [each.stats() for each in answer.job.continuations]
         metrics.answered(operation, answer.envelope.name, outcome, time.perf_counter() - start, stats)
 
     async def lines() -> AsyncGenerator[str, None]:
@@ -46,9 +52,9 @@ async def deliver(http: Request, answer: Answer, slots: Slots, metrics: Metrics,
             async with contextlib.aclosing(answer.events()) as stream:
                 async for event in stream:
                     yield line(event)
-        except OnnxTextgenError as error:  # too late for another status
+        except Exception as error:  # noqa: BLE001 - too late for another status
             outcome = "error"
-            LOG.warning("a stream ended early: %s", error)
+            LOG.warning("a stream ended early: %s", error, exc_info=not isinstance(error, OnnxTextgenError))
             yield line(problem_of(error).as_json())
             return
         outcome = "done"
@@ -60,7 +66,9 @@ async def deliver(http: Request, answer: Answer, slots: Slots, metrics: Metrics,
         told = await unless_gone(http, answer.whole())
         outcome = "done"
         return JSONResponse(told)
-    except OnnxTextgenError:
+    except HTTPException:
+        raise  # the client went away
+    except Exception:
         outcome = "error"
         raise
     finally:
@@ -86,7 +94,8 @@ class Stream(StreamingResponse):
 
 def line(event: dict[str, Any]) -> str:
     """One server-sent event."""
-    return f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    # Escaped: U+2028 and its like end a line for some clients.
+    return f"data: {json.dumps(event, separators=(',', ':'))}\n\n"
 
 
 async def unless_gone(http: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -101,10 +110,12 @@ async def unless_gone(http: Request, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
 
 
-def problem_of(error: OnnxTextgenError) -> Problem:
+def problem_of(error: Exception) -> Problem:
     """What a client is told of an error."""
+    if not isinstance(error, OnnxTextgenError):
+        return Problem(500, f"the server failed ({type(error).__name__}); its log has more", "server_error")
     if isinstance(error, BusyError):
         return Problem(429, str(error), "rate_limit_error", "rate_limit_exceeded")
-    if isinstance(error, ModelError):
+    if isinstance(error, ModelError) and not isinstance(error, RuleError):  # the rule is the client's own
         return Problem(500, str(error), "server_error")
     return Problem(400, str(error))

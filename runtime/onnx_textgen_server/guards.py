@@ -19,13 +19,13 @@ class KeyGuard:
     """Refuses requests without the key, everywhere but at `OPEN`."""
 
     def __init__(self, app: ASGIApp, *, api_key: str) -> None:
-        self.app, self.expected = app, f"Bearer {api_key}".encode()
+        self.app, self.expected = app, api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
         if scope["type"] == "http" and scope["path"] not in OPEN and scope["method"] != "OPTIONS":
-            given = Headers(scope=scope).get("authorization", "").encode()
-            if not secrets.compare_digest(given, self.expected):
+            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), self.expected):
                 problem = Problem(401, "no API key, or a wrong one; send it as: Authorization: Bearer KEY", code="invalid_api_key")
                 await JSONResponse(problem.as_json(), 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
                 return

@@ -43,22 +43,22 @@ class Job:
 
     model: Model
     continuations: Sequence[Continuation]
-    prompt_tokens: int
-    """Of all prompts, each counted once."""
+    firsts: Sequence[Continuation]
+    """The first text of each prompt."""
     watch: Watch
     cancel: Cancellation
 
     @classmethod
     def begin(cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int) -> Job:
         """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
-        continuations, prompt_tokens = list[Continuation](), 0
+        continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
             first = model.begin(prompt, config)  # draws a seed where none was given
             others = [model.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, texts)]
             continuations += [first, *others]
-            prompt_tokens += len(first.prompt_ids)
+            firsts.append(first)
         cancel = Cancellation()
-        return cls(model, continuations, prompt_tokens, Watch(cancel, config.max_time), cancel)
+        return cls(model, continuations, firsts, Watch(cancel, config.max_time), cancel)
 
     async def finish(self) -> None:
         """Wait for the end of all texts. Cancelling the task ends them."""

@@ -7,25 +7,63 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from onnx_textgen.errors import OptionError, PromptError
+from onnx_textgen.errors import OptionError
 from onnx_textgen.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
 from onnx_textgen.option_checks import shown
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's; a chat goes on to its end."""
 HARMLESS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
-NOT_HERE = frozenset(
-    {"num_return_sequences", "best_of", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping"}
-)
-"""Options that have another name here, or search among whole texts."""
+OTHER_NAMES = {"max_new_tokens": "max_tokens", "num_return_sequences": "n", "json_schema": "response_format"}
+SEARCHES = frozenset({"best_of", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping"})
+"""Options of a search among whole texts, which is not made here."""
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "modalities": (["text"],),
+    "skip_special_tokens": (True,),
+    "top_k": (-1,),
+    "seed": (-1,),
+}
+"""Values by which clients ask for what happens anyway; those of `top_k` and `seed` are llama.cpp's."""
 MOST_PROMPTS = 256
 """Prompts of one request."""
 
 Count = Annotated[int, Field(ge=0)]
+
+
+def read_prompts(given: object) -> list[str | list[int]]:
+    """Prompts as OpenAI takes them: a text, ids, or a list of either.
+
+    Read by hand: pydantic would try each kind on each item of a list of a million, and tell of every one that fails.
+    """
+    is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and is_id(given[0]))
+    prompts = [given] if is_one else given
+    if not isinstance(prompts, list):
+        raise ValueError(f"should be text, token ids, or a list of either, found {shown(given)}")
+    if not 1 <= len(prompts) <= MOST_PROMPTS:
+        raise ValueError(f"a request takes from 1 to {MOST_PROMPTS} prompts, found {len(prompts):,}")
+    for prompt in prompts:
+        if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_id, prompt))):
+            raise ValueError("should be text, token ids, or a list of either")
+    return prompts
+
+
+def is_id(item: object) -> bool:
+    """Whether this is a whole number."""
+    return isinstance(item, int) and not isinstance(item, bool)
+
+
+Prompts = Annotated[
+    list[str | list[int]],
+    PlainValidator(read_prompts),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer", "array"]}}]}),
+]
 
 
 class StreamOptions(BaseModel):
@@ -34,6 +72,8 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
     """Send one more chunk at the end, with the numbers of tokens."""
+    include_obfuscation: bool = False
+    """Taken, and passed over: chunks are not padded to hide their lengths."""
 
 
 class JSONSchema(BaseModel):
@@ -76,15 +116,24 @@ class Wish(BaseModel):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, max_new_tokens: int) -> dict[str, Any]:
-        """Options of `GenerationConfig`; raises `OptionError` for a parameter that is none."""
+        """Options of `GenerationConfig`; raises `OptionError` for a parameter that is none.
+
+        At temperature 0 OpenAI's own `top_p` is passed over: clients send both.
+        """
         options = {name: getattr(self, name) for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")}
         options |= {"seed": self.seed, "stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.schema_wanted()}
         options["logit_bias"] = read_biases(self.logit_bias)
-        for name, value in (self.model_extra or {}).items():
-            if name in OPTION_NAMES and name not in NOT_HERE:
+        for name, value in ((self.model_extra or {}) | {"seed": self.seed}).items():
+            if value is None or name in HARMLESS or value in NEUTRAL.get(name, ()):
+                options.pop(name, None)
+            elif name in OTHER_NAMES:
+                raise OptionError(f"{name} is called {OTHER_NAMES[name]} here; write that")
+            elif name in OPTION_NAMES and name not in SEARCHES:
                 options[name] = value
-            elif name not in HARMLESS and value not in (None, [], {}):
+            else:
                 raise OptionError(f"there is no parameter {shown(name)} here; leave it out")
+        if options["temperature"] == 0:
+            options["top_p"] = None
         return {name: value for name, value in options.items() if value is not None}
 
     def schema_wanted(self) -> dict[str, Any] | None:
@@ -102,7 +151,8 @@ class Wish(BaseModel):
 class CompletionRequest(Wish):
     """`POST /v1/completions`."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompts: Prompts = Field(alias="prompt")
+    """One or more, each a text or ids."""
     max_tokens: Count | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
@@ -112,14 +162,14 @@ class CompletionRequest(Wish):
     suffix: Literal[""] | None = None
 
     @property
-    def prompts(self) -> list[str | list[int]]:
-        """One or more, each a text or ids."""
-        if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
-            return [self.prompt]  # type: ignore[list-item, unused-ignore]
-        prompts = cast("list[str | list[int]]", self.prompt)
-        if not 1 <= len(prompts) <= MOST_PROMPTS:
-            raise PromptError(f"a request takes from 1 to {MOST_PROMPTS} prompts, found {len(prompts):,}")
-        return prompts
+    def drawn(self) -> int:
+        """Texts that are written for each prompt; the likeliest are given back."""
+        return self.best_of or self.n or 1
+
+    @property
+    def texts(self) -> int:
+        """Texts that are written in all."""
+        return len(self.prompts) * self.drawn
 
     def options_of_call(self) -> dict[str, Any]:
         """Options of `GenerationConfig`."""

@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import openai
 import pytest
 
@@ -148,6 +149,12 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"suffix": "end"}, "suffix"),
         ({"prompt": "word " * 600}, "this model takes 511 at most"),
         ({"seed": 1.5}, "seed"),
+        ({"extra_body": {"max_new_tokens": 9}}, "max_new_tokens is called max_tokens here"),
+        ({"extra_body": {"json_schema": "{}"}}, "json_schema is called response_format here"),
+        ({"extra_body": {"tool_choice": "required"}}, "there is no parameter 'tool_choice'"),
+        ({"prompt": [1] * 10_000 + ["a"]}, "should be text, token ids"),
+        ({"prompt": [{"a": 1}] * 200}, "should be text, token ids"),
+        ({"extra_body": {"prompt": {"a": 1}}}, "should be text, token ids"),
     ],
 )
 def test_what_cannot_be_answered_is_said(client: openai.OpenAI, asked: dict, said: str) -> None:
@@ -155,3 +162,74 @@ def test_what_cannot_be_answered_is_said(client: openai.OpenAI, asked: dict, sai
         client.completions.create(**{"model": "story", "prompt": PROMPT, **asked})
     assert said in caught.value.body["message"]  # type: ignore[index]
     assert caught.value.body["type"] == "invalid_request_error"  # type: ignore[index]
+
+
+def test_what_asks_for_nothing_is_passed_over(client: openai.OpenAI, story: Model) -> None:
+    extra = {"tools": [], "tool_choice": "none", "modalities": ["text"], "top_k": -1, "skip_special_tokens": True, "store": False}
+    asked = {"model": "story", "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "top_p": 0.9, "seed": -1}
+    found = client.completions.create(**asked, extra_body=extra)  # type: ignore[call-overload]
+    assert found.choices[0].text == story.generate(PROMPT, max_new_tokens=8, temperature=0).text
+
+
+def test_offsets_are_places_in_the_text(client: openai.OpenAI) -> None:
+    for prompt, asked in (
+        (PROMPT, {"echo": True}),
+        (PROMPT, {}),
+        ("The \u00e9l\u00e8ve \u2603", {"echo": True, "logit_bias": {"200": 90}}),
+    ):
+        found = client.completions.create(model="story", prompt=prompt, max_tokens=9, logprobs=0, seed=1, **asked).choices[0]
+        assert found.logprobs is not None
+        tokens, offsets = found.logprobs.tokens or [], found.logprobs.text_offset or []
+        assert offsets == sorted(offsets)
+        assert offsets[-1] <= len(found.text)
+        for token, offset in zip(tokens, offsets, strict=True):
+            assert token.startswith("<") or found.text.startswith(token, offset)
+        tops = found.logprobs.top_logprobs or []
+        assert [list(top) for top in tops if top] == [[token] for token, top in zip(tokens, tops, strict=True) if top]
+
+
+def test_a_scored_prompt_has_as_many_values_whatever_comes_next(client: openai.OpenAI, story: Model) -> None:
+    asked = {"model": "story", "prompt": PROMPT, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+    usual, at_the_end = (
+        client.completions.create(**asked, logit_bias=bias).choices[0]  # type: ignore[call-overload]
+        for bias in (None, {str(story.manifest.eos_ids[0]): 100})
+    )
+    assert (usual.finish_reason, at_the_end.finish_reason) == ("length", "stop")
+    assert at_the_end.logprobs.token_logprobs[:-1] == usual.logprobs.token_logprobs[:-1]
+    assert len(at_the_end.logprobs.tokens) == len(usual.logprobs.tokens) == 6
+
+
+def test_lines_of_a_stream_hold_any_character(live: tuple) -> None:
+    pytest.importorskip("llguidance")
+    asked = {"model": "story", "prompt": "A", "max_tokens": 20, "regex": "a\u2028\u0085b", "stream": True}
+    with httpx.stream("POST", f"{live[0]}/v1/completions", json=asked) as stream:
+        events = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
+    assert events.pop() == "[DONE]"
+    assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == "a\u2028\u0085b"
+
+
+def test_a_prompt_of_many_texts_is_counted_once(live: tuple, client: openai.OpenAI) -> None:
+    prompt = "One day a very small dog with a red ball went to the park and saw"
+    found = [client.completions.create(model="story", prompt=prompt, max_tokens=2, n=4, seed=1).usage for _ in range(2)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].prompt_tokens == found[1].prompt_tokens < 25
+    details = found[1].prompt_tokens_details
+    assert details is not None
+    assert 0 < (details.cached_tokens or 0) < found[1].prompt_tokens
+
+
+def test_a_rule_is_compiled_once_and_its_faults_are_the_clients(client: openai.OpenAI, story: Model, monkeypatch) -> None:
+    llguidance = pytest.importorskip("llguidance")
+    made, real = [0], llguidance.LLMatcher.grammar_from_json_schema
+
+    def counted(*given: object, **more: object) -> object:
+        made[0] += 1
+        return real(*given, **more)
+
+    monkeypatch.setattr(llguidance.LLMatcher, "grammar_from_json_schema", staticmethod(counted))
+    schema = {"type": "object", "properties": {f"property{number}": {"type": "integer"} for number in range(3000)}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "large", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match="make it simpler"):
+        client.completions.create(model="story", prompt="A", max_tokens=3, n=16, extra_body={"response_format": wanted})
+    assert made[0] == 1

@@ -24,6 +24,7 @@ def test_a_key_guards_everything_but_health(story: Model) -> None:
                 assert answer.json()["error"]["code"] == "invalid_api_key"
         for path in ("/v1/completions", "/tokenize", "/detokenize", "/v1/chat/completions"):
             assert httpx.post(url + path, json={}).status_code == 401
+        assert httpx.get(f"{url}/v1/models", headers={"Authorization": "bearer secret"}).status_code == 200
         assert httpx.get(f"{url}/health").json() == {"status": "ok"}
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="secret")
         assert client.completions.create(model="story", prompt="A", max_tokens=2).choices[0].text
@@ -120,6 +121,21 @@ def test_an_error_of_the_model_is_told_and_the_next_request_is_answered(story: M
         runs[0] = 0
         with pytest.raises(openai.APIError, match="no memory"):
             list(client.completions.create(model="story", prompt="A", max_tokens=50, stream=True, extra_body={"ignore_eos": True}))
+
+
+def test_whatever_goes_wrong_in_a_stream_is_told(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(story.folder, story.manifest, story.graph, chat_template=None)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a secret of the machine")
+
+    monkeypatch.setattr(model.engine, "chunks", fail)
+    with served({"story": model}) as (url, server):
+        answer = httpx.post(f"{url}/v1/completions", json=LONG | {"stream": True})
+        assert "the server failed (RuntimeError)" in answer.text
+        assert "secret" not in answer.text
+        assert wait_until(lambda: server.slots.taken == 0)
+        assert 'outcome="error"' in httpx.get(f"{url}/metrics").text
 
 
 def test_a_deadline_ends_a_text(live: tuple) -> None:
