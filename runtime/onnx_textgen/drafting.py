@@ -51,7 +51,8 @@ class Drafter(abc.ABC):
         """Prompt and text, as far as they were told."""
         self.right, self.wrong = FIRST_RIGHT, FIRST_WRONG
         """Recent guesses; a draft ends with the first that is wrong."""
-        self.length = max(1, best_length(FIRST_RIGHT / (FIRST_RIGHT + FIRST_WRONG), cost + COST_PER_TOKEN, most))
+        self.length = best_length(FIRST_RIGHT / (FIRST_RIGHT + FIRST_WRONG), cost + COST_PER_TOKEN, most)
+        """Of the next draft; 0 at the beginning where guesses take so long that none ever pays."""
         self.pause, self.paused_until = FIRST_PAUSE, 0
         self.drafted = self.accepted = 0
         self.waiting = 0
@@ -64,7 +65,7 @@ class Drafter(abc.ABC):
     def propose(self, token_ids: Sequence[int], room: int, watch: Watch) -> list[int]:
         """What may follow the prompt and `token_ids`, which go on from those of the call before; at most `room` tokens."""
         self.text += token_ids[len(self.text) - self.prompt_tokens :]
-        if len(self.text) < self.paused_until:
+        if self.length == 0 or len(self.text) < self.paused_until:
             return []
         most = min(self.length, room)
         draft = self.guess(most, watch)
@@ -93,6 +94,7 @@ class Drafter(abc.ABC):
         if self.length == 0:
             self.paused_until = len(self.text) + accepted + self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
-            self.length, self.right, self.wrong = 1, AFTER_PAUSE * (cost + HOPE), AFTER_PAUSE * (1 - cost - HOPE)
+            hope = min(cost + HOPE, 1.0)
+            self.length, self.right, self.wrong = 1, AFTER_PAUSE * hope, AFTER_PAUSE * (1 - hope)
         elif accepted == drafted > 0:
             self.pause = FIRST_PAUSE

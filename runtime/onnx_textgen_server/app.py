@@ -37,6 +37,8 @@ class Settings:
     api_key: str | None = None
     most_texts: int = 128
     """Texts at work or waiting, over all clients; more are refused with 429."""
+    most_seconds: float | None = 600.0
+    """After which a text ends, whatever its request says."""
     most_body_bytes: int = 4 * 2**20
     hosts: Sequence[str] = LOOPBACK
     """Names that the server answers to; a foreign web page cannot reach it under another one (DNS rebinding)."""
@@ -161,11 +163,11 @@ def add_routes(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions")
     async def completions(wish: CompletionRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
-        make = functools.partial(Completion, name, model, wish)
+        make = functools.partial(Completion, name, model, wish, server.settings.most_seconds)
         return await deliver(http, make, wish.texts, server.slots, server.metrics, in_pieces=bool(wish.stream))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(wish: ChatRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
-        make = functools.partial(Chat, name, model, wish)
+        make = functools.partial(Chat, name, model, wish, server.settings.most_seconds)
         return await deliver(http, make, wish.n or 1, server.slots, server.metrics, in_pieces=bool(wish.stream))

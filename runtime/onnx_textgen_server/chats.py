@@ -15,12 +15,12 @@ from .schema import ChatRequest
 class Chat:
     """One request's answer."""
 
-    def __init__(self, name: str, model: Model, wish: ChatRequest) -> None:
+    def __init__(self, name: str, model: Model, wish: ChatRequest, most_seconds: float | None) -> None:
         """Raises `TemplateError`, `PromptError` and `OptionError`."""
         self.wish = wish
         prompt = model.encode_chat([message.as_data() for message in wish.messages])
         config = model.config(wish.options_of_call(model.limits.context_length))
-        self.job = Job.begin(model, [prompt], config, wish.n or 1)
+        self.job = Job.begin(model, [prompt], config, wish.n or 1, most_seconds)
         self.envelope, self.tokens = Envelope("chat.completion", name, fingerprint(model)), Tokens(model)
 
     async def whole(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def serve(
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", help="Texts of one model that go on side by side.")] = 8,
     max_texts: Annotated[int, typer.Option(metavar="N", help="Texts at work or waiting; more are refused with 429.", min=1)] = 128,
+    max_time: Annotated[float, typer.Option(metavar="S", help="Seconds after which a text ends.", min=1)] = 600,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
     allow_origin: Annotated[list[str] | None, typer.Option(metavar="URL", help="A web page that may call from a browser.")] = None,
     allow_public: Annotated[
@@ -53,8 +54,8 @@ def serve(
     is_public = host not in LOOPBACK
     if is_public and api_key is None and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
-    if api_key is not None and not api_key.strip():
-        raise OptionError("the API key is empty; give one, or leave it out")
+    if api_key is not None and not (api_key.isascii() and api_key.strip()):
+        raise OptionError("the API key is empty, or has other characters than ASCII's; give another, or leave it out")
     models: dict[str, Model] = {}
     for name, folder in named(packages or [None]):
         models[name or ""] = onnx_textgen.load(folder, device=device, threads=threads, batch_size=batch_size)
@@ -62,6 +63,7 @@ def serve(
     settings = Settings(
         api_key=api_key,
         most_texts=max_texts,
+        most_seconds=max_time,
         most_body_bytes=max_body,
         hosts=["*"] if is_public else LOOPBACK,
         origins=allow_origin or (),

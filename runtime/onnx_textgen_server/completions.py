@@ -18,7 +18,7 @@ from .schema import CompletionRequest
 class Completion:
     """One request's answer."""
 
-    def __init__(self, name: str, model: Model, wish: CompletionRequest) -> None:
+    def __init__(self, name: str, model: Model, wish: CompletionRequest, most_seconds: float | None) -> None:
         """Raises `PromptError` and `OptionError`."""
         self.model, self.wish = model, wish
         self.texts, self.drawn = wish.n or 1, wish.drawn
@@ -26,7 +26,7 @@ class Completion:
         options = wish.options_of_call()
         if self.drawn > self.texts:
             options.setdefault("logprobs", 0)
-        self.job = Job.begin(model, wish.prompts, model.config(options), self.drawn)
+        self.job = Job.begin(model, wish.prompts, model.config(options), self.drawn, most_seconds)
         self.envelope, self.tokens = Envelope("text_completion", name, fingerprint(model)), Tokens(model)
         self.beginnings = [self.text_of(prompt) if wish.echo else "" for prompt in wish.prompts]
 

@@ -49,7 +49,9 @@ class Job:
     cancel: Cancellation
 
     @classmethod
-    def begin(cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int) -> Job:
+    def begin(
+        cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int, most_seconds: float | None
+    ) -> Job:
         """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
         continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
@@ -57,8 +59,8 @@ class Job:
             others = [model.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, texts)]
             continuations += [first, *others]
             firsts.append(first)
-        cancel = Cancellation()
-        return cls(model, continuations, firsts, Watch(cancel, config.max_time), cancel)
+        cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, most_seconds) if seconds is not None]
+        return cls(model, continuations, firsts, Watch(cancel, min(limits, default=None)), cancel)
 
     async def finish(self) -> None:
         """Wait for the end of all texts. Cancelling the task ends them."""

@@ -26,6 +26,13 @@ GUESSING = {"assistant_confidence_threshold": 1e-9}
 """Models of random weights are never sure of anything."""
 
 
+def with_assistant(model: Model, other: Model, **options: int) -> Model:
+    """A model with an assistant that counts as small."""
+    found = onnx_textgen.load(model.folder, threads=1, device="cpu", assistant_model=other, **options)
+    object.__setattr__(found.assistant, "cost", 0.1)
+    return found
+
+
 class Hazy:
     """A decoder that sees its logits through noise, which the text's length decides."""
 
@@ -47,9 +54,8 @@ class Hazy:
 @pytest.fixture(params=[0.0, 0.3, 10.0])
 def assisted(request: pytest.FixtureRequest, exact: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     """A model that guesses for itself: clearly, through some noise, and through nothing but noise."""
-    model = onnx_textgen.load(exact.folder, threads=1, device="cpu", assistant_model=exact.folder)
+    model = with_assistant(exact, exact)
     assert model.assistant is not None
-    object.__setattr__(model.assistant, "cost", 0.1)
     real = model.assistant.new_decoder
     object.__setattr__(model.assistant, "new_decoder", lambda: Hazy(real(), request.param))
     return model
@@ -66,8 +72,7 @@ def test_texts_are_those_without_an_assistant(exact: Model, assisted: Model, opt
 
 
 def test_a_clear_assistant_is_always_right_and_saves_runs(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = onnx_textgen.load(exact.folder, threads=1, device="cpu", prefix_cache=0, assistant_model=exact)
-    object.__setattr__(model.assistant, "cost", 0.1)
+    model = with_assistant(exact, exact, prefix_cache=0)
     runs, real = [0], type(model.graph.ort).run_with_iobinding
 
     def run(ort: object, *given: object) -> object:
@@ -137,14 +142,14 @@ def test_drawn_tokens_have_the_models_own_distribution(tmp_path: Path) -> None:
 
 
 def test_it_guesses_no_further_than_it_is_sure(exact: Model) -> None:
-    model = onnx_textgen.load(exact.folder, threads=1, device="cpu", assistant_model=exact)
+    model = with_assistant(exact, exact)
     stats = model.generate(PROMPT, max_new_tokens=60, ignore_eos=True, assistant_confidence_threshold=1.0).stats
     assert stats.drafted_tokens == 0
     assert model.generate(PROMPT, max_new_tokens=60, num_assistant_tokens=0).stats.drafted_tokens == 0
 
 
 def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    model = onnx_textgen.load(exact.folder, threads=1, device="cpu", assistant_model=exact)
+    model = with_assistant(exact, exact)
     real = model.assistant.new_decoder
 
     def broken() -> Decoder:
@@ -166,7 +171,7 @@ def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.M
 
 
 def test_cancelling_and_deadlines_reach_the_assistants_runs(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = onnx_textgen.load(exact.folder, threads=1, device="cpu", assistant_model=exact)
+    model = with_assistant(exact, exact)
     real, cancel = model.assistant.new_decoder, Cancellation()
 
     def cancelling() -> Decoder:
@@ -189,7 +194,7 @@ def test_a_model_that_cannot_guess_for_another_is_refused(story: Model, exact: M
     with pytest.raises(OptionError, match="num_assistant_tokens cannot take effect without a model to guess"):
         exact.generate(PROMPT, num_assistant_tokens=4)
     assert exact.generate(PROMPT, max_new_tokens=2, num_assistant_tokens=0).stats.drafted_tokens == 0
-    model = onnx_textgen.load(exact.folder, threads=1, device="cpu", assistant_model=exact)
+    model = with_assistant(exact, exact)
     with pytest.raises(OptionError, match="num_assistant_tokens cannot take effect with several texts"):
         model.generate(PROMPT, num_assistant_tokens=4, num_return_sequences=2)
     assert model.generate(PROMPT, num_beams=2, max_new_tokens=3).text

@@ -163,6 +163,11 @@ def test_guesses_that_are_right_are_made_more_and_more() -> None:
     assert lengths[-1] == 16
 
 
+def test_guesses_that_can_never_pay_are_not_made(exact: Model) -> None:
+    model = onnx_textgen.load(exact.folder, threads=1, device="cpu", assistant_model=exact)  # as slow as the model itself
+    assert model.generate(PHRASE, max_new_tokens=50, assistant_confidence_threshold=1e-9).stats.drafted_tokens == 0
+
+
 @given(st.floats(0, 0.999), st.floats(0.01, 2), st.integers(1, 64))
 def test_the_length_is_the_one_that_pays_most(chance: float, cost: float, most: int) -> None:
     def gained(length: int) -> float:

@@ -44,6 +44,7 @@ def test_it_answers_until_ctrl_c(tmp_path) -> None:
     [
         (["--host", "0.0.0.0"], "lets other machines use this server; add --api-key"),
         (["--api-key", " "], "the API key is empty"),
+        (["--api-key", "schlüssel"], "other characters than ASCII"),
         (["story", "story"], "two models are called story; name them: NAME=DIR"),
         (["nowhere"], "nowhere"),
     ],

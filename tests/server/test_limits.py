@@ -146,6 +146,12 @@ def test_a_deadline_ends_a_text(live: tuple) -> None:
     assert time.monotonic() - start < 10
 
 
+def test_no_text_takes_longer_than_the_server_allows(story: Model) -> None:
+    slow = LONG | {"context_limit": "shift", "max_tokens": 10**9, "max_time": 1000}
+    with served({"story": story}, most_seconds=0.3) as (url, _):
+        assert httpx.post(f"{url}/v1/completions", json=slow, timeout=30).json()["choices"][0]["finish_reason"] == "length"
+
+
 def test_neither_log_nor_metrics_hold_a_prompt(live: tuple, caplog: pytest.LogCaptureFixture) -> None:
     canary = "Wibberflick"
     with caplog.at_level(logging.DEBUG):
