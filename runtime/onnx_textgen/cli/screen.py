@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
@@ -157,6 +158,21 @@ def quoted(piece: str) -> str:
 def note(text: str) -> None:
     """Write a line to stderr."""
     typer.echo(text, err=True)
+
+
+def remark(text: str) -> None:
+    """Write a line that is less than the text around it to stderr: dim where there are colours."""
+    typer.echo(typer.style(text, dim=True), err=True, color=has_colours(sys.stderr))
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether to colour what goes there: on a terminal that can, unless `NO_COLOR` is set, and anywhere where `FORCE_COLOR` is.
+
+    Rich decides the same for its tables. An empty variable counts as not set.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def print_json(value: object) -> None:
