@@ -9,7 +9,7 @@ import pytest
 import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run
-from onnx_textgen.cli.screen import collect, prefill_progress
+from onnx_textgen.cli.screen import collect, prefill_progress, writer
 from onnx_textgen.decoder import Progress
 from onnx_textgen.errors import ModelError
 
@@ -189,7 +189,7 @@ class Terminal:
 
 def test_a_terminal_is_not_sent_the_commands_a_model_writes():
     terminal = Terminal()
-    answer = collect(CharacterModel(("a\tb\n", "\x1b[2J\x07", "\x9b1m")).speak(1), terminal)
+    answer = collect(CharacterModel(("a\tb\n", "\x1b[2J\x07", "\x9b1m")).speak(1), writer(terminal))
     assert terminal.shown == "a\tb\n�[2J��1m"
     assert answer.text == "a\tb\n\x1b[2J\x07\x9b1m"
 

@@ -97,7 +97,7 @@ class Chat:
         before, is_finished = self.session.token_ids, False
         chunks = self.session.stream(on_progress=screen.prefill_progress, **self.generation)
         try:
-            answer = screen.collect(chunks, sys.stdout)
+            answer = screen.collect(chunks, screen.writer(sys.stdout))
             is_finished = answer.finish_reason != screen.CANCELLED
             return answer
         finally:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -80,35 +80,40 @@ def answer_of(made: Generation) -> Answer:
     )
 
 
-def write(text: str, out: TextIO | None) -> None:
+def write(text: str, out: TextIO) -> None:
     """Write a model's text to `out`."""
-    if out is not None:
-        out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
-        out.flush()
+    out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
+    out.flush()
 
 
-def collect(chunks: Iterator[Chunk], out: TextIO | None) -> Answer:
-    """Write a stream's text to `out` as it comes and return the whole; Ctrl-C ends it and keeps what is there."""
-    texts: list[str] = []
-    token_ids: list[int] = []
-    logprobs: list[float] = []
-    alternatives: list[tuple[Alternative, ...]] = []
+def writer(out: TextIO) -> Callable[[Chunk], None]:
+    """What writes the text of chunks to `out`."""
+    return lambda chunk: write(chunk.text, out)
+
+
+def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> Answer:
+    """Show a stream's chunks as they come and return the whole; Ctrl-C ends it and keeps what is there."""
+    made: list[Chunk] = []
     try:
         for chunk in chunks:
-            texts.append(chunk.text)
-            token_ids += chunk.token_ids
-            logprobs += chunk.logprobs
-            alternatives += chunk.alternatives
-            write(chunk.text, out)
-            if chunk.finish_reason is not None:
-                known = tuple(logprobs), tuple(alternatives)
-                return Answer("".join(texts), token_ids, chunk.finish_reason, chunk.stats, chunk.follows_rule, *known)
+            made.append(chunk)
+            if show is not None:
+                show(chunk)
     except KeyboardInterrupt:
         pass
     finally:
         if close := getattr(chunks, "close", None):  # generators have it: closing cancels the run and frees the cache
             close()
-    return Answer("".join(texts), token_ids, CANCELLED, None)
+    last = made[-1] if made else None
+    return Answer(
+        text="".join(chunk.text for chunk in made),
+        token_ids=[token_id for chunk in made for token_id in chunk.token_ids],
+        finish_reason=(last.finish_reason if last else None) or CANCELLED,
+        stats=last.stats if last else None,
+        follows_rule=last.follows_rule if last else None,
+        logprobs=tuple(logprob for chunk in made for logprob in chunk.logprobs),
+        alternatives=tuple(weighed for chunk in made for weighed in chunk.alternatives),
+    )
 
 
 def stats_line(answer: Answer) -> str:
@@ -180,11 +185,11 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, default=dataclasses.asdict))
 
 
-def screen() -> Console:
-    """Rich on stdout, taking all text literally: a model's text is no markup."""
+def screen(*, stderr: bool = False, force_terminal: bool | None = None) -> Console:
+    """Rich on stdout or stderr, taking all text literally: a model's text is no markup."""
     from rich.console import Console  # noqa: PLC0415  (40 ms that streaming text does without)
 
-    return Console(highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False, stderr=stderr, force_terminal=force_terminal)
 
 
 def new_table(*columns: str, numbers: frozenset[str] = frozenset()) -> Table:
