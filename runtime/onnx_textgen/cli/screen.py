@@ -170,6 +170,15 @@ def remark(text: str) -> None:
     typer.echo(typer.style(text, dim=True), err=True, color=has_colours(sys.stderr))
 
 
+def choose_colours(wanted: str) -> None:
+    """Colour `always` or `never`, by the variables that Rich and other libraries look at too; `auto` leaves them as they are."""
+    if wanted == "never":
+        os.environ["NO_COLOR"] = "1"
+    elif wanted == "always":
+        os.environ.pop("NO_COLOR", None)
+        os.environ["FORCE_COLOR"] = "1"
+
+
 def has_colours(stream: TextIO) -> bool:
     """Whether to colour what goes there: on a terminal that can, unless `NO_COLOR` is set, and anywhere where `FORCE_COLOR` is.
 
