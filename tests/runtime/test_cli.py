@@ -213,7 +213,7 @@ def test_no_command_at_all_shows_the_help_on_stderr_and_is_a_usage_error(capsys)
     assert (out, "Usage: onnx-textgen" in err) == ("", True)
 
 
-COMMANDS = ["generate", "chat", "inspect", "score", "info", "verify", "bench", "doctor", "export", "demo"]
+COMMANDS = ["generate", "chat", "list", "inspect", "score", "info", "verify", "bench", "doctor", "export", "demo"]
 
 
 def test_the_help_names_every_command(capsys):

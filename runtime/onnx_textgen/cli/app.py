@@ -13,7 +13,7 @@ from typing import Annotated, TextIO
 import typer
 
 from ..errors import OnnxTextgenError, OptionError
-from . import bench, chat, doctor, extensions, generate, info, score, screen, verify
+from . import bench, chat, doctor, extensions, generate, info, listing, score, screen, verify
 from . import inspect as inspect_command
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
@@ -85,6 +85,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": chat.hold_conversation,
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
+    "list": listing.show_models,
     "info": info.show_info,
     "verify": verify.verify_package,
     "bench": bench.measure_speed,

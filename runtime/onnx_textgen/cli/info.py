@@ -33,10 +33,11 @@ def show_info(
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
-    from ..artifact import find_package, manifest_to_json, read_manifest  # noqa: PLC0415
+    from ..artifact import manifest_to_json, read_manifest  # noqa: PLC0415
     from ..foreign import is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+    from ..hub import locate  # noqa: PLC0415
 
-    path = find_package(options.one_folder(folder, model))
+    path = locate(options.one_folder(folder, model))
     session = None
     if is_foreign(path):
         manifest, session = open_foreign(path, device="cpu")

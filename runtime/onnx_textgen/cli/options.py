@@ -12,7 +12,7 @@ from ..errors import OptionError, PromptError
 if TYPE_CHECKING:
     from ..textgen import Model
 
-MODEL_HELP = "Model folder, or the name of a model that ships with onnx-textgen (story, tiny-transformer)."
+MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
 
 DEFAULT_PROMPT = "Once upon a time"
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -191,7 +192,12 @@ def has_colours(stream: TextIO) -> bool:
 
 def print_json(value: object) -> None:
     """Write one JSON object to stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, default=dataclasses.asdict))
+    typer.echo(json.dumps(value, ensure_ascii=False, default=as_json))
+
+
+def as_json(value: Any) -> dict[str, Any] | str:  # noqa: ANN401 - whatever JSON has no form for
+    """A record as an object, a path as a text."""
+    return str(value) if isinstance(value, Path) else dataclasses.asdict(value)
 
 
 def screen(*, stderr: bool = False, force_terminal: bool | None = None) -> Console:

@@ -47,11 +47,12 @@ def verify_package(
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
     """
-    from ..artifact import MANIFEST, check_files, find_package, read_manifest  # noqa: PLC0415
+    from ..artifact import MANIFEST, check_files, read_manifest  # noqa: PLC0415
     from ..foreign import is_foreign  # noqa: PLC0415
+    from ..hub import locate  # noqa: PLC0415
 
     compare = find_verifier() if against is not None else None
-    path = find_package(options.one_folder(folder, model))
+    path = locate(options.one_folder(folder, model))
     if is_foreign(path):
         raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
     manifest = read_manifest(path)
