@@ -242,6 +242,31 @@ def in_a_process(code: str) -> list[str]:
     return [sys.executable, "-W", "error", "-c", setup + load + "from onnx_textgen.cli import main; main()"]
 
 
+INTERRUPTED = """
+import sys
+from importlib.abc import MetaPathFinder
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnx_textgen.cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from onnx_textgen.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_python_reads_the_modules_is_no_traceback():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_loading_of_a_model_is_shown_on_a_terminal_and_wiped_off(model, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert run(["generate", "a", "--model", "somewhere"]) == 0
+    assert terminal.shown.startswith("\r\033[Kloading somewhere ...\r\033[K")
+
+
 def test_a_reader_that_goes_away_ends_the_command_quietly(request):
     command = [*in_a_process("('word ' * 100,) * 10_000"), "generate", "Hello"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=request.config.rootpath) as process:

@@ -100,6 +100,17 @@ def test_verify_replays_the_golden_runs_and_prints_a_line_for_each(folder, model
     ]
 
 
+def test_verify_as_json_has_the_replays_and_the_verdict(folder, model, capsys):
+    assert run(["verify", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["is_right"], found["files"], found["scenarios"]) == (True, 2, [])
+    assert [one["new_tokens"] for one in found["golden"]] == [2, 1]
+    write_manifest(folder, golden=(GoldenRun((97,), (98, 50)),))
+    assert run(["verify", str(folder), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["is_right"], found["golden"][0]["first_difference"]) == (False, 1)
+
+
 def test_verify_names_the_first_token_that_differs_and_exits_with_1(folder, model, capsys):
     write_manifest(folder, golden=(GoldenRun((97,), (98, 50)), GoldenRun((100,), (101,))))
     assert run(["verify", str(folder)]) == 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import OptionError, PromptError
+from . import screen
 
 if TYPE_CHECKING:
     from ..textgen import Model
@@ -62,7 +63,11 @@ def load_model(model: str | None, device: str, threads: int | None, assistant_mo
     """Load what these options name; an accelerator that `auto` took is named on stderr."""
     import onnx_textgen  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
 
-    loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model)
+    screen.progress(f"loading {model or 'the model'} ...")
+    try:
+        loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model)
+    finally:
+        screen.progress("")
     if device == "auto" and loaded.device != "cpu":
         typer.echo(f"device: {loaded.device}", err=True)
     return loaded
