@@ -72,8 +72,10 @@ class Chat:
             self.append(question)
             before = self.session.token_ids
             answer = self.answer()
-        except BaseException:
+        except BaseException as error:
             self.go_back(exchange.mark)
+            if isinstance(error, PromptError) and self.exchanges:
+                raise PromptError(f"{error}; /undo and /reset make room") from error
             raise
         if answer.finish_reason == screen.CANCELLED and not answer.token_ids:
             self.go_back(exchange.mark)
