@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import sys
@@ -15,6 +14,7 @@ import typer
 from ..errors import OnnxTextgenError, OptionError
 from . import bench, chat, doctor, extensions, generate, info, listing, score, screen, verify
 from . import inspect as inspect_command
+from .help_texts import help_of, summary_of
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
 
@@ -67,17 +67,6 @@ def describe(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(2)
-
-
-def help_of(command: Callable[..., None]) -> str:
-    """Take a command's docstring as its help: the examples first, their lines as they are."""
-    description, mark, examples = inspect.cleandoc(command.__doc__ or "").partition("Try:")
-    return f"\b\n{mark}{examples}\n\n{description}" if mark else description  # \b: the terminal library's mark for that
-
-
-def summary_of(command: Callable[..., None]) -> str:
-    """The first line of a command's docstring, for the list of commands."""
-    return inspect.cleandoc(command.__doc__ or "").partition("\n")[0]
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
