@@ -37,6 +37,13 @@ def chat(monkeypatch):
     return talk
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    """A person at both ends, whose own history stays as it is."""
+    monkeypatch.setattr(line_input, "is_interactive", lambda: True)
+    monkeypatch.setenv(line_input.HISTORY_VARIABLE, "")
+
+
 def prompts(model):
     return ["".join(map(chr, prompt)) for prompt, _ in model.calls]
 
@@ -149,11 +156,10 @@ def test_retry_asks_the_same_again_with_other_seeds(chat, template):
 
 
 @pytest.mark.parametrize("failure", [ModelError("the graph failed"), KeyboardInterrupt()])
-def test_a_retry_that_fails_leaves_the_answer_there_was(chat, capsys, failure):
+def test_a_retry_that_fails_leaves_the_answer_there_was(chat, terminal, failure):
     model = CharacterModel(("Hi",), chat_template=TEMPLATE)
     assert chat(model, "one", lambda: setattr(model, "reply", (failure,)), "/retry", "two") == 0
     assert prompts(model)[2] == "<s>[user]one[assistant]Hi[user]two[assistant]"
-    assert "error: " in capsys.readouterr().err
 
 
 def test_a_retry_that_could_only_give_the_same_says_so(chat, capsys):
@@ -172,12 +178,15 @@ def test_a_failure_in_the_middle_of_an_answer_takes_its_question_back(chat, caps
     assert capsys.readouterr().out == "Hel\nHel\n"
 
 
-def test_ctrl_c_before_the_first_token_takes_the_question_back(chat, capsys):
+def test_ctrl_c_before_the_first_token_takes_the_question_back(chat, capsys, terminal):
     model = CharacterModel((KeyboardInterrupt(),), chat_template=TEMPLATE)
     assert chat(model, "one", "two") == 0
     assert prompts(model)[1] == "<s>[user]two[assistant]"
-    out, err = capsys.readouterr()
-    assert (out, "stopped before the first token" in err) == ("", True)
+    assert capsys.readouterr().out == ""
+
+
+def test_ctrl_c_in_a_pipe_ends_the_chat_with_130(chat):
+    assert chat(CharacterModel((KeyboardInterrupt(),)), "one", "never read") == 130
 
 
 @pytest.mark.parametrize(
@@ -242,11 +251,6 @@ def test_a_question_that_no_longer_fits_is_refused_and_nothing_is_lost(chat, cha
     err = capsys.readouterr().err
     assert re.search("error: the prompt has .*; /undo and /reset make room\n", err)
     assert re.search(r"exchanges +1\n", err)
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    monkeypatch.setattr(line_input, "is_interactive", lambda: True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Python has no readline there")

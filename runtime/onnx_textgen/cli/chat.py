@@ -72,14 +72,13 @@ class Chat:
             self.append(question)
             before = self.session.token_ids
             answer = self.answer()
+            if answer.finish_reason == screen.CANCELLED and not answer.token_ids:
+                raise KeyboardInterrupt  # before anything was said that could be kept
         except BaseException as error:
             self.go_back(exchange.mark)
             if isinstance(error, PromptError) and self.exchanges:
                 raise PromptError(f"{error}; /undo and /reset make room") from error
             raise
-        if answer.finish_reason == screen.CANCELLED and not answer.token_ids:
-            self.go_back(exchange.mark)
-            raise PromptError("stopped before the first token; the question is forgotten")
         if not self.is_chat and self.session.token_ids[: len(before)] != before:
             self.exchanges.clear()  # the beginning was forgotten on the way: nothing is where it was
         self.exchanges.append(exchange)
