@@ -246,6 +246,23 @@ def test_what_cannot_be_saved_or_loaded_is_one_line_and_the_talk_goes_on(chat, c
     assert re.search(r"exchanges +2\n", err)
 
 
+def test_a_text_whose_beginning_was_forgotten_has_nothing_to_go_back_to(chat, chat_model, capsys):
+    chat_model.chat_template = None
+    options = ["--context-limit", "shift", "--ignore-eos", "--seed", "1", "-n", "520"]
+    assert chat(chat_model, "The dog", "/undo", "/stats", options=options) == 0
+    err = capsys.readouterr().err
+    assert "error: nothing was asked yet, or its beginning was forgotten" in err
+    assert "taken back" not in err
+
+
+def test_a_conversation_can_be_saved_right_after_its_system_prompt_changed(chat, chat_model, tmp_path, capsys):
+    file = tmp_path / "talk.session"
+    assert chat(chat_model, "The dog", "/system Brief.", f"/save {file}", f"/load {file}", "/undo", options=["-n", "3"]) == 0
+    err = capsys.readouterr().err
+    assert "3 messages" in err
+    assert "error" not in err
+
+
 def test_a_question_that_no_longer_fits_is_refused_and_nothing_is_lost(chat, chat_model, capsys):
     assert chat(chat_model, "The dog", "on and " * 600, "/stats", "and", options=["-n", "3"]) == 0
     err = capsys.readouterr().err

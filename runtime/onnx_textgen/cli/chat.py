@@ -79,9 +79,8 @@ class Chat:
             if isinstance(error, PromptError) and self.exchanges:
                 raise PromptError(f"{error}; /undo and /reset make room") from error
             raise
-        if not self.is_chat and self.session.token_ids[: len(before)] != before:
-            self.exchanges.clear()  # the beginning was forgotten on the way: nothing is where it was
-        self.exchanges.append(exchange)
+        is_whole = self.is_chat or self.session.token_ids[: len(before)] == before
+        self.exchanges = [*self.exchanges, exchange] if is_whole else []  # else the context shifted: nothing is where it was
         self.last = screen.stats_line(answer)
         screen.remark(self.last)
 
@@ -168,7 +167,7 @@ class Chat:
 
     def save(self, file: str) -> None:
         """Keep the session in a file."""
-        if not len(self.session):
+        if not self.mark:
             raise PromptError("nothing was said yet; type a question first")
         self.session.save(file_name(file, "/save"))
         screen.note(f"saved {file}; go on with it by /load {file}")
