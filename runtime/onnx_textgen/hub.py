@@ -64,7 +64,7 @@ def fetch(name: HubName) -> Path:
     try:
         from huggingface_hub import HfApi, constants, errors, snapshot_download  # noqa: PLC0415
     except ImportError as error:
-        raise PackageError(f"{name.repository} is a name on the hub, which needs: pip install huggingface_hub") from error
+        raise PackageError(f"{name.repository} is a name on the hub, which needs: pip install -U huggingface_hub") from error
     repository, revision = name.repository, name.revision
     network: type[Exception] = vars(errors).get("HTTPError", OSError)  # of the HTTP library that this huggingface_hub uses
     try:

@@ -1,6 +1,8 @@
 """Models by their name on the hub: which files are fetched, what the cache serves offline, and what is said where neither can."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,6 +200,15 @@ def test_the_variables_of_the_hub_say_where_its_cache_is(monkeypatch, tmp_path):
 
 
 def test_a_missing_huggingface_hub_is_answered_with_the_line_that_adds_it(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with pytest.raises(PackageError, match="pip install huggingface_hub"):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(PackageError, match="pip install -U huggingface_hub"):
         hub.fetch(HubName("a/b"))
+
+
+def test_the_library_of_the_hub_is_left_alone_until_a_name_asks_for_it():
+    code = (
+        "import sys, onnx_textgen, onnx_textgen.inventory as inventory; onnx_textgen.load(threads=1, device='cpu'); "
+        "inventory.list_models(); print('huggingface_hub' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
