@@ -196,10 +196,19 @@ def test_a_terminal_is_not_sent_the_commands_a_model_writes():
 
 def test_the_reading_of_a_long_prompt_is_shown_on_a_terminal_and_wiped_off_at_its_end(monkeypatch):
     terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", terminal)
     for done in (512, 1024, 1100):
         prefill_progress(Progress(done, 1100))
     assert terminal.shown.split("\r\033[K") == ["", "prompt: 512 of 1,100 tokens", "prompt: 1,024 of 1,100 tokens", ""]
+
+
+def test_a_terminal_that_knows_plain_text_alone_gets_no_progress(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    prefill_progress(Progress(512, 1100))
+    assert terminal.shown == ""
 
 
 def test_progress_is_not_written_into_a_file(capsys):
@@ -262,6 +271,7 @@ def test_ctrl_c_while_python_reads_the_modules_is_no_traceback():
 
 def test_the_loading_of_a_model_is_shown_on_a_terminal_and_wiped_off(model, monkeypatch):
     terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", terminal)
     assert run(["generate", "a", "--model", "somewhere"]) == 0
     assert terminal.shown.startswith("\r\033[Kloading somewhere ...\r\033[K")

@@ -49,6 +49,12 @@ def test_with_colours_the_text_stays_as_it_is_and_its_least_likely_token_colours
     assert "50% or more" in err
 
 
+def test_a_package_without_a_tokenizer_shows_ids_whatever_the_colours(model, capsys, colours):
+    model.has_tokenizer = False
+    assert run(["generate", "--token-ids", "5", "--show-tokens"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()][:2] == [["90.00%", "97"], ["0.10%", "200"]]
+
+
 def test_no_color_wins(model, capsys, colours, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert run(["generate", "Hello", "--show-tokens"]) == 0

@@ -60,7 +60,8 @@ def describe(
 
     Try:
         onnx-textgen generate
-        onnx-textgen generate "The dog" --model DIR
+        onnx-textgen list
+        onnx-textgen chat --model DIR
         onnx-textgen export CHECKPOINT --out DIR
     """
     screen.choose_colours(color)

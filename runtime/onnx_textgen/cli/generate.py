@@ -70,7 +70,7 @@ def end_text(answer: screen.Answer, model: Model, *, show_tokens: bool) -> None:
     if not show_tokens:
         # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
         typer.echo("" if model.has_tokenizer else ",".join(map(str, answer.token_ids)))
-    elif screen.has_colours(sys.stdout):
+    elif token_display.is_coloured(model):
         typer.echo()
         token_display.show_legend()
     screen.remark(screen.stats_line(answer))

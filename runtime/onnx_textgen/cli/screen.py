@@ -146,7 +146,7 @@ def size(count: float) -> str:
 
 def progress(text: str) -> None:
     """Show how far a long command is, in place of what was shown before; only on a terminal, and gone with an empty text."""
-    if sys.stderr.isatty():
+    if is_terminal(sys.stderr):
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
 
@@ -187,7 +187,12 @@ def has_colours(stream: TextIO) -> bool:
     """
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+    return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a stream is shown on a terminal that knows more than plain text."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def print_json(value: object) -> None:

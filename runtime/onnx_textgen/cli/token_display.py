@@ -30,11 +30,14 @@ def style_of(probability: float) -> str:
     return next(style for least, style in LEVELS if probability >= least)
 
 
+def is_coloured(model: Model) -> bool:
+    """Whether colours show it: where stdout has them, and the model has a text to colour."""
+    return model.has_tokenizer and screen.has_colours(sys.stdout)
+
+
 def make_display(model: Model) -> Callable[[Chunk], None]:
     """What shows the chunks of a stream on stdout."""
-    if screen.has_colours(sys.stdout) and model.has_tokenizer:
-        return make_coloured()
-    return make_lines(model)
+    return make_coloured() if is_coloured(model) else make_lines(model)
 
 
 def make_coloured() -> Callable[[Chunk], None]:
