@@ -9,6 +9,7 @@ import numpy as np
 
 from onnx_textgen.artifact import TOKENIZER, FileRecord, Geometry, Manifest
 from onnx_textgen.chat import render_chat
+from onnx_textgen.conversation import Conversation
 from onnx_textgen.decoder import common_prefix
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
@@ -57,6 +58,40 @@ class AlphabetDecoder:
     def rewind(self, length, *, row=0):
         del self.token_ids[row][length:]
 
+    def snapshot(self):
+        return SimpleNamespace(token_ids=tuple(self.token_ids[0]))
+
+    def restore(self, snapshot, length):
+        self.token_ids = [list(snapshot.token_ids[:length])]
+
+    def bytes_of(self, tokens):
+        return 192 * tokens
+
+
+class CharacterSession(Conversation):
+    """A session whose texts the model below speaks."""
+
+    def stream(self, *, on_progress=None, **options):
+        prompt = self.model.encode_chat(self.messages) if self.messages else list(self._token_ids)
+        return self.listen(prompt, self.model.stream(prompt, **options))
+
+    def fork(self):
+        other = super().fork()
+        other.__class__ = CharacterSession
+        return other
+
+    def listen(self, prompt, chunks):
+        said = SimpleNamespace(token_ids=[], text="", finish_reason=None, limits=SimpleNamespace(context_length=100))
+        try:
+            for chunk in chunks:
+                said.token_ids += [i for i in chunk.token_ids if i != EOS]
+                said.text += chunk.text
+                self._token_ids = [*prompt, *said.token_ids]
+                yield chunk
+        finally:
+            chunks.close()
+            self.take_over(said)
+
 
 class CharacterModel:
     """Says `reply`; keeps the prompt and options of each call. An exception in the reply is raised where it stands."""
@@ -72,7 +107,10 @@ class CharacterModel:
     def new_context(self):
         return AlphabetDecoder(self.manifest.geometry)
 
-    def encode(self, prompt):
+    def session(self):
+        return CharacterSession(self)
+
+    def encode(self, prompt, *, new_tokens=1):
         if not prompt:
             raise PromptError("the prompt is empty; give some text")
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ class TargetName(StrEnum):
     standard = "standard"
 
 
-@app.command()
 def export(
     source: Annotated[str, typer.Argument(help="A checkpoint folder, owner/name on the hub, or file.py:name for your own.")],
     *,
@@ -76,9 +76,8 @@ def export(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
-    r"""Make a model folder from a PyTorch decoder, and prove that both compute the same.
+    """Make a model folder from a PyTorch decoder, and prove that both compute the same.
 
-    \b
     Try:
         onnx-textgen export ./my-checkpoint --out ./my-model
         onnx-textgen export ./my-checkpoint --out ./small --precision int4
@@ -123,6 +122,9 @@ def export(
         typer.echo((made.folder / "manifest.json").read_text(encoding="utf-8"), nl=False)
     else:
         show(made)
+
+
+app.command(help=help_of(export))(export)
 
 
 def quantization_from(precision: str, **given: int | str | None) -> Quantization | None:

@@ -139,8 +139,8 @@ class Conversation:
             raise OptionError("rewind takes one number: of tokens, or of messages=N")
         if messages is not None:
             count = whole_number("messages", messages, 0, len(self.messages))
+            self._token_ids = self.model.encode_chat(self.messages[:count]) if count else []  # raises before anything is forgotten
             del self.messages[count:]
-            self._token_ids = self.model.encode_chat(self.messages) if count else []
             return
         if self.messages:
             raise OptionError("a chat goes back by whole messages; rewind with messages=N")

@@ -9,22 +9,33 @@ import contextlib
 import ctypes
 import importlib
 import io
+import math
 import mmap
 import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from .artifact import check_files, embedded_packages, read_manifest
+from .artifact import check_files, embedded_packages, find_package, read_manifest
 from .errors import OnnxTextgenError
+from .hub import read_name
+from .memory import available_bytes
 
-PACKAGES = ("onnx-textgen", "numpy", "tokenizers", "jinja2", "torch", "transformers", "onnx", "gradio")
+PACKAGES = (
+    *("onnx-textgen", "numpy", "tokenizers", "jinja2", "typer", "rich", "huggingface_hub"),
+    *("torch", "transformers", "onnx", "gradio", "llguidance"),
+)
 ENGINES = ("onnxruntime", "onnxruntime-gpu")
 TELEMETRY_VARIABLE = "ORT_DISABLE_TELEMETRY"
 X86_FEATURES = ("avx2", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8")
+MODEL_VARIABLE, THREADS_VARIABLE = "ONNX_TEXTGEN_MODEL", "ONNX_TEXTGEN_THREADS"
+VARIABLES = re.compile("ONNX_TEXTGEN_.*|OMP_NUM_THREADS|HF_HOME|HF_HUB_.*|HF_ENDPOINT|NO_COLOR|FORCE_COLOR|CUDA_VISIBLE_DEVICES")
+"""What changes what the program does."""
+CGROUPS = Path("/sys/fs/cgroup")
 ARM_FEATURES = ("asimd", "asimddp", "asimdhp", "bf16", "i8mm", "sve", "sve2")
 
 
@@ -63,6 +74,12 @@ class Report:
     """Instructions that matter for speed; empty where the system does not tell (only Linux does)."""
     cores: int
     """Those this process may use."""
+    core_limit: float | None
+    """Cores' worth of time that a container gives this process, where that is limited; several threads share it."""
+    available_bytes: int | None
+    """Memory that is free; None where the system does not tell."""
+    environment: dict[str, str]
+    """Variables that are set and change what the program does; of tokens and keys the name alone."""
     versions: dict[str, str]
     """Installed packages; the extras' among them if they are there."""
     engine: Engine
@@ -79,18 +96,50 @@ def examine() -> Report:
     telemetry_off = os.environ.get(TELEMETRY_VARIABLE) == "1"
     models = {name: examine_model(folder) for name, folder in embedded_packages().items()}
     cpu, features = examine_cpu()
+    cores, limit = usable_cores(), core_limit()
     return Report(
         python=f"{platform.python_version()} ({sys.executable})",
         platform=platform.platform(),
         cpu=cpu,
         cpu_features=features,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cores,
+        core_limit=limit,
+        available_bytes=available_bytes(),
+        environment=environment(),
         versions=versions(PACKAGES),
         engine=engine,
         telemetry_off=telemetry_off,
         models=models,
-        problems=tuple(engine_problems(engine) + model_problems(models) + telemetry_problems(telemetry_off)),
+        problems=(
+            *engine_problems(engine),
+            *requirement_problems(metadata.requires("onnx-textgen") or [], engine),
+            *model_problems(models),
+            *thread_problems(cores, limit),
+            *variable_problems(),
+            *telemetry_problems(telemetry_off),
+        ),
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def core_limit(root: Path = CGROUPS) -> float | None:
+    """The limit of a container on processor time, in cores, in the two layouts of Linux; None where there is none."""
+    v1 = root / "cpu"
+    for files in ((root / "cpu.max",), (v1 / "cpu.cfs_quota_us", v1 / "cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = (int(number) for file in files for number in file.read_text().split())
+            return quota / period if quota > 0 < period else None
+    return None
+
+
+def environment() -> dict[str, str]:
+    """The variables that change what the program does."""
+    found = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)}
+    return {name: "set" if re.search("TOKEN|KEY", name) else value for name, value in found.items()}
 
 
 def versions(names: tuple[str, ...]) -> dict[str, str]:
@@ -185,6 +234,53 @@ def engine_problems(engine: Engine) -> list[Problem]:
     return problems
 
 
+def requirement_problems(requires: Iterable[str], engine: Engine) -> list[Problem]:
+    """Packages that onnx-textgen needs, `name>=version` each, and that are missing or older; those of extras are left out."""
+    problems = []
+    for requirement in requires:
+        match = re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement.replace(" ", ""))
+        if match is None or (match[1] == "onnxruntime" and engine.version is None):  # which is a problem of its own
+            continue
+        name, least = match[1], match[2]
+        found = engine.version if name == "onnxruntime" else versions((name,)).get(name)
+        name = engine.winner or name if name == "onnxruntime" else name
+        if found is None:
+            problems.append(Problem(f"{name} is not installed", f'pip install "{name}>={least}"'))
+        elif as_numbers(found) < as_numbers(least):
+            problems.append(Problem(f"{name} {found} is older than {least}, which is needed", f'pip install -U "{name}>={least}"'))
+    return problems
+
+
+def as_numbers(version: str) -> tuple[int, ...]:
+    """The first numbers of a version.
+
+    >>> as_numbers("1.26.4rc1") > as_numbers("1.9")
+    True
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def thread_problems(cores: int, limit: float | None) -> list[Problem]:
+    """Whether a container gives less time than its cores suggest: threads that have to wait for it hold up the others."""
+    most = math.ceil(limit) if limit is not None else cores
+    chosen = os.environ.get(THREADS_VARIABLE, "")
+    if most >= cores or (chosen.isdigit() and int(chosen) <= most):
+        return []
+    what = f"this container shows {cores} cores and gives the time of {limit:.1f}, so that one thread per core is slow"
+    return [Problem(what, f"export {THREADS_VARIABLE}={most}")]
+
+
+def variable_problems() -> list[Problem]:
+    """Whether the environment names a model that is not there."""
+    model = os.environ.get(MODEL_VARIABLE)
+    try:
+        if not model or read_name(model) is not None or find_package(model).exists():
+            return []
+    except OnnxTextgenError:
+        pass
+    return [Problem(f"{MODEL_VARIABLE} is {model}, and there is no such folder", f"unset {MODEL_VARIABLE}")]
+
+
 def model_problems(models: dict[str, str]) -> list[Problem]:
     """What is wrong with the embedded models."""
     mend = "pip install --force-reinstall --no-deps onnx-textgen"
@@ -207,10 +303,13 @@ def lines(report: Report) -> list[tuple[str, str]]:
         ("platform", report.platform),
         ("processor", report.cpu),
         ("instructions", " ".join(report.cpu_features) or "not known"),
-        ("cores", str(report.cores)),
+        ("cores", str(report.cores) if report.core_limit is None else f"{report.cores}, with the time of {report.core_limit:.1f}"),
+        ("threads", f"{report.environment.get(THREADS_VARIABLE) or 'one for each physical core'}, or --threads N"),
+        ("free memory", "not known" if report.available_bytes is None else f"{report.available_bytes / 1e9:.1f} GB"),
         ("ONNX Runtime", f"{engine.version or 'cannot be imported'}, from {engine.winner or 'nowhere'}"),
         ("providers", " ".join(name.removesuffix("ExecutionProvider") for name in engine.providers) or "none"),
         ("telemetry", "off" if report.telemetry_off else "on"),
     ]
+    found += [(name, value) for name, value in report.environment.items()]
     found += [(name, version) for name, version in report.versions.items()]
     return found + [(f"model {name}", state) for name, state in report.models.items()]

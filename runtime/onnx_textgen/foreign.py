@@ -120,6 +120,15 @@ def open_foreign(place: Path, *, device: str = "auto", threads: int | None = Non
     return make_manifest(folder, graph, settings, session), session
 
 
+def describe_foreign(folder: Path) -> tuple[int, int | None]:
+    """Bytes of the graph that would be opened, with its weights, and how long a text may be, if anything but the graph says so."""
+    genai = read_json(folder / GENAI_CONFIG)
+    with readable(folder):
+        graph = choose_graph(folder, object_in(object_in(genai, "model"), "decoder"))
+        size = sum(path.stat().st_size for path in graph.parent.glob(f"{graph.name}*"))
+    return size, (settings_of_genai(genai) if genai else settings_of_config(folder)).context_length
+
+
 def object_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The object that another one holds; empty where there is none."""
     found = value.get(name)

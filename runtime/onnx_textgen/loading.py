@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .artifact import GRAPH, check_files, find_package, package_bytes, read_manifest
+from .artifact import GRAPH, check_files, package_bytes, read_manifest
 from .assistant import Source, step_seconds
 from .decoder import check_graph
 from .end_of_turn import read_template
 from .engine import ROWS
 from .errors import OptionError
 from .foreign import home_of, is_foreign, open_foreign
+from .hub import locate
 from .memory import plan
 from .option_checks import whole_number
 from .session import LOG, open_session
@@ -29,12 +30,13 @@ def load(
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
-    A folder that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check.
-    `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the
-    tokens a new text's cache has room for at first (it grows as needed); `prefix_cache` the most bytes of keys and values that are
-    kept from earlier calls, for later ones that begin alike (0: none); `batch_size` the most texts, of all callers, that go on side
-    by side; `assistant_model` a smaller model of the same tokenizer, a folder or an open one, that guesses tokens ahead so that
-    the large one checks several in a run (see `num_assistant_tokens`). Raises `PackageError`, `DeviceError`, `OptionError`.
+    `owner/name`, or `hf:owner/name`, is a model of the Hugging Face hub where there is no such folder; it is fetched once. A folder
+    that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. `device` is `auto`,
+    `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the tokens a new text's cache
+    has room for at first (it grows as needed); `prefix_cache` the most bytes of keys and values that are kept from earlier calls,
+    for later ones that begin alike (0: none); `batch_size` the most texts, of all callers, that go on side by side;
+    `assistant_model` a smaller model of the same tokenizer, a folder or an open one, that guesses tokens ahead so that the large
+    one checks several in a run (see `num_assistant_tokens`). Raises `PackageError`, `DeviceError`, `OptionError`.
 
     >>> model = load()
     >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
@@ -44,7 +46,7 @@ def load(
         capacity = whole_number("capacity", capacity, 1)
     prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
-    place = find_package(package)
+    place = locate(package)
     folder = home_of(place)
     if is_foreign(place):
         manifest, session = open_foreign(place, device=device, threads=threads)

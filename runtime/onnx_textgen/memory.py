@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import PromptError
-from .interface import CacheTensor
+
+if TYPE_CHECKING:  # the doctor asks for free memory where NumPy may be missing
+    from .interface import CacheTensor
 
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (

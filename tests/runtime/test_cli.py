@@ -9,7 +9,7 @@ import pytest
 import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run
-from onnx_textgen.cli.screen import collect, prefill_progress
+from onnx_textgen.cli.screen import collect, prefill_progress, writer
 from onnx_textgen.decoder import Progress
 from onnx_textgen.errors import ModelError
 
@@ -189,17 +189,26 @@ class Terminal:
 
 def test_a_terminal_is_not_sent_the_commands_a_model_writes():
     terminal = Terminal()
-    answer = collect(CharacterModel(("a\tb\n", "\x1b[2J\x07", "\x9b1m")).speak(1), terminal)
+    answer = collect(CharacterModel(("a\tb\n", "\x1b[2J\x07", "\x9b1m")).speak(1), writer(terminal))
     assert terminal.shown == "a\tb\n�[2J��1m"
     assert answer.text == "a\tb\n\x1b[2J\x07\x9b1m"
 
 
 def test_the_reading_of_a_long_prompt_is_shown_on_a_terminal_and_wiped_off_at_its_end(monkeypatch):
     terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", terminal)
     for done in (512, 1024, 1100):
         prefill_progress(Progress(done, 1100))
     assert terminal.shown.split("\r\033[K") == ["", "prompt: 512 of 1,100 tokens", "prompt: 1,024 of 1,100 tokens", ""]
+
+
+def test_a_terminal_that_knows_plain_text_alone_gets_no_progress(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    prefill_progress(Progress(512, 1100))
+    assert terminal.shown == ""
 
 
 def test_progress_is_not_written_into_a_file(capsys):
@@ -213,7 +222,7 @@ def test_no_command_at_all_shows_the_help_on_stderr_and_is_a_usage_error(capsys)
     assert (out, "Usage: onnx-textgen" in err) == ("", True)
 
 
-COMMANDS = ["generate", "chat", "inspect", "score", "info", "verify", "bench", "doctor", "export", "demo"]
+COMMANDS = ["generate", "chat", "list", "inspect", "score", "info", "verify", "bench", "doctor", "export", "demo"]
 
 
 def test_the_help_names_every_command(capsys):
@@ -240,6 +249,32 @@ def in_a_process(code: str) -> list[str]:
     setup = "import sys; sys.path.insert(0, 'tests'); import onnx_textgen; from cli_model import CharacterModel; "
     load = "onnx_textgen.load = lambda package, **options: CharacterModel(" + code + "); "
     return [sys.executable, "-W", "error", "-c", setup + load + "from onnx_textgen.cli import main; main()"]
+
+
+INTERRUPTED = """
+import sys
+from importlib.abc import MetaPathFinder
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnx_textgen.cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from onnx_textgen.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_python_reads_the_modules_is_no_traceback():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_loading_of_a_model_is_shown_on_a_terminal_and_wiped_off(model, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert run(["generate", "a", "--model", "somewhere"]) == 0
+    assert terminal.shown.startswith("\r\033[Kloading somewhere ...\r\033[K")
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(request):

@@ -88,6 +88,52 @@ def test_telemetry_that_the_user_switched_on_is_said(monkeypatch):
     assert "export ORT_DISABLE_TELEMETRY=1" in [problem.fix for problem in report.problems]
 
 
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}, 1.5),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+)
+def test_the_processor_time_of_a_container_is_read(tmp_path, files, limit):
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n", encoding="utf-8")
+    assert doctor.core_limit(tmp_path) == limit
+
+
+def test_more_cores_than_a_container_gives_time_for_are_a_problem_until_threads_are_set(monkeypatch):
+    monkeypatch.delenv(doctor.THREADS_VARIABLE, raising=False)
+    assert [problem.fix for problem in doctor.thread_problems(64, 1.5)] == ["export ONNX_TEXTGEN_THREADS=2"]
+    assert doctor.thread_problems(64, None) == doctor.thread_problems(2, 2.0) == []
+    monkeypatch.setenv(doctor.THREADS_VARIABLE, "2")
+    assert doctor.thread_problems(64, 1.5) == []
+
+
+def test_a_missing_and_an_old_package_are_problems():
+    requires = ["numpy>=999.1", "no-such-package>=1", "onnxruntime>=1.27", "tokenizers>=0.1", 'gradio>=999; extra == "demo"']
+    fixes_found = [problem.fix for problem in doctor.requirement_problems(requires, CPU)]
+    assert fixes_found == ['pip install -U "numpy>=999.1"', 'pip install "no-such-package>=1"']
+    old = dataclasses.replace(CPU, version="1.20.1", winner="onnxruntime-gpu")
+    assert [problem.fix for problem in doctor.requirement_problems(requires[2:], old)] == ['pip install -U "onnxruntime-gpu>=1.27"']
+
+
+def test_a_variable_that_names_no_model_is_a_problem(monkeypatch, tmp_path):
+    for value, is_wrong in (("", False), ("story", False), (str(tmp_path), False), ("owner/name", False), ("stroy", True)):
+        monkeypatch.setenv(doctor.MODEL_VARIABLE, value)
+        assert [problem.fix for problem in doctor.variable_problems()] == ["unset ONNX_TEXTGEN_MODEL"] * is_wrong
+
+
+def test_variables_are_shown_and_secrets_are_not(monkeypatch):
+    monkeypatch.setenv("ONNX_TEXTGEN_THREADS", "2")
+    monkeypatch.setenv("ONNX_TEXTGEN_API_KEY", "secret")
+    found = doctor.environment()
+    assert (found["ONNX_TEXTGEN_THREADS"], found["ONNX_TEXTGEN_API_KEY"]) == ("2", "set")
+
+
 @pytest.fixture
 def report(monkeypatch):
     def put(*problems):

@@ -106,3 +106,11 @@ def test_json_has_the_same_steps(model, capsys):
 def test_markup_in_a_models_text_is_text(model, capsys):
     assert run(["inspect", "[bold]:smile:", "--temperature", "0", "--steps", "1"]) == 0
     assert "'[bold]:smile:'" in capsys.readouterr().out
+
+
+def test_of_a_long_prompt_the_first_and_the_last_tokens_are_shown(model, capsys):
+    assert run(["inspect", "ab" * 30, "--temperature", "0", "--steps", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "29 more; all of them with --json" in out
+    rows = [line.split()[0] for line in out.splitlines() if line.rstrip().endswith(("'a'", "'b'", "'<s>'"))]
+    assert [int(row) for row in rows if row.isdigit()] == [*range(16), *range(45, 61)]

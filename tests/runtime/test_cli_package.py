@@ -28,7 +28,7 @@ def folder(tmp_path):
 def write_manifest(folder, **changes):
     files = {path.name: file_record(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     scenario = {"name": "whole prompt", "tokens": 48, "logits_error": 1.4648e-06}
-    certificate = {"reference": "PyTorch", "scenarios": [scenario]}
+    certificate = {"reference": "PyTorch", "tolerance": {"logits_error": 0.1}, "untested": [], "scenarios": [scenario]}
     manifest = dataclasses.replace(CharacterModel().manifest, files=files, certificate=certificate, **changes)
     (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
 
@@ -47,7 +47,10 @@ def test_info_says_what_the_manifest_says(folder, capsys):
     assert "name characters" in lines
     assert "heads 4 of size 4, 2 for keys and values" in lines
     assert any(line.startswith("cache not known") for line in lines), "the graph of this folder is none"
-    assert "proof: whole prompt tokens 48, logits_error 1.46e-06" in lines
+    assert "proof: reference PyTorch" in lines
+    assert "proof: tolerance logits error 0.1" in lines
+    assert "compared with PyTorch" in lines
+    assert "whole prompt 48 1.5e-06" in lines
 
 
 SUMMARY = {"size_bytes": 5_230_000, "top1_agreement": 0.991, "kl_divergence": 0.0012, "perplexity_change": 0.008}
@@ -64,7 +67,7 @@ def test_what_the_weights_became_and_what_it_cost_is_shown_where_the_manifest_sa
     assert run(["info", str(folder)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert f"precision {weights}" in lines
-    assert f"proof: summary {cost}" in lines
+    assert f"proof {cost}" in lines
     assert run(["verify", str(folder)]) == 0
     assert f"certificate: {cost}" in capsys.readouterr().out.splitlines()
     model.manifest = manifest
@@ -98,6 +101,17 @@ def test_verify_replays_the_golden_runs_and_prints_a_line_for_each(folder, model
         "golden 1: 1 prompt tokens, 2 new tokens, all the same",
         "golden 2: 2 prompt tokens, 1 new tokens, all the same",
     ]
+
+
+def test_verify_as_json_has_the_replays_and_the_verdict(folder, model, capsys):
+    assert run(["verify", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["is_right"], found["files"], found["scenarios"]) == (True, 2, [])
+    assert [one["new_tokens"] for one in found["golden"]] == [2, 1]
+    write_manifest(folder, golden=(GoldenRun((97,), (98, 50)),))
+    assert run(["verify", str(folder), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["is_right"], found["golden"][0]["first_difference"]) == (False, 1)
 
 
 def test_verify_names_the_first_token_that_differs_and_exits_with_1(folder, model, capsys):

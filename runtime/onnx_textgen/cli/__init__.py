@@ -5,6 +5,24 @@ This package reads arguments, prints results and turns errors into one line and 
 that `--help` and completion answer at once.
 """
 
-from .app import main, run
+from __future__ import annotations
+
+import sys
 
 __all__ = ["main", "run"]
+
+
+def main() -> None:
+    """Run the command line of this process and end the process."""
+    try:
+        from . import app  # noqa: PLC0415  (Ctrl-C while Python still reads its modules is no traceback either)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    app.main()
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    from . import app  # noqa: PLC0415
+
+    return app.run(arguments)

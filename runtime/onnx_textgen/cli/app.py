@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Annotated, TextIO
 
 import typer
 
 from ..errors import OnnxTextgenError, OptionError
-from . import bench, chat, doctor, extensions, generate, info, score, verify
+from . import bench, chat, doctor, extensions, generate, info, listing, score, screen, verify
 from . import inspect as inspect_command
+from .help_texts import help_of, summary_of
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
 
@@ -24,8 +25,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
+
+
+class Colour(StrEnum):
+    """When to colour what is printed."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
 
 
 def print_version(wanted: bool) -> None:
@@ -41,22 +49,25 @@ def describe(
     context: typer.Context,
     *,
     version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")] = False,
+    color: Annotated[
+        Colour, typer.Option(envvar="ONNX_TEXTGEN_COLOR", help="auto: on a terminal, unless NO_COLOR is set.")
+    ] = Colour.auto,
 ) -> None:
     """Generate text from exported PyTorch decoders, without PyTorch.
 
+    Each command explains itself: onnx-textgen generate -h. In place of the options --model, --device and --threads of any command
+    the variables ONNX_TEXTGEN_MODEL, ONNX_TEXTGEN_DEVICE and ONNX_TEXTGEN_THREADS may be set.
+
     Try:
         onnx-textgen generate
-        onnx-textgen generate "The dog" --model DIR
+        onnx-textgen list
+        onnx-textgen chat --model DIR
         onnx-textgen export CHECKPOINT --out DIR
     """
+    screen.choose_colours(color)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(2)
-
-
-def help_of(command: Callable[..., None]) -> str:
-    """Take a command's docstring as its help, and keep the lines of its examples as they are."""
-    return inspect.cleandoc(command.__doc__ or "").replace("Try:", "\b\nTry:")  # \b: the terminal library's mark for that
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -64,6 +75,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": chat.hold_conversation,
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
+    "list": listing.show_models,
     "info": info.show_info,
     "verify": verify.verify_package,
     "bench": bench.measure_speed,
@@ -71,7 +83,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 app.callback(help=help_of(describe), invoke_without_command=True)(describe)
 for name, command in COMMANDS.items():
-    app.command(name, help=help_of(command))(command)
+    app.command(name, help=help_of(command), short_help=summary_of(command))(command)
 extensions.add_extensions(app)
 
 

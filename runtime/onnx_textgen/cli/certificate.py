@@ -20,14 +20,14 @@ NUMBERS: dict[str, tuple[str, str]] = {
 """Entries of a scenario record: how the column is called and how its numbers are written."""
 
 
-def scenario_table(scenarios: Iterable[Mapping[str, Any]]) -> Table:
+def scenario_table(scenarios: Iterable[Mapping[str, Any]], title: str = "compared with PyTorch") -> Table:
     """One row per scenario record; one with `"admitted": False` is marked as different."""
     scenarios = list(scenarios)
     verdicts = [] if all(scenario.get("admitted", True) for scenario in scenarios) else [""]
     table = screen.new_table(
         "scenario", *(name for name, _ in NUMBERS.values()), *verdicts, numbers=frozenset(dict(NUMBERS.values()))
     )
-    table.title, table.title_justify = "compared with PyTorch", "left"
+    table.title, table.title_justify = title, "left"
     for scenario in scenarios:
         numbers = [form.format(scenario[key]) if is_number(scenario.get(key)) else "" for key, (_, form) in NUMBERS.items()]
         verdict = "" if scenario.get("admitted", True) else "DIFFERENT"

@@ -11,6 +11,10 @@ def report_health(as_json: options.JsonOption = False) -> None:
     """Look for what is wrong with this installation.
 
     Each problem is followed by the line that mends it; the exit code is 1 if there is one.
+
+    Try:
+        onnx-textgen doctor
+        onnx-textgen doctor --json
     """
     from .. import doctor  # noqa: PLC0415
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import options, screen
+from ..errors import OptionError
+from . import options, screen, token_display
 from .generation_options import OPTIONS, with_options
+
+if TYPE_CHECKING:
+    from ..textgen import Model
 
 CUT_OFF = "the text ended before it followed its rule to the end"
 
@@ -23,6 +27,9 @@ def generate_text(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
+    show_tokens: Annotated[
+        bool, typer.Option("--show-tokens", help="Colour each token by its probability; without colours, a line for each.")
+    ] = False,
     as_json: options.JsonOption = False,
     generation: Mapping[str, Any],
 ) -> None:
@@ -32,24 +39,38 @@ def generate_text(
         onnx-textgen generate "Once upon a time" --max-new-tokens 64
         onnx-textgen generate "The dog" --temperature 0 --stop "."
         onnx-textgen generate "The dog" --num-beams 4 --num-return-sequences 2
+        onnx-textgen generate "The dog" --show-tokens
         cat prompt.txt | onnx-textgen generate - --model DIR --seed 7 --json
     """
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads, assistant_model)
     if loaded.config(generation).gives_several:
+        if show_tokens:
+            raise OptionError("--show-tokens shows one text while it is written, not several; leave it out")
         answer = screen.answer_of(loaded.generate(start, **generation))
-        screen.write(answer.all_texts, None if as_json else sys.stdout)
+        if not as_json:
+            screen.write(answer.all_texts, sys.stdout)
     else:
-        chunks = loaded.stream(start, on_progress=screen.prefill_progress, **generation)
-        answer = screen.collect(chunks, None if as_json else sys.stdout)
+        wanted = {"logprobs": 0, **generation} if show_tokens else generation
+        show = None if as_json else token_display.make_display(loaded) if show_tokens else screen.writer(sys.stdout)
+        answer = screen.collect(loaded.stream(start, on_progress=screen.prefill_progress, **wanted), show)
     if as_json:
         screen.print_json(answer.as_json())
     else:
-        # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
-        typer.echo("" if loaded.has_tokenizer else ",".join(map(str, answer.token_ids)))
-        screen.note(screen.stats_line(answer))
+        end_text(answer, loaded, show_tokens=show_tokens)
     if answer.finish_reason == screen.CANCELLED:
         raise typer.Exit(130)
     if answer.follows_rule is False:
         screen.note(f"error: {CUT_OFF} (stop: {answer.finish_reason}); give it more room with --max-new-tokens")
         raise typer.Exit(1)
+
+
+def end_text(answer: screen.Answer, model: Model, *, show_tokens: bool) -> None:
+    """What stands behind a text: the end of its line, and the numbers."""
+    if not show_tokens:
+        # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
+        typer.echo("" if model.has_tokenizer else ",".join(map(str, answer.token_ids)))
+    elif token_display.is_coloured(model):
+        typer.echo()
+        token_display.show_legend()
+    screen.remark(screen.stats_line(answer))

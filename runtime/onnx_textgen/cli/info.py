@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,10 +34,11 @@ def show_info(
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
-    from ..artifact import find_package, manifest_to_json, read_manifest  # noqa: PLC0415
+    from ..artifact import manifest_to_json, read_manifest  # noqa: PLC0415
     from ..foreign import is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+    from ..hub import locate  # noqa: PLC0415
 
-    path = find_package(options.one_folder(folder, model))
+    path = locate(options.one_folder(folder, model))
     session = None
     if is_foreign(path):
         manifest, session = open_foreign(path, device="cpu")
@@ -47,6 +49,8 @@ def show_info(
         return
     tokens = min(context or manifest.geometry.context_length, manifest.geometry.context_length)
     screen.print_lines(facts(path, manifest, cache_in_words(path, session, tokens, batch)))
+    for title, scenarios in comparisons(manifest.certificate):
+        screen.screen().print(certificate.scenario_table(scenarios, title))
 
 
 def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
@@ -73,8 +77,8 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
     if not manifest.certificate:
         lines.append(("proof", "none; a model that onnx-textgen exports is compared with PyTorch"))
     if summary := certificate.summary_in_words(manifest.summary):
-        lines.append(("proof: summary", summary))
-    return lines + proof({name: value for name, value in manifest.certificate.items() if not (summary and name == "summary")})
+        lines.append(("proof", summary))
+    return lines + [(f"proof: {name.replace('_', ' ')}", words) for name, words in proof(manifest.certificate)]
 
 
 def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
@@ -96,16 +100,28 @@ def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int)
     return "; ".join(words)
 
 
-def proof(entries: dict[str, Any]) -> list[tuple[str, str]]:
-    """Lines about the comparison with PyTorch, one for each entry and each scenario."""
-    lines = []
+def proof(entries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the comparison with PyTorch says beside its scenarios and their summary: name and words."""
     for name, value in entries.items():
-        scenarios = value if isinstance(value, list) else [value]
-        for scenario in scenarios:
-            named = scenario if isinstance(scenario, dict) else {"": scenario}
-            numbers = ", ".join(
-                f"{key} {one:.3g}" if isinstance(one, float) else f"{key} {one}" for key, one in named.items() if key != "name"
-            )
-            what = f"proof, {name.replace('_', ' ')}" if name == "same_weights" else "proof"
-            lines.append((f"{what}: {named.get('name', name)}", numbers.strip()))
-    return lines
+        if name == "summary":
+            continue
+        if isinstance(value, Mapping):
+            yield name, ", ".join(f"{key.replace('_', ' ')} {number_in_words(one)}" for key, one in value.items())
+        elif isinstance(value, str | int | float):
+            yield name, number_in_words(value)
+        elif isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+            yield name, ", ".join(value)
+
+
+def number_in_words(value: object) -> str:
+    """Three digits of a fraction, anything else as it is."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def comparisons(entries: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The lists of scenarios that a certificate has, each with what it is called."""
+    for name, value in entries.items():
+        scenarios = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+        if scenarios:
+            beside = "" if name == "scenarios" else f", {name.replace('_', ' ')}"
+            yield f"compared with PyTorch{beside}", scenarios

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 MOST_FED = 6
 """Tokens of a long prompt that are named beside its positions."""
+MOST_ROWS = 32
+"""Tokens of a prompt that are all in the table; of a longer one the first and the last."""
+BAR = 12
+"""Columns of a probability of 1."""
 
 
 def inspect_prompt(
@@ -61,8 +65,11 @@ def draw(prompt: str | list[int], inspection: Inspection) -> None:
         ]
     )
     table = screen.new_table("position", "id", "piece", numbers=frozenset({"position", "id"}))
-    for position, token in enumerate(inspection.tokens):
-        table.add_row(str(position), str(token.id), screen.quoted(token.piece))
+    rows = [(str(position), str(token.id), screen.quoted(token.piece)) for position, token in enumerate(inspection.tokens)]
+    if len(rows) > MOST_ROWS:
+        rows[MOST_ROWS // 2 : -MOST_ROWS // 2] = [("...", "...", f"{len(rows) - MOST_ROWS} more; all of them with --json")]
+    for row in rows:
+        table.add_row(*row)
     screen.screen().print(table)
     width = ", ".join("?" if size is None else f"{size:,}" for size in inspection.embeddings_shape)
     heads = f"{inspection.heads} heads of size {inspection.head_size} over {inspection.kv_heads} of keys and values"
@@ -91,12 +98,16 @@ def draw_step(number: int, step: Step) -> None:
             ("  softmax", in_words(step.candidates)),
         ]
     )
-    columns = ("id", "piece", "logit", "softmax", "can be drawn")
-    table = screen.new_table(*columns, "", numbers=frozenset(columns) - {"piece"})
+    columns = ("id", "piece", "logit", "softmax", "", "can be drawn")
+    table = screen.new_table(*columns, "", numbers=frozenset(columns) - {"piece", ""})
     for candidate in step.candidates:
         drawn = f"{candidate.draw_probability:.2%}" if candidate.cut_by is None else f"cut by {candidate.cut_by}"
-        piece, mark = screen.quoted(candidate.token.piece), "taken" if candidate.token.id == step.chosen.id else ""
-        table.add_row(str(candidate.token.id), piece, f"{candidate.logit:.3f}", f"{candidate.probability:.2%}", drawn, mark)
+        is_taken = candidate.token.id == step.chosen.id
+        table.add_row(
+            *(str(candidate.token.id), screen.quoted(candidate.token.piece), f"{candidate.logit:.3f}"),
+            *(f"{candidate.probability:.2%}", bar(candidate.probability), drawn, "taken" if is_taken else ""),
+            style="bold green" if is_taken else None if candidate.cut_by is None else "dim",
+        )
     screen.screen().print(table)
     print_stage(
         [
@@ -104,6 +115,15 @@ def draw_step(number: int, step: Step) -> None:
             ("9 next token", f"{step.chosen.id} {screen.quoted(step.chosen.piece)}, {step.rule}; appended"),
         ]
     )
+
+
+def bar(probability: float) -> str:
+    """A probability as a bar.
+
+    >>> bar(0.5), bar(0.01)
+    ('██████', '')
+    """
+    return "█" * round(probability * BAR)
 
 
 def cache_in_words(step: Step) -> list[tuple[str, str]]:

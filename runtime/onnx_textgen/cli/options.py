@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import OptionError, PromptError
+from . import screen
 
 if TYPE_CHECKING:
     from ..textgen import Model
 
-MODEL_HELP = "Model folder, or the name of a model that ships with onnx-textgen (story, tiny-transformer)."
+MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
 
 DEFAULT_PROMPT = "Once upon a time"
 
-ModelOption = Annotated[str | None, typer.Option("--model", "-m", metavar="DIR", help=MODEL_HELP)]
-FolderArgument = Annotated[str | None, typer.Argument(metavar="DIR", help=MODEL_HELP, show_default=False)]
-DeviceOption = Annotated[str, typer.Option(metavar="D", help="auto, cpu or cuda; auto takes CUDA where it works.")]
-ThreadsOption = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")]
+MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Names for the shell to complete; it offers folders itself where none fits."""
+    from ..artifact import embedded_packages  # noqa: PLC0415
+
+    return [name for name in embedded_packages() if name.startswith(incomplete)]
+
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", metavar="DIR", help=MODEL_HELP, envvar=MODEL_VARIABLE, autocompletion=complete_model),
+]
+FolderArgument = Annotated[
+    str | None, typer.Argument(metavar="DIR", help=MODEL_HELP, show_default=False, autocompletion=complete_model)
+]
+DeviceOption = Annotated[
+    str, typer.Option(metavar="D", help="auto, cpu or cuda; auto takes CUDA where it works.", envvar="ONNX_TEXTGEN_DEVICE")
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.", envvar="ONNX_TEXTGEN_THREADS")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 PromptArgument = Annotated[
@@ -42,17 +63,21 @@ def load_model(model: str | None, device: str, threads: int | None, assistant_mo
     """Load what these options name; an accelerator that `auto` took is named on stderr."""
     import onnx_textgen  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
 
-    loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model)
+    screen.progress(f"loading {model or 'the model'} ...")
+    try:
+        loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model)
+    finally:
+        screen.progress("")
     if device == "auto" and loaded.device != "cpu":
         typer.echo(f"device: {loaded.device}", err=True)
     return loaded
 
 
 def one_folder(argument: str | None, option: str | None) -> str | None:
-    """The model folder, whether it was given as an argument or as `--model`."""
-    if argument is not None and option is not None:
+    """The model folder, whether it was given as an argument or as `--model`; the environment's is for where neither is."""
+    if argument is not None and option not in (None, os.environ.get(MODEL_VARIABLE)):
         raise OptionError(f"two models are named, {argument} and {option}; leave one out")
-    return option if argument is None else argument
+    return argument if argument is not None else option
 
 
 def read_text(argument: str) -> str:

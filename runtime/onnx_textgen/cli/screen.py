@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -79,35 +81,40 @@ def answer_of(made: Generation) -> Answer:
     )
 
 
-def write(text: str, out: TextIO | None) -> None:
+def write(text: str, out: TextIO) -> None:
     """Write a model's text to `out`."""
-    if out is not None:
-        out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
-        out.flush()
+    out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
+    out.flush()
 
 
-def collect(chunks: Iterator[Chunk], out: TextIO | None) -> Answer:
-    """Write a stream's text to `out` as it comes and return the whole; Ctrl-C ends it and keeps what is there."""
-    texts: list[str] = []
-    token_ids: list[int] = []
-    logprobs: list[float] = []
-    alternatives: list[tuple[Alternative, ...]] = []
+def writer(out: TextIO) -> Callable[[Chunk], None]:
+    """What writes the text of chunks to `out`."""
+    return lambda chunk: write(chunk.text, out)
+
+
+def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> Answer:
+    """Show a stream's chunks as they come and return the whole; Ctrl-C ends it and keeps what is there."""
+    made: list[Chunk] = []
     try:
         for chunk in chunks:
-            texts.append(chunk.text)
-            token_ids += chunk.token_ids
-            logprobs += chunk.logprobs
-            alternatives += chunk.alternatives
-            write(chunk.text, out)
-            if chunk.finish_reason is not None:
-                known = tuple(logprobs), tuple(alternatives)
-                return Answer("".join(texts), token_ids, chunk.finish_reason, chunk.stats, chunk.follows_rule, *known)
+            made.append(chunk)
+            if show is not None:
+                show(chunk)
     except KeyboardInterrupt:
         pass
     finally:
         if close := getattr(chunks, "close", None):  # generators have it: closing cancels the run and frees the cache
             close()
-    return Answer("".join(texts), token_ids, CANCELLED, None)
+    last = made[-1] if made else None
+    return Answer(
+        text="".join(chunk.text for chunk in made),
+        token_ids=[token_id for chunk in made for token_id in chunk.token_ids],
+        finish_reason=(last.finish_reason if last else None) or CANCELLED,
+        stats=last.stats if last else None,
+        follows_rule=last.follows_rule if last else None,
+        logprobs=tuple(logprob for chunk in made for logprob in chunk.logprobs),
+        alternatives=tuple(weighed for chunk in made for weighed in chunk.alternatives),
+    )
 
 
 def stats_line(answer: Answer) -> str:
@@ -139,7 +146,7 @@ def size(count: float) -> str:
 
 def progress(text: str) -> None:
     """Show how far a long command is, in place of what was shown before; only on a terminal, and gone with an empty text."""
-    if sys.stderr.isatty():
+    if is_terminal(sys.stderr):
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
 
@@ -159,16 +166,50 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def remark(text: str) -> None:
+    """Write a line that is less than the text around it to stderr: dim where there are colours."""
+    typer.echo(typer.style(text, dim=True), err=True, color=has_colours(sys.stderr))
+
+
+def choose_colours(wanted: str) -> None:
+    """Colour `always` or `never`, by the variables that Rich and other libraries look at too; `auto` leaves them as they are."""
+    if wanted == "never":
+        os.environ["NO_COLOR"] = "1"
+    elif wanted == "always":
+        os.environ.pop("NO_COLOR", None)
+        os.environ["FORCE_COLOR"] = "1"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether to colour what goes there: on a terminal that can, unless `NO_COLOR` is set, and anywhere where `FORCE_COLOR` is.
+
+    Rich decides the same for its tables. An empty variable counts as not set.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a stream is shown on a terminal that knows more than plain text."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def print_json(value: object) -> None:
     """Write one JSON object to stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, default=dataclasses.asdict))
+    typer.echo(json.dumps(value, ensure_ascii=False, default=as_json))
 
 
-def screen() -> Console:
-    """Rich on stdout, taking all text literally: a model's text is no markup."""
+def as_json(value: Any) -> dict[str, Any] | str:  # noqa: ANN401 - whatever JSON has no form for
+    """A record as an object, a path as a text."""
+    return str(value) if isinstance(value, Path) else dataclasses.asdict(value)
+
+
+def screen(*, stderr: bool = False, force_terminal: bool | None = None) -> Console:
+    """Rich on stdout or stderr, taking all text literally: a model's text is no markup."""
     from rich.console import Console  # noqa: PLC0415  (40 ms that streaming text does without)
 
-    return Console(highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False, stderr=stderr, force_terminal=force_terminal)
 
 
 def new_table(*columns: str, numbers: frozenset[str] = frozenset()) -> Table:

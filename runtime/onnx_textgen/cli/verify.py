@@ -5,6 +5,7 @@ The comparison with PyTorch is another package's: a function in the entry-point 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -38,6 +39,7 @@ def verify_package(
     ] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Check that a model folder is what it was.
 
@@ -47,39 +49,50 @@ def verify_package(
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
     """
-    from ..artifact import MANIFEST, check_files, find_package, read_manifest  # noqa: PLC0415
+    from ..artifact import MANIFEST, check_files, read_manifest  # noqa: PLC0415
     from ..foreign import is_foreign  # noqa: PLC0415
+    from ..hub import locate  # noqa: PLC0415
 
     compare = find_verifier() if against is not None else None
-    path = find_package(options.one_folder(folder, model))
+    path = locate(options.one_folder(folder, model))
     if is_foreign(path):
         raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
     manifest = read_manifest(path)
     check_files(path, manifest)
-    typer.echo(f"files: {len(manifest.files)} as the manifest says")
+
+    def say(line: str) -> None:
+        if not as_json:
+            typer.echo(line)
+
+    say(f"files: {len(manifest.files)} as the manifest says")
     if summary := certificate.summary_in_words(manifest.summary):
-        typer.echo(f"certificate: {summary}")
-    right = replay_golden(path, manifest, device, threads)
-    if compare is not None and against is not None:
-        right = compare_with(compare, path, against) and right
-    if not right:
+        say(f"certificate: {summary}")
+    replays = replay_golden(path, manifest, device, threads, say)
+    scenarios = compare_with(compare, path, against) if compare is not None and against is not None else []
+    is_right = all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
+    if as_json:
+        golden = [{**dataclasses.asdict(one), "is_right": one.is_right} for one in replays]
+        screen.print_json({"is_right": is_right, "files": len(manifest.files), "golden": golden, "scenarios": list(scenarios)})
+    elif scenarios:
+        screen.screen().print(certificate.scenario_table(scenarios))
+    if not is_right:
         raise typer.Exit(1)
 
 
-def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | None) -> bool:
-    """Replay the golden runs, a line for each; whether all are right."""
+def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | None, say: Callable[[str], None]) -> list[Replay]:
+    """Replay the golden runs, and say how each went."""
     from ..replay import replay  # noqa: PLC0415
 
     if not manifest.golden:
-        typer.echo("golden: the manifest has no runs to replay")
-        return True
+        say("golden: the manifest has no runs to replay")
+        return []
     loaded = options.load_model(str(path), device, threads)
-    right = True
+    replays = []
     for number, run in enumerate(manifest.golden, start=1):
         found = replay(loaded.new_context(), manifest, run)
-        right = right and found.is_right
-        typer.echo(f"golden {number}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
-    return right
+        say(f"golden {number}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
+        replays.append(found)
+    return replays
 
 
 def find_verifier() -> Verifier:
@@ -92,15 +105,13 @@ def find_verifier() -> Verifier:
         return found
 
 
-def compare_with(compare: Verifier, path: Path, source: str) -> bool:
-    """Show what the comparison with PyTorch measured; whether every scenario is admitted."""
+def compare_with(compare: Verifier, path: Path, source: str) -> Sequence[Mapping[str, Any]]:
+    """What the comparison with PyTorch measured."""
     try:
         with extensions.explain_missing("verify --against", "export"):
-            scenarios = compare(path, source, lambda stage: screen.progress(f"{stage} ..."))
+            return compare(path, source, lambda stage: screen.progress(f"{stage} ..."))
     finally:
         screen.progress("")
-    screen.screen().print(certificate.scenario_table(scenarios))
-    return all(scenario.get("admitted", True) for scenario in scenarios)
 
 
 def in_words(found: Replay) -> str:
