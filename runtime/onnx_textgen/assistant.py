@@ -15,7 +15,7 @@ from .cancellation import InterruptedRunError, Watch
 from .choosing import Chooser
 from .decoder import Decoder, Logits, common_prefix
 from .drafting import Drafter
-from .errors import OnnxTextgenError, first_line
+from .errors import ModelError, first_line
 from .generation_config import GenerationConfig
 from .prefix_store import PrefixStore
 from .scoring import target_logprobs
@@ -79,8 +79,9 @@ class Assistant(Drafter):
             return self.go_on(most, watch)
         except InterruptedRunError:
             raise
-        except OnnxTextgenError as error:  # the text needs no guesses
+        except Exception as error:  # noqa: BLE001 - no memory, say: the text needs no guesses
             self.has_failed = True
+            self.close()
             LOG.warning("the assistant model failed, and guesses no more for this text: %s", first_line(error))
             return []
 
@@ -94,13 +95,20 @@ class Assistant(Drafter):
         logits, draft = self.catch_up(decoder), list[int]()
         while True:
             text = [*self.text[self.prompt_tokens :], *draft]
-            token_id = self.chooser.choose(logits, text)
+            try:
+                token_id = self.chooser.choose(logits, text)
+            except ModelError:  # it knows no token that may come, where it has fewer than the large one
+                return draft
             if token_id in self.eos_ids or float(target_logprobs(logits[None], np.array([token_id]))[0]) < np.log(self.threshold):
                 return draft
             draft.append(token_id)
             if len(draft) == most:
                 return draft
             logits = self.feed(decoder, [token_id])
+
+    def close(self) -> None:
+        """Let go of the smaller model's keys and values."""
+        self.decoder = None
 
     def catch_up(self, decoder: Decoder) -> Logits:
         """Feed what the smaller model has not seen of the text; returns the logits [vocabulary] of its last token."""

@@ -179,6 +179,11 @@ class Continuation:
         logprob = float(target_logprobs(logits[None], np.array([token_id]))[0])
         return dataclasses.replace(chunk, logprobs=(logprob,), alternatives=(likeliest(logits, count, piece) if count else (),))
 
+    def close(self) -> None:
+        """Let go of what only a text in the making needs."""
+        if self.drafter is not None:
+            self.drafter.close()
+
     @property
     def follows_rule(self) -> bool | None:
         """Whether the text so far follows its rule to the end; None without one."""

@@ -62,6 +62,9 @@ class Drafter(abc.ABC):
     def guess(self, most: int, watch: Watch) -> list[int]:
         """What may follow `text`; at most so many tokens, often none."""
 
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Let go of what guessing takes; what was counted stays."""
+
     def propose(self, token_ids: Sequence[int], room: int, watch: Watch) -> list[int]:
         """What may follow the prompt and `token_ids`, which go on from those of the call before; at most `room` tokens."""
         self.text += token_ids[len(self.text) - self.prompt_tokens :]

@@ -321,6 +321,7 @@ class Engine:
             self.rows.pop(row)
             return
         forget_guesses(self.decoder, self.rows[row].continuation, row)
+        self.rows[row].continuation.close()
         try:
             self.store.keep(self.decoder, row=row)
         except Exception as error:  # noqa: BLE001 - no memory for a copy, say: the text is there, later ones are computed anew

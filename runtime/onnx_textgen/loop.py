@@ -123,6 +123,7 @@ def run(
         finally:
             if decoder.changes == changes:
                 forget_guesses(decoder, continuation, 0)
+            continuation.close()
 
 
 def step_together(

@@ -342,10 +342,18 @@ class Model:
         continuation: str | Sequence[int] | None = ...,
         logprobs: int = ...,
         stride: int | None = ...,
+        cancel: Cancellation | None = ...,
     ) -> Score: ...
 
     @overload
-    def score(self, text: list[str] | list[list[int]], *, logprobs: int = ..., stride: int | None = ...) -> list[Score]: ...
+    def score(
+        self,
+        text: list[str] | list[list[int]],
+        *,
+        logprobs: int = ...,
+        stride: int | None = ...,
+        cancel: Cancellation | None = ...,
+    ) -> list[Score]: ...
 
     def score(
         self,
@@ -354,11 +362,13 @@ class Model:
         continuation: str | Sequence[int] | None = None,
         logprobs: int = 0,
         stride: int | None = None,
+        cancel: Cancellation | None = None,
     ) -> Score | list[Score]:
         """Log-probabilities of a text (or of token ids) under the model, or of a list of them.
 
         With a `continuation` the text is a prompt, and the score tells where it ends. `logprobs` gives so many of the likeliest
-        tokens at each place. A text longer than the context needs a `stride`, see `scoring.score_tokens`. Raises `PromptError`.
+        tokens at each place. A text longer than the context needs a `stride`, see `scoring.score_tokens`. Raises `PromptError`,
+        and `InterruptedRunError` where `cancel` ends it from another thread.
 
         >>> model = load()
         >>> model.score("The cat", continuation=" sat").continuation_logprobs  # doctest: +SKIP
@@ -370,14 +380,24 @@ class Model:
         if is_batch(text):
             if continuation is not None:
                 raise OptionError("a list of texts takes no continuation; score the pairs one by one")
-            return [self.score_one(each, None, count, stride) for each in text]  # type: ignore[arg-type]
-        return self.score_one(text, continuation, count, stride)  # type: ignore[arg-type]
+            return [self.score_one(each, None, count, stride, cancel) for each in text]  # type: ignore[arg-type]
+        return self.score_one(text, continuation, count, stride, cancel)  # type: ignore[arg-type]
 
-    def score_one(self, text: Prompt, continuation: str | Sequence[int] | None, count: int, stride: int | None) -> Score:
+    def score_one(
+        self,
+        text: Prompt,
+        continuation: str | Sequence[int] | None,
+        count: int,
+        stride: int | None,
+        cancel: Cancellation | None,
+    ) -> Score:
         """One text's score."""
         ids, prompt_tokens = self.encode_pair(text, continuation, any_length=stride is not None)
         piece = self._tokenizer.piece if self._tokenizer is not None else "<{}>".format
-        values, alternatives = score_tokens(self.new_context(), ids, stride=stride, alternatives=count, piece=piece)
+        context, watch = self.new_context(), Watch(cancel)
+        context.watch = watch
+        with watch.active():
+            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=count, piece=piece)
         whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
         if not isinstance(whole, str) and self._tokenizer is None:
             size = None

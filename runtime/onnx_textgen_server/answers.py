@@ -89,7 +89,7 @@ class Tokens:
     def one(self, token_id: int, logprob: float) -> dict[str, Any]:
         """A token of a chat."""
         spelled = self.tokenizer.piece_bytes(token_id) if self.tokenizer is not None else self.text(token_id).encode()
-        return {"token": self.text(token_id), "logprob": logprob, "bytes": list(spelled)}
+        return {"token": self.text(token_id), "logprob": finite(logprob), "bytes": list(spelled)}
 
     def of_chat(self, token_ids: Sequence[int], logprobs: Sequence[float], alternatives: Alternatives) -> dict[str, Any]:
         """`logprobs` of a chat's choice."""
@@ -104,15 +104,21 @@ class Tokens:
     ) -> dict[str, Any]:
         """`logprobs` of a completion's choice, whose tokens follow those that `place` has seen; a prompt's first has None."""
         tops = [
-            {self.text(other.token_id): other.logprob for other in others} | ({} if own is None else {self.text(token_id): own})
+            {self.text(other.token_id): finite(other.logprob) for other in others}
+            | ({} if own is None else {self.text(token_id): finite(own)})
             for token_id, own, others in zip(token_ids, logprobs, alternatives, strict=True)
         ]
         return {
             "tokens": [self.text(token_id) for token_id in token_ids],
-            "token_logprobs": list(logprobs),
+            "token_logprobs": [None if own is None else finite(own) for own in logprobs],
             "top_logprobs": [top or None for top in tops],
             "text_offset": [place.move(token_id) for token_id in token_ids],
         }
+
+
+def finite(logprob: float) -> float:
+    """JSON has no infinity; OpenAI writes -9999 for what cannot come."""
+    return max(logprob, -9999.0)
 
 
 class Place:

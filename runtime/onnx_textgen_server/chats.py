@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -51,8 +52,9 @@ class Chat:
 
         for place in range(len(self.job.continuations)):
             yield event(place, {"role": "assistant", "content": ""})
-        async for place, chunk in self.job.chunks():
-            if chunk.text or chunk.finish_reason or (self.wish.logprobs and chunk.token_ids):
-                yield event(place, {"content": chunk.text} if chunk.text else {}, chunk)
+        async with contextlib.aclosing(self.job.chunks()) as chunks:
+            async for place, chunk in chunks:
+                if chunk.text or chunk.finish_reason or (self.wish.logprobs and chunk.token_ids):
+                    yield event(place, {"content": chunk.text} if chunk.text else {}, chunk)
         if self.wish.includes_usage:
             yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))

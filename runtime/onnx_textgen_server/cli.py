@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ PACKAGE_HELP = "Model folders, or names of models that ship with onnx-textgen; c
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
 def serve(
     packages: Annotated[list[str] | None, typer.Argument(metavar="[NAME=]DIR", help=PACKAGE_HELP, show_default=False)] = None,
     *,
@@ -37,20 +37,20 @@ def serve(
         bool, typer.Option("--allow-public", help="Allow a --host that others can reach, without a key.")
     ] = False,
 ) -> None:
-    r"""Answer OpenAI's API over HTTP: /v1/completions, /v1/chat/completions, /v1/models.
+    """Answer OpenAI's API over HTTP: /v1/completions, /v1/chat/completions, /v1/models.
 
-    \b
     Try:
         onnx-textgen serve
         onnx-textgen serve DIR --port 8000
         onnx-textgen serve small=DIR large=DIR --api-key KEY --host 0.0.0.0
     """
-    import uvicorn  # noqa: PLC0415  (slow, and `--help` does without)
-
-    import onnx_textgen  # noqa: PLC0415
+    import onnx_textgen  # noqa: PLC0415  (slow, and `--help` does without)
 
     from .app import LOOPBACK, Settings, make_app  # noqa: PLC0415
+    from .process import run_server  # noqa: PLC0415
 
+    if ":" in host:
+        raise OptionError(f"--host takes an IPv4 address or a name, found {host!r}; for this machine alone leave it out")
     is_public = host not in LOOPBACK
     if is_public and api_key is None and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
@@ -69,8 +69,10 @@ def serve(
         origins=allow_origin or (),
     )
     typer.echo(f"{', '.join(models)} at http://{host}:{port}/v1 (Ctrl-C ends it)", err=True)
-    config = uvicorn.Config(make_app(models, settings), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
-    uvicorn.Server(config).run()
+    run_server(make_app(models, settings), host, port)
+
+
+app.command(help=help_of(serve))(serve)
 
 
 def named(packages: list[str] | list[None]) -> list[tuple[str | None, str | None]]:

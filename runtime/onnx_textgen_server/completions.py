@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from onnx_textgen import Chunk, Model, Score
-from onnx_textgen.async_calls import call
 from onnx_textgen.continuation import Continuation
 from onnx_textgen.errors import OptionError
 
@@ -54,7 +54,7 @@ class Completion:
         ids, count = continuation.prompt_ids, self.wish.logprobs or 0
         if len(ids) < 2:
             return None
-        return await call(lambda: self.model.score(ids, logprobs=count), self.job.cancel)
+        return await self.job.run(lambda: self.model.score(ids, logprobs=count, cancel=self.job.cancel))
 
     def logprobs(self, continuation: Continuation, score: Score | None) -> dict[str, Any] | None:
         """Of a whole text, the prompt before it where it was echoed."""
@@ -86,10 +86,11 @@ class Completion:
 
         for place in range(len(places)) if self.wish.echo else ():
             yield event(place, self.beginnings[place // self.drawn])
-        async for place, chunk in self.job.chunks():
-            logprobs = told(place, chunk)
-            if chunk.text or logprobs or chunk.finish_reason:
-                yield event(place, chunk.text, logprobs, ending(chunk.finish_reason))
+        async with contextlib.aclosing(self.job.chunks()) as chunks:
+            async for place, chunk in chunks:
+                logprobs = told(place, chunk)
+                if chunk.text or logprobs or chunk.finish_reason:
+                    yield event(place, chunk.text, logprobs, ending(chunk.finish_reason))
         if self.wish.includes_usage:
             yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))
 

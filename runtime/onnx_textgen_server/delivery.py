@@ -40,7 +40,10 @@ async def deliver(
         slots.give(count)
         raise
 
+    slots.jobs.add(answer.job)
+
     def done() -> None:
+        slots.jobs.discard(answer.job)
         slots.give(count)
         operation = "chat" if answer.envelope.kind == "chat.completion" else "text_completion"
         stats = [each.stats() for each in answer.job.continuations]
@@ -54,7 +57,7 @@ async def deliver(
                     yield line(event)
         except Exception as error:  # noqa: BLE001 - too late for another status
             outcome = "error"
-            LOG.warning("a stream ended early: %s", error, exc_info=not isinstance(error, OnnxTextgenError))
+            LOG.warning("a stream ended early (%s)", type(error).__name__, exc_info=not isinstance(error, OnnxTextgenError))
             yield line(problem_of(error).as_json())
             return
         outcome = "done"

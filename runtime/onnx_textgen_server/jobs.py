@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeVar
 
 from onnx_textgen import Cancellation, Chunk, Model
 from onnx_textgen.async_calls import call, iterate
@@ -17,12 +18,23 @@ from onnx_textgen.errors import BusyError, OptionError
 from onnx_textgen.generation_config import GenerationConfig
 from onnx_textgen.prompts import Prompt
 
+T = TypeVar("T")
+MOST_UNTAKEN = 2**17
+"""Chunks, and alternatives in them, that wait for a client that does not read; then its texts end."""
+
+
+def weight_of(chunk: Chunk) -> int:
+    """About how much memory a chunk takes."""
+    return 1 + sum(map(len, chunk.alternatives))
+
 
 class Slots:
     """How many texts may be at work or wait, over all clients."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
+        self.jobs: set[Job] = set()
+        """What is at work."""
 
     def take(self, count: int) -> None:
         """Take so many; raises `BusyError` where there are not as many now, and `OptionError` where there never are."""
@@ -36,8 +48,13 @@ class Slots:
         """Give them back."""
         self.taken -= count
 
+    def end_all(self) -> None:
+        """End all texts that are at work, as they are."""
+        for job in list(self.jobs):
+            job.cancel.cancel()
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Job:
     """The texts of one request, in the order of its choices: all of the first prompt, then all of the second."""
 
@@ -63,20 +80,32 @@ class Job:
         return cls(model, continuations, firsts, Watch(cancel, min(limits, default=None)), cancel)
 
     async def finish(self) -> None:
-        """Wait for the end of all texts. Cancelling the task ends them."""
+        """Wait for the end of all texts."""
         requests = [Request(each, self.watch, in_pieces=False) for each in self.continuations]
-        await call(lambda: self.model.engine.finish(requests), self.cancel)
+        await self.run(lambda: self.model.engine.finish(requests))
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """What a function returns, which works in a thread. Cancelling the task ends the job."""
+        try:
+            return await call(function, Cancellation())
+        except BaseException:
+            self.cancel.cancel()
+            raise
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Chunks of all texts as they come, each with its text's place. Closing the iterator ends the texts."""
-        queue = asyncio.Queue[tuple[int, Chunk | None, Exception | None]]()
+        queue, untaken = asyncio.Queue[tuple[int, Chunk | None, Exception | None]](), 0
 
         async def drain(place: int, continuation: Continuation) -> None:
+            nonlocal untaken
             work = functools.partial(self.model.engine.chunks, Request(continuation, self.watch))
             try:
                 async with contextlib.aclosing(iterate(work, Cancellation())) as stream:  # the end of one is not that of all
                     async for chunk in stream:
                         queue.put_nowait((place, chunk, None))
+                        untaken += weight_of(chunk)
+                        if untaken > MOST_UNTAKEN:
+                            self.cancel.cancel()
             except Exception as error:  # noqa: BLE001 - raised again where the chunks are taken
                 queue.put_nowait((place, None, error))
             else:
@@ -92,6 +121,7 @@ class Job:
                 if chunk is None:
                     left -= 1
                 else:
+                    untaken -= weight_of(chunk)
                     yield place, chunk
         finally:
             self.cancel.cancel()

@@ -33,6 +33,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Values by which clients ask for what happens anyway; those of `top_k` and `seed` are llama.cpp's."""
 MOST_PROMPTS = 256
 """Prompts of one request."""
+MOST_MESSAGES = 4096
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -202,7 +203,7 @@ class Message(BaseModel):
 class ChatRequest(Wish):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -222,7 +223,7 @@ class TokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Annotated[list[Message], Field(max_length=MOST_MESSAGES)] | None = None
     add_special_tokens: bool = True
 
 

@@ -1,5 +1,7 @@
 """A smaller model that guesses saves runs of the large one, and changes nothing of its texts."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,9 @@ pytest.importorskip("onnx")
 import onnx_textgen
 from cache_graphs import VOCAB_SIZE, Attention, Recurrent, Tiny
 from onnx_textgen import Cancellation, Model
+from onnx_textgen.cancellation import Watch
 from onnx_textgen.decoder import Decoder
+from onnx_textgen.engine import Request
 from onnx_textgen.errors import ModelError, OptionError
 
 PROMPT = [7, 30, 41, 9, 12, 77, 5, 64]
@@ -168,6 +172,33 @@ def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.M
     found = model.generate(PROMPT, max_new_tokens=60, ignore_eos=True, seed=1, **GUESSING)
     assert found.token_ids == exact.generate(PROMPT, max_new_tokens=60, ignore_eos=True, seed=1).token_ids
     assert caplog.messages == ["the assistant model failed, and guesses no more for this text: no memory"]
+
+
+def test_the_memory_of_an_assistant_ends_with_the_text(exact: Model) -> None:
+    model, made = with_assistant(exact, exact), list[weakref.ref]()
+    real = model.assistant.new_decoder
+
+    def new_decoder() -> Decoder:
+        decoder = real()
+        made.append(weakref.ref(decoder))
+        return decoder
+
+    object.__setattr__(model.assistant, "new_decoder", new_decoder)
+    model.engine.most_rows = 1
+    results = model.generate([[7, i] for i in range(10)], max_new_tokens=20, ignore_eos=True, seed=1, **GUESSING)
+    gc.collect()
+    assert sum(each.stats.drafted_tokens for each in results) > 0
+    assert len(made) == 10
+    assert not any(each() for each in made)
+
+
+def test_each_of_several_texts_is_guessed_with_its_own_random_numbers(exact: Model) -> None:
+    model = with_assistant(exact, exact)
+    config = model.config({"max_new_tokens": 60, "ignore_eos": True, "temperature": 1.0, "seed": 3, **GUESSING})
+    for sample in (0, 1, 5):
+        continuation = model.begin(PROMPT, config, sample=sample)
+        model.engine.finish([Request(continuation, Watch(), in_pieces=False)])
+        assert continuation.drafter.accepted == continuation.drafter.drafted > 30
 
 
 def test_cancelling_and_deadlines_reach_the_assistants_runs(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
+from onnx_textgen_server import jobs
 from server.live_server import served, wait_until
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "seed": 1}
@@ -161,3 +162,27 @@ def test_neither_log_nor_metrics_hold_a_prompt(live: tuple, caplog: pytest.LogCa
     page = httpx.get(f"{live[0]}/metrics").text
     assert canary not in page
     assert "gen_ai_server_time_to_first_token_seconds_count" in page
+
+
+def test_a_client_that_does_not_read_loses_its_texts(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MOST_UNTAKEN", 2000)
+    slow = LONG | {"context_limit": "shift", "max_tokens": 10**6, "stream": True, "logprobs": 64, "n": 2}
+    with served({"story": story}) as (url, server), httpx.stream("POST", f"{url}/v1/completions", json=slow, timeout=60) as stream:
+        assert server.slots.taken == 2
+        text = "".join(text for text in stream.iter_text() if not time.sleep(0.02))
+        assert '"finish_reason":"length"' in text
+        assert text.endswith("data: [DONE]\n\n")
+
+
+def test_a_server_that_ends_tells_its_clients(story: Model) -> None:
+    slow = LONG | {"context_limit": "shift", "max_tokens": 10**6}
+    with served({"story": story}) as (url, server), ThreadPoolExecutor(2) as pool:
+        waiting = [
+            pool.submit(httpx.post, f"{url}/v1/completions", json=slow | {"stream": each}, timeout=60) for each in (True, False)
+        ]
+        assert wait_until(lambda: server.slots.taken == 2 and len(server.slots.jobs) == 2)
+        server.slots.end_all()
+        streamed, whole = (each.result() for each in waiting)
+        assert streamed.text.endswith("data: [DONE]\n\n")
+        assert (whole.status_code, whole.json()["choices"][0]["finish_reason"]) == (200, "length")
+        assert wait_until(lambda: not server.slots.jobs)
