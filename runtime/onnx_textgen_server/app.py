@@ -109,6 +109,8 @@ def add_problems(app: FastAPI, server: Server) -> None:
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
+        if first["loc"] == ("body",):
+            return told(Problem(400, "the body should be a JSON object, sent with the header Content-Type: application/json"))
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return told(Problem(400, f"{where}: {first['msg']}"))
 

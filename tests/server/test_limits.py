@@ -60,6 +60,11 @@ def test_bodies_that_are_no_request_are_refused(live: tuple, body: bytes) -> Non
     assert answer.json()["error"]["message"]
 
 
+def test_a_body_without_its_header_is_explained(live: tuple) -> None:
+    answer = httpx.post(f"{live[0]}/v1/completions", content=b'{"model": "story", "prompt": "A"}')
+    assert (answer.status_code, "Content-Type: application/json" in answer.json()["error"]["message"]) == (400, True)
+
+
 def test_more_texts_than_the_server_takes_are_refused_and_those_it_took_are_answered(story: Model) -> None:
     with served({"story": story}, most_texts=2) as (url, server), ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: httpx.post(f"{url}/v1/completions", json=LONG, timeout=60), range(8)))
