@@ -11,7 +11,9 @@ from . import view
 from .api import make_generate
 from .limits import RUNS
 from .shelf import Shelf
-from .tabs import write
+from .tabs import chat, compare, look_inside, measure, write
+
+TABS = {"Write": write, "Look inside": look_inside, "Chat": chat, "Compare": compare, "Measure": measure}
 
 
 def make_page(shelf: Shelf) -> gr.Blocks:
@@ -28,8 +30,10 @@ def make_page(shelf: Shelf) -> gr.Blocks:
         picked = picker.input(
             lambda name: describe(shelf, name), picker, masthead, show_progress="hidden", api_visibility="private", **RUNS
         )
-        with gr.Tabs(), gr.Tab("Write", id="write"):
-            write.make_tab(shelf, picker, picked)
+        with gr.Tabs():
+            for name, tab in TABS.items():
+                with gr.Tab(name):
+                    tab.make_tab(shelf, picker, picked)
     return page
 
 

@@ -63,8 +63,19 @@ def band(probability: float) -> str:
 
 def spans(tokens: Sequence[Token]) -> list[tuple[str, str]]:
     """The tokens for `gr.HighlightedText`: (text, band)."""
-    # A line end alone would be a span without width, so it gets its sign too.
-    return [(token.piece.replace("\n", "⏎\n"), band(token.probability)) for token in tokens]
+    # A line end alone would be a span without width, so it gets its sign too; and blanks alone have no name to be read out.
+    return [(named_if_blank(token.piece).replace("\n", "⏎\n"), band(token.probability)) for token in tokens]
+
+
+def named_if_blank(piece: str) -> str:
+    r"""A piece of spaces alone with its signs, one of control characters alone by their codes.
+
+    >>> named_if_blank(" "), named_if_blank(" cat"), named_if_blank("\n")
+    ('␣', ' cat', '\n')
+    """
+    if "\n" in piece or any(character.isprintable() and not character.isspace() for character in piece):
+        return piece
+    return ascii(piece)[1:-1] if piece.strip(" \t") else visible(piece)
 
 
 def rows(tokens: Sequence[Token]) -> list[list[str | int]]:
@@ -103,7 +114,17 @@ def bars(tokens: Sequence[Token], position: int, *, choosable: bool = False) -> 
     note = f"What the model expected as token {position}, before temperature and cuts."
     if choosable:
         note += " Choose another to go on from it."
-    return bars_panel(note, f"<table><tbody>{''.join(lines)}</tbody></table>")
+    steps = step_buttons(position, len(tokens)) if choosable else ""
+    return bars_panel(note, f"{steps}<table><tbody>{''.join(lines)}</tbody></table>")
+
+
+def step_buttons(position: int, count: int) -> str:
+    """To the token before and the one after, where the coloured ones are too small to press."""
+    before, after = max(1, position - 1), min(count, position + 1)
+    return (
+        f'<p class="steps"><button type="button" data-place="[{before},null]">← token before</button> '
+        f'<button type="button" data-place="[{after},null]">token after →</button></p>'
+    )
 
 
 def bars_panel(note: str, table: str) -> str:

@@ -81,7 +81,8 @@ def open_page(driver, address):
 
 def open_tab(driver, name):
     """Press a tab; on a narrow page it may be in the menu of those that find no room."""
-    tab = next(each for each in elements(driver, "button[role=tab]") if each.get_attribute("textContent").strip() == name)
+    tabs = elements(driver, "button[role=tab], .overflow-menu button")
+    tab = next(each for each in tabs if each.get_attribute("textContent").strip() == name)
     driver.execute_script("arguments[0].click()", tab)
 
 

@@ -157,7 +157,7 @@ def test_a_chosen_rival_takes_the_place_of_a_token_and_the_text_goes_on(chromium
     before = [span.text for span in elements(chromium, "#tokens .token")]
     elements(chromium, "#tokens .token")[3].click()
     wait_until(chromium, lambda: "token 4," in element(chromium, "#bars p").text, "its bars")
-    rival = elements(chromium, "#bars button")[1]
+    rival = elements(chromium, "#bars th button")[1]
     piece = rival.text.replace("␣", " ").strip()
     chromium.execute_script("arguments[0].focus()", rival)
     rival.send_keys(Keys.ENTER)

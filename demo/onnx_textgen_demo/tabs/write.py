@@ -125,13 +125,16 @@ def make_generate(shelf: Shelf, sampling: SamplingControls) -> Callable[..., Ite
 
 
 def make_branch(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
-    """What choosing a rival does: the text up to its place stays, and goes on from the rival."""
+    """What choosing a rival does: the text up to its place stays, and goes on from the rival. No rival: look only."""
 
     def branch(transcript: Transcript | None, event: gr.SelectData, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
         if transcript is None or not transcript.tokens:
             return
         try:
             position, rank = event.index
+            if rank is None:  # another token is looked at, nothing is written
+                yield (*[gr.skip()] * 4, view.bars(transcript.tokens, int(position), choosable=True), gr.skip())
+                return
             other = transcript.branch(int(position), int(rank))
             options = sampling.read_options(*values)
             other.seed = options["seed"]
