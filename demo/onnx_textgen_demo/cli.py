@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-PACKAGE_HELP = "Model folder, or the name of a model that ships with onnx-textgen (story, tiny-transformer)."
+PACKAGE_HELP = "Model folders, or names of models that ship with onnx-textgen (story, tiny-transformer). Default: those."
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
 def demo(
-    package: Annotated[str | None, typer.Argument(metavar="PACKAGE", help=PACKAGE_HELP, show_default=False)] = None,
+    packages: Annotated[list[str] | None, typer.Argument(metavar="[PACKAGE]...", help=PACKAGE_HELP, show_default=False)] = None,
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
@@ -24,17 +24,16 @@ def demo(
     allow_public: Annotated[bool, typer.Option("--allow-public", help="Allow a --host that other machines can reach.")] = False,
 ) -> None:
     """Generate text in a web page on this machine."""
-    import onnx_textgen  # noqa: PLC0415  (see above)
-
-    from .app import make_page  # noqa: PLC0415
+    from .app import make_page  # noqa: PLC0415  (see above)
     from .server import LOOPBACK, serve  # noqa: PLC0415
+    from .shelf import make_shelf  # noqa: PLC0415
 
-    model = onnx_textgen.load(package, device=device, threads=threads)
-    page = make_page(model)
+    shelf = make_shelf(packages or [], device=device, threads=threads)
+    page = make_page(shelf)
     address = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser)
     if host not in LOOPBACK:
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)
-    typer.echo(f"{model.manifest.name} on {model.device} writes at {address} (Ctrl-C ends it)", err=True)
+    typer.echo(f"{', '.join(shelf.names)}: {address} (Ctrl-C ends it)", err=True)
     try:
         threading.Event().wait()
     finally:

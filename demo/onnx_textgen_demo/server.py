@@ -28,7 +28,12 @@ THEME = gr.themes.Default(
     radius_size="lg",
     font=["system-ui", "-apple-system", "Segoe UI", "sans-serif"],  # The machine's own: nothing is fetched from elsewhere.
     font_mono=["ui-monospace", "Consolas", "monospace"],
-).set(body_text_color_subdued="*neutral_500", block_info_text_color="*neutral_500")  # The theme's own grey is too pale to read.
+).set(  # The theme's own grey is too pale to read, and so is its blue under white letters.
+    body_text_color_subdued="*neutral_500",
+    block_info_text_color="*neutral_500",
+    button_primary_background_fill="*primary_600",
+    button_primary_background_fill_hover="*primary_700",
+)
 
 
 def serve(page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, open_browser: bool = False) -> str:

@@ -63,8 +63,19 @@ def band(probability: float) -> str:
 
 def spans(tokens: Sequence[Token]) -> list[tuple[str, str]]:
     """The tokens for `gr.HighlightedText`: (text, band)."""
-    # A line end alone would be a span without width, so it gets its sign too.
-    return [(token.piece.replace("\n", "⏎\n"), band(token.probability)) for token in tokens]
+    # A line end alone would be a span without width, so it gets its sign too; and blanks alone have no name to be read out.
+    return [(named_if_blank(token.piece).replace("\n", "⏎\n"), band(token.probability)) for token in tokens]
+
+
+def named_if_blank(piece: str) -> str:
+    r"""A piece of spaces alone with its signs, one of control characters alone by their codes.
+
+    >>> named_if_blank(" "), named_if_blank(" cat"), named_if_blank("\n")
+    ('␣', ' cat', '\n')
+    """
+    if "\n" in piece or any(character.isprintable() and not character.isspace() for character in piece):
+        return piece
+    return ascii(piece)[1:-1] if piece.strip(" \t") else visible(piece)
 
 
 def rows(tokens: Sequence[Token]) -> list[list[str | int]]:
@@ -72,18 +83,48 @@ def rows(tokens: Sequence[Token]) -> list[list[str | int]]:
     return [[position, visible(token.piece), percent(token.probability)] for position, token in enumerate(tokens, 1)]
 
 
-def bars(tokens: Sequence[Token], position: int) -> str:
-    """The distribution at a position (1 = first generated token) as bars, the drawn token marked."""
+# Each bar that may be gone on from is a button; which one was pressed reaches Python as `SelectData.index`.
+CHOICE_EVENTS = """element.addEventListener("click", (event) => {
+  const chosen = event.target.closest("button[data-place]");
+  if (chosen) trigger("select", { index: JSON.parse(chosen.dataset.place), value: "" });
+});"""
+
+
+def bars(tokens: Sequence[Token], position: int, *, choosable: bool = False) -> str:
+    """The distribution at a position (1 = first generated token) as bars, the drawn token marked.
+
+    `choosable`: the other tokens are buttons, to go on from them; they are not while a text is still being written.
+    """
     if not 1 <= position <= len(tokens):
         return bars_panel(
             "Before each token the model gives every token it knows a probability. The ten likeliest appear here.", ""
         )
     token = tokens[position - 1]
-    lines = [bar(piece, probability, drawn=rank == token.rank) for rank, (piece, probability) in enumerate(token.rivals)]
+    lines = [
+        bar(
+            rival.piece,
+            rival.probability,
+            drawn=rank == token.rank,
+            place=(position, rank) if choosable and rank != token.rank else None,
+        )
+        for rank, rival in enumerate(token.rivals)
+    ]
     if token.rank is None:
         lines.append(bar(token.piece, token.probability, drawn=True))
-    note = f"What the model expected as token {position}, before temperature and cuts"
-    return bars_panel(note, f"<table><tbody>{''.join(lines)}</tbody></table>")
+    note = f"What the model expected as token {position}, before temperature and cuts."
+    if choosable:
+        note += " Choose another to go on from it."
+    steps = step_buttons(position, len(tokens)) if choosable else ""
+    return bars_panel(note, f"{steps}<table><tbody>{''.join(lines)}</tbody></table>")
+
+
+def step_buttons(position: int, count: int) -> str:
+    """To the token before and the one after, where the coloured ones are too small to press."""
+    before, after = max(1, position - 1), min(count, position + 1)
+    return (
+        f'<p class="steps"><button type="button" data-place="[{before},null]">← token before</button> '
+        f'<button type="button" data-place="[{after},null]">token after →</button></p>'
+    )
 
 
 def bars_panel(note: str, table: str) -> str:
@@ -91,11 +132,16 @@ def bars_panel(note: str, table: str) -> str:
     return f'<section class="bars"><h2>Next token</h2><p>{note}</p>{table}</section>'
 
 
-def bar(piece: str, probability: float, *, drawn: bool) -> str:
-    """One row of `bars`."""
+def bar(piece: str, probability: float, *, drawn: bool, place: tuple[int, int] | None = None) -> str:
+    """One row of `bars`; with a `place` its token is a button."""
     mark = '<span class="mark">drawn</span>' if drawn else ""
+    token = f"<code>{escape(visible(piece))}</code>"
+    if place:
+        token = (
+            f'<button type="button" data-place="[{place[0]},{place[1]}]" title="Go on from here with this token">{token}</button>'
+        )
     return (
-        f'<tr class="{"drawn" if drawn else "other"}"><th scope="row"><code>{escape(visible(piece))}</code>{mark}</th>'
+        f'<tr class="{"drawn" if drawn else "other"}"><th scope="row">{token}{mark}</th>'
         f'<td class="track"><span style="width:{100 * probability:.2f}%"></span></td>'
         f'<td class="amount">{percent(probability)}</td></tr>'
     )
@@ -110,6 +156,11 @@ def status(transcript: Transcript | None, *, problem: str | None = None, stopped
             ("tokens", f"{len(transcript.tokens):,}"),
             ("tokens/s", f"{speed:,.1f}" if speed else "-"),
             ("first token", f"{1000 * wait:,.0f} ms" if wait else "-"),
+            *(
+                [("from cache", f"{transcript.stats.reused_tokens:,} of {transcript.stats.prompt_tokens:,}")]
+                if transcript.stats
+                else []
+            ),
             ("seed", str(transcript.seed)),
         ]
     items = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in facts)
@@ -129,7 +180,7 @@ def state(transcript: Transcript | None, problem: str | None, stopped: bool) -> 
     return f"finished: {reason} ({ENDINGS[reason]})" if reason in ENDINGS else f"finished: {reason}"
 
 
-def header(model: Model) -> str:
+def masthead(model: Model) -> str:
     """The title of the page and what runs behind it."""
     manifest = model.manifest
     megabytes = sum(record.size for record in manifest.files.values()) / 1e6
@@ -141,8 +192,17 @@ def header(model: Model) -> str:
         ("context", f"{manifest.geometry.context_length:,} tokens"),
     ]
     items = "".join(f"<li>{name} <b>{escape(value)}</b></li>" for name, value in chips)
+    return title(f"<ul>{items}</ul>")
+
+
+def cannot_load(name: str, reason: str) -> str:
+    """The same for a package that is none."""
+    return title(f'<p class="problem" role="alert"><b>{escape(name)}</b> cannot be used: {escape(reason)}</p>')
+
+
+def title(below: str) -> str:
+    """The page's name and what it is about."""
     return (
         '<header class="masthead"><h1>onnx-textgen</h1>'
-        "<p>A language model writes, token by token, on this machine: ONNX Runtime, no PyTorch.</p>"
-        f"<ul>{items}</ul></header>"
+        f"<p>A language model writes, token by token, on this machine: ONNX Runtime, no PyTorch.</p>{below}</header>"
     )

@@ -47,6 +47,23 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Weighing:
+    """What the sampling chain makes of a row of logits."""
+
+    candidates: tuple[Candidate, ...]
+    """Likeliest first."""
+    remaining: dict[str, int]
+    """How many tokens each stage of the chain left, in its order; `vocabulary` first."""
+    drawn_from: Survivors
+    """What the last stage left; its scores become the probabilities of the draw by softmax."""
+    chosen: Token
+    random_number: float | None
+    """From 0 to below 1, what the token was drawn with; None at temperature 0, where nothing is drawn."""
+    rule: str
+    """Why this one, in words."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Step:
     """One run of the model and the token that came of it."""
 
@@ -146,11 +163,7 @@ def look_at_step(
     """Everything about the run that gave `logits` [vocabulary] for the tokens from position `first` on."""
     cache, held = decoder.cache, decoder.token_ids[0]
     shapes = dict.fromkeys(tensor.sized(decoder.rows, cache.room) for tensor in cache.tensors)
-    chosen = chooser.choose(logits, new_ids)
-    scores = chooser.process(logits, new_ids)
-    stages = [Survivors("penalties", None, scores)] if scores is not logits else []
-    stages += chooser.stages(scores, new_ids)
-    remaining = {one.stage: int(np.isfinite(one.scores).sum()) for one in stages}
+    weighing = weigh(model, logits, chooser, new_ids, limit=limit)
     return Step(
         fed=tuple(tokens_of(model, held[first:])),
         first_position=first,
@@ -159,9 +172,26 @@ def look_at_step(
         other_cache_shapes=tuple(shapes)[1:],
         cache_bytes=sum(tensor.bytes_for(len(held)) for tensor in cache.tensors),
         logits_shape=(1, logits.size),
+        candidates=weighing.candidates,
+        remaining=weighing.remaining,
+        chosen=weighing.chosen,
+        rule=weighing.rule,
+    )
+
+
+def weigh(model: Model, logits: Logits, chooser: Chooser, new_ids: list[int], *, limit: int) -> Weighing:
+    """What `chooser` makes of logits [vocabulary] behind `new_ids`, and what becomes of the `limit` likeliest tokens."""
+    chosen = chooser.choose(logits, new_ids)
+    scores = chooser.process(logits, new_ids)
+    stages = [Survivors("penalties", None, scores)] if scores is not logits else []
+    stages += chooser.stages(scores, new_ids)
+    remaining = {one.stage: int(np.isfinite(one.scores).sum()) for one in stages}
+    return Weighing(
         candidates=likeliest(model, logits, stages, limit),
         remaining={"vocabulary": logits.size, **remaining},
+        drawn_from=stages[-1],
         chosen=tokens_of(model, [chosen])[0],
+        random_number=None if chooser.config.temperature == 0 else uniform(chooser.place(new_ids)),
         rule=rule_of(chooser, new_ids),
     )
 

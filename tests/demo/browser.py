@@ -15,9 +15,9 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-import onnx_textgen
 from onnx_textgen_demo.app import make_page
 from onnx_textgen_demo.server import serve
+from onnx_textgen_demo.shelf import make_shelf
 
 FLAGS = [
     "--headless",
@@ -28,6 +28,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+SEED = "#sampling .seed input, #sampling .seed textarea"
 SCREENSHOT = Path(__file__).parents[2] / "demo" / "screenshot.png"
 
 
@@ -78,6 +79,13 @@ def open_page(driver, address):
     wait_until(driver, lambda: elements(driver, "#generate"), "the Generate button", seconds=60)
 
 
+def open_tab(driver, name):
+    """Press a tab; on a narrow page it may be in the menu of those that find no room."""
+    tabs = elements(driver, "button[role=tab], .overflow-menu button")
+    tab = next(each for each in tabs if each.get_attribute("textContent").strip() == name)
+    driver.execute_script("arguments[0].click()", tab)
+
+
 def text_of(driver):
     """What the model has written so far."""
     return element(driver, "#text textarea").get_attribute("value")
@@ -96,13 +104,13 @@ def set_value(driver, selector, value):
 
 def take_screenshot(path=SCREENSHOT, *, prompt="Once upon a time, there was a little owl who", seed="11", width=1280, height=1120):
     """The page after a finished text, at desktop width."""
-    page = make_page(onnx_textgen.load())
+    page = make_page(make_shelf([], device="cpu", threads=None))
     address = serve(page, host="127.0.0.1", port=7869)
     try:
         with chromium(width, height) as driver:
             open_page(driver, address)
             set_value(driver, "#prompt textarea", prompt)
-            set_value(driver, "#seed textarea, #seed input", seed)
+            set_value(driver, SEED, seed)
             element(driver, "#generate").click()
             wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text", seconds=60)
             driver.execute_script(

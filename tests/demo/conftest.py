@@ -21,6 +21,7 @@ if not MISSING:
     from demo import browser as browser_tools
     from onnx_textgen_demo.app import make_page
     from onnx_textgen_demo.server import serve
+    from onnx_textgen_demo.shelf import Shelf
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -50,15 +51,21 @@ def closed_loops():
 
 
 @contextlib.contextmanager
-def served_page(model):
-    """The address of the page of `model`."""
+def served_page(*models):
+    """The address of a page for these models, each under its own name."""
     with closed_loops():
-        page = make_page(model)
+        page = make_page(shelf_of(*models))
         address = serve(page, host="127.0.0.1", port=find_free_port())
         try:
             yield address
         finally:
             page.close(verbose=False)
+
+
+def shelf_of(*models):
+    if isinstance(models[0], Shelf):
+        return models[0]
+    return Shelf({model.manifest.name: lambda model=model: model for model in models})
 
 
 def find_free_port():
@@ -74,16 +81,16 @@ def free_port():
 
 @pytest.fixture
 def served():
-    """Call it with a model to serve its page; gives the address."""
+    """Call it with models to serve their page; gives the address."""
     with contextlib.ExitStack() as stack:
-        yield lambda model: stack.enter_context(served_page(model))
+        yield lambda *models: stack.enter_context(served_page(*models))
 
 
 @pytest.fixture
 def page():
     """A page for a scripted model, not served."""
     with closed_loops():
-        yield make_page(ScriptedModel())
+        yield make_page(shelf_of(ScriptedModel()))
 
 
 @pytest.fixture(scope="module")

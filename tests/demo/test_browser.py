@@ -3,11 +3,14 @@
 import json
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, resize, set_value, status_of, text_of, wait_until
+from demo.browser import SEED, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
 from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen.artifact import DEFAULT_PACKAGE, embedded_packages
+from onnx_textgen.errors import ModelError
+from onnx_textgen_demo.shelf import Shelf
 
 
 @pytest.fixture
@@ -81,12 +84,12 @@ def test_leaving_the_page_ends_the_generation(chromium, served, slow):
 def test_bad_input_shows_a_readable_line_and_the_next_try_works(chromium, served):
     open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
     set_value(chromium, "#prompt textarea", "a cat")
-    set_value(chromium, "#seed textarea, #seed input", "seven <b>7</b>")
+    set_value(chromium, SEED, "seven <b>7</b>")
     generate(chromium)
     wait_until(chromium, lambda: "seed should be a whole number" in status_of(chromium), "the line about the seed")
     assert "Traceback" not in element(chromium, "body").text
     assert not elements(chromium, "#status .state b")
-    set_value(chromium, "#seed textarea, #seed input", "7")
+    set_value(chromium, SEED, "7")
     generate(chromium)
     wait_until(chromium, lambda: "finished" in status_of(chromium), "a text after the error")
 
@@ -136,9 +139,105 @@ def test_what_the_model_writes_is_never_run_and_nothing_is_fetched_from_elsewher
 def test_the_page_fits_every_width(chromium, served, width):
     resize(chromium, width, 900)
     try:
-        open_page(chromium, served(ScriptedModel()))
+        open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
         generate(chromium)
         wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
         assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
     finally:
         resize(chromium, 1280, 1100)
+
+
+def test_a_chosen_rival_takes_the_place_of_a_token_and_the_text_goes_on(chromium, served):
+    model = onnx_textgen.load(TINY_PACKAGE)
+    open_page(chromium, served(model))
+    set_value(chromium, "#prompt textarea", "a cat")
+    set_value(chromium, SEED, "7")
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    before = [span.text for span in elements(chromium, "#tokens .token")]
+    elements(chromium, "#tokens .token")[3].click()
+    wait_until(chromium, lambda: "token 4," in element(chromium, "#bars p").text, "its bars")
+    rival = elements(chromium, "#bars th button")[1]
+    piece = rival.text.replace("␣", " ").strip()
+    chromium.execute_script("arguments[0].focus()", rival)
+    rival.send_keys(Keys.ENTER)
+    wait_until(chromium, lambda: "token 4," not in element(chromium, "#bars p").text, "another text")
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the other text")
+    after = [span.text for span in elements(chromium, "#tokens .token")]
+    assert after[:3] == before[:3]
+    assert after[3].strip() == piece != before[3].strip()
+
+
+def test_a_new_seed_writes_another_text_of_the_same_prompt(chromium, served):
+    open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
+    set_value(chromium, SEED, "7")
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    first = text_of(chromium)
+    element(chromium, "#again").click()
+    wait_until(chromium, lambda: text_of(chromium) not in ("", first) and "finished" in status_of(chromium), "another text")
+    assert element(chromium, SEED).get_attribute("value") == ""
+
+
+def test_an_error_in_mid_stream_leaves_the_text_and_says_what_happened(chromium, served):
+    error = ModelError("the logits are not numbers; export the model again")
+    open_page(chromium, served(ScriptedModel(seconds_per_token=0.02, fail_after=20, error=error)))
+    generate(chromium)
+    wait_until(chromium, lambda: "the logits are not numbers" in status_of(chromium), "the line about the error")
+    assert text_of(chromium).startswith(" a small cat")
+
+
+def test_two_people_write_at_once_and_see_their_own_text_only(chromium, served, slow):
+    address = served(slow)
+    open_page(chromium, address)
+    generate(chromium)
+    first = chromium.current_window_handle
+    chromium.switch_to.new_window("tab")
+    try:
+        open_page(chromium, address)
+        assert text_of(chromium) == ""
+        generate(chromium)
+        wait_until(chromium, lambda: slow.open_streams == 2, "two texts side by side")
+        element(chromium, "#stop").click()
+        wait_until(chromium, lambda: slow.open_streams == 1, "the end of one of them")
+    finally:
+        chromium.close()
+        chromium.switch_to.window(first)
+    assert "writing" in status_of(chromium)
+    element(chromium, "#stop").click()
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the other")
+
+
+def test_a_reload_in_mid_stream_ends_the_text_and_gives_a_fresh_page(chromium, served, slow):
+    open_page(chromium, served(slow))
+    generate(chromium)
+    wait_until(chromium, lambda: len(text_of(chromium)) > 20, "some text")
+    chromium.refresh()
+    wait_until(chromium, lambda: elements(chromium, "#generate"), "the page")
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream", seconds=5)
+    wait_until(chromium, lambda: status_of(chromium) == "ready", "a page that is ready")
+    assert text_of(chromium) == ""
+
+
+def test_another_model_is_picked_and_one_that_cannot_load_says_why(chromium, served):
+    tiny = onnx_textgen.load(TINY_PACKAGE)
+    shelf = Shelf({"good": lambda: tiny, "bad": lambda: onnx_textgen.load("no/such/folder")})
+    open_page(chromium, served(shelf))
+    pick(chromium, "bad")
+    wait_until(chromium, lambda: "cannot be used: no/such/folder" in element(chromium, ".masthead").text, "the reason")
+    generate(chromium)
+    wait_until(chromium, lambda: "no/such/folder" in status_of(chromium), "the reason under the text")
+    element(chromium, ".toast-close").click()  # the message lies over the picker
+    wait_until(chromium, lambda: not elements(chromium, ".toast-close"), "its end")
+    pick(chromium, "good")
+    wait_until(chromium, lambda: tiny.manifest.name in element(chromium, ".masthead").text, "the other model")
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
+
+
+def pick(driver, name):
+    element(driver, "#picker input").click()
+    option = wait_until(
+        driver, lambda: next((each for each in elements(driver, "[role=option]") if each.text.endswith(name)), None), "the model"
+    )
+    option.click()

@@ -1,6 +1,7 @@
 """What a transcript looks like, and that nothing a model writes becomes HTML."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +12,12 @@ from onnx_textgen_demo.transcript import Transcript
 PIECES = {1: " cat", 2: "<script>alert(1)</script>", 3: "\n"}
 
 
+def model_of(piece):
+    return SimpleNamespace(tokenizer=SimpleNamespace(piece=piece, streaming=None), manifest=SimpleNamespace(eos_ids=(3,)))
+
+
 def transcript_of(*chunks):
-    transcript = Transcript(PIECES.__getitem__, seed=7)
+    transcript = Transcript(model_of(PIECES.__getitem__), seed=7)
     for chunk in chunks:
         transcript.add(chunk)
     return transcript
@@ -66,11 +71,22 @@ def test_a_drawn_token_that_is_not_among_the_likeliest_gets_a_bar_of_its_own():
 
 
 def test_two_rivals_that_look_the_same_are_told_apart_by_their_ids():
-    transcript = Transcript(lambda _: "same", seed=7)
+    transcript = Transcript(model_of(lambda _: "same"), seed=7)
     transcript.add(
         Chunk("same", (5,), (math.log(0.3),), ((Alternative(4, "same", math.log(0.6)), Alternative(5, "same", math.log(0.3))),))
     )
     assert transcript.tokens[0].rank == 1
+
+
+def test_all_tokens_but_the_drawn_one_can_be_gone_on_from():
+    bars = view.bars(transcript_of(chunk(1, 0.3, (3, 0.6), (1, 0.3))).tokens, 1, choosable=True)
+    assert bars.count('<th scope="row"><button') == 1
+    assert 'data-place="[1,0]"' in bars
+
+
+def test_a_rival_that_ends_the_text_ends_it():
+    other = transcript_of(chunk(1, 0.3, (3, 0.6), (1, 0.3))).branch(1, 0)
+    assert (other.finish_reason, other.text, other.tokens) == ("eos", "", [])
 
 
 @pytest.mark.parametrize("position", [-1, 0, 2])

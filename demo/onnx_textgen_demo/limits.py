@@ -1,0 +1,35 @@
+"""What the page takes, and how much it does at a time.
+
+All other limits are the runtime's: what it refuses is shown in its own words.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from onnx_textgen.errors import PromptError
+
+MAX_PROMPT_CHARS = 50_000
+LONGEST_TEXT = 1024
+"""A slider over a context of 100,000 tokens could not be set to anything in particular."""
+
+
+class Runs(TypedDict):
+    """How Gradio shares a model among listeners."""
+
+    concurrency_limit: int
+    concurrency_id: str
+
+
+RUNS: Runs = {"concurrency_limit": 4, "concurrency_id": "model"}
+"""So many runs at once, of all tabs and callers: the runtime computes their steps together. Others wait in the queue."""
+
+
+def checked(prompt: str | None) -> str:
+    """The prompt if its length is acceptable; raises `PromptError` if not.
+
+    Checked before it costs anything: the browser's own limit does not bind those who call the server directly.
+    """
+    if prompt and len(prompt) > MAX_PROMPT_CHARS:
+        raise PromptError(f"the prompt has {len(prompt):,} characters and this page takes {MAX_PROMPT_CHARS:,}; shorten it")
+    return prompt or ""

@@ -1,0 +1,276 @@
+"""The pictures of the tab Look inside: one for each stage of the pipeline, drawn from the numbers of a `Walk`.
+
+Pure functions from data to HTML. Every text that came from a model or a prompt is escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from onnx_textgen.cuts import softmax
+from onnx_textgen.inspection import Token
+from onnx_textgen.sampling import apply_temperature
+
+from .view import percent, visible
+from .walk import Look, Walk
+
+MOST_SHOWN = 48
+"""Pieces of a long prompt that are drawn; the last ones."""
+LARGEST = 0.004
+"""A smaller share of the draw has no place of its own in the picture."""
+OPTION_NAMES = {"top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
+
+
+def picture(walk: Walk | None, stage: int, number: int) -> str:
+    """A stage (see `STAGES`) of a step (0 = the first new token)."""
+    if walk is None:
+        said = "Press <b>Walk through</b>: the prompt goes through the model, a stage at a time."
+        return f'<section class="picture"><p>{said}</p></section>'
+    name, draw, is_of_step = STAGES[stage]
+    place = f"new token {number + 1}" if is_of_step else "the prompt"
+    body = draw(walk, number)
+    return f'<section class="picture" aria-live="polite"><h2>{stage + 1}. {name} <small>{place}</small></h2>{body}</section>'
+
+
+def stage_line(stage: int) -> str:
+    """All stages in a row, the one that is shown marked; each is a button."""
+    items = "".join(
+        f'<li><button type="button" data-place="{index}"{" aria-current=step" if index == stage else ""}>{name}</button></li>'
+        for index, (name, _, _) in enumerate(STAGES)
+    )
+    return f'<nav class="stages" aria-label="Stages of the pipeline"><ol>{items}</ol></nav>'
+
+
+def text_picture(walk: Walk, number: int) -> str:
+    """The prompt as it was typed."""
+    return (
+        f"<p>A text of {count(len(walk.prompt), 'character')}, {count(len(walk.prompt.encode()), 'byte')}. "
+        "The model knows no letters, so the text is cut into pieces that it does know.</p>"
+        f'<p class="sheet">{escape(walk.prompt)}</p>'
+    )
+
+
+def tokens_picture(walk: Walk, number: int) -> str:
+    """Pieces and ids."""
+    size = walk.model.manifest.geometry.vocab_size
+    return (
+        f"<p>{count(len(walk.tokens), 'token')}: each is a piece of text with a fixed number, its id, in a vocabulary of {size:,}. "
+        f"␣ is a space.</p>{pieces(walk.tokens)}"
+    )
+
+
+def embeddings_picture(walk: Walk, number: int) -> str:
+    """Vectors and positions."""
+    width = walk.model.manifest.geometry.hidden_size
+    vectors = f"{width:,} numbers" if width else "a vector"
+    shape = f"[1, {len(walk.tokens):,}, {f'{width:,}' if width else '?'}]"
+    first = max(0, len(walk.tokens) - MOST_SHOWN)
+    rows = "".join(
+        f"<tr><td>{position}</td><td>{token.id:,}</td><th scope=row><code>{escape(visible(token.piece))}</code></th>"
+        f'<td><span class="vector"></span>{vectors}</td></tr>'
+        for position, token in enumerate(walk.tokens[first:], start=first)
+    )
+    return (
+        f"<p>Each id picks its row of a table: {vectors} that stand for the token, the <b>embedding</b>. The order of the text "
+        f"goes in as <b>positions</b>, 0 to {len(walk.tokens) - 1}. Shape [batch, tokens, width] = <b>{shape}</b>.</p>"
+        f'<div class="scroll" tabindex="0"><table class="facts"><thead><tr><th>position</th><th>id</th><th>piece</th>'
+        "<th>embedding</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def layers_picture(walk: Walk, number: int) -> str:
+    """What was fed, the layers, and the cache after each run so far."""
+    geometry, run = walk.model.manifest.geometry, walk.looks[number].run
+    last = run.first_position + len(run.fed) - 1
+    place = f"position {last}" if len(run.fed) == 1 else f"positions {run.first_position} to {last}"
+    largest = max(look.run.cache_bytes for look in walk.looks)
+    shown = walk.looks[max(0, number - 7) : number + 1]
+    rows = "".join(
+        f'<tr class="{"drawn" if look.run is run else "other"}"><th scope="row">{count(look.run.cached_tokens, "token")}</th>'
+        f'<td class="track"><span style="width:{100 * look.run.cache_bytes / largest:.2f}%"></span></td>'
+        f'<td class="amount wide">{look.run.cache_bytes:,} bytes</td></tr>'
+        for look in shown
+    )
+    layers = "".join("<span></span>" for _ in range(min(geometry.layers, 48)))
+    shape = ", ".join(f"{size:,}" for size in run.cache_shape)
+    return (
+        f"<p><b>{count(len(run.fed), 'token')}</b> went in at {place}. In each of the <b>{count(geometry.layers, 'layer')}</b> "
+        f"every token looks at itself and those before it ({count(geometry.heads, 'head')} of size {geometry.head_size} over "
+        f"{geometry.kv_heads} of keys and values), then passes a feed-forward network.</p>"
+        f'<div class="layers">{pieces(run.fed)}<div class="stack" aria-hidden="true">{layers}</div></div>'
+        "<p>The keys and values of all tokens so far stay in the <b>cache</b>, so the next run takes the new token alone. It grows "
+        f"with the text; a layer's tensor has shape [{shape}].</p>"
+        f'<div class="bars"><table><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def logits_picture(walk: Walk, number: int) -> str:
+    """The row of logits, and the largest of them."""
+    look = walk.looks[number]
+    found = look.weighing.candidates
+    low, high = float(look.logits.min()), float(look.logits.max())
+    rows = bar_rows((one.token, (one.logit - low) / max(high - low, 1e-9), f"{one.logit:.2f}", "", "other") for one in found)
+    return (
+        f"<p>Behind the last token the model gives one number to every token of its vocabulary, a <b>logit</b>: shape "
+        f"[1, {look.logits.size:,}]. The larger, the likelier. These go from {low:.2f} to {high:.2f}; the {len(found)} largest:</p>"
+        f"{rows}"
+    )
+
+
+def softmax_picture(walk: Walk, number: int) -> str:
+    """Probabilities as the model has them, and as temperature makes them."""
+    look, temperature = walk.looks[number], walk.config.temperature
+    tempered = tempered_probabilities(look, temperature)
+    rows = bar_rows(
+        (one.token, tempered[one.token.id], percent(tempered[one.token.id]), f"{percent(one.probability)} at 1", "drawn")
+        for one in look.weighing.candidates
+    )
+    said = (
+        "At <b>temperature 0</b> the likeliest token has all of it."
+        if temperature == 0
+        else f"Divided by the <b>temperature {temperature:g}</b> first: below 1 the likely gain, above 1 the others catch up."
+    )
+    return (
+        "<p><b>Softmax</b> turns logits into probabilities: exp of each, divided by the sum of all. They add up to 100 %. "
+        f"{said} Move the slider and watch the bars.</p>{rows}"
+    )
+
+
+def cuts_picture(walk: Walk, number: int) -> str:
+    """Which tokens the cuts leave."""
+    look = walk.looks[number]
+    tempered = tempered_probabilities(look, walk.config.temperature)
+
+    def row(one: object) -> tuple[Token, float, str, str, str]:
+        token, cut = one.token, one.cut_by  # type: ignore[attr-defined]
+        probability = float(tempered[token.id])
+        if cut is None:
+            return token, probability, percent(one.draw_probability), "", "drawn"  # type: ignore[attr-defined]
+        return token, probability, "0 %", f"cut by {OPTION_NAMES.get(cut, cut)}", "cut"
+
+    funnel = " <span aria-hidden=true>→</span> ".join(
+        f"<span>{OPTION_NAMES.get(name, name)} <b>{left:,}</b></span>" for name, left in look.weighing.remaining.items()
+    )
+    return (
+        "<p>Unlikely tokens are many, and together they spoil a text. <b>Cuts</b> leave the likeliest: what is struck out cannot "
+        "be drawn, and the rest share the 100 % among themselves.</p>"
+        f'<p class="funnel">tokens left: {funnel}</p>{bar_rows(map(row, look.weighing.candidates))}'
+    )
+
+
+def draw_picture(walk: Walk, number: int) -> str:
+    """The line from 0 to 1, and where the random number fell."""
+    weighing = walk.looks[number].weighing
+    chosen = f"<code>{escape(visible(weighing.chosen.piece))}</code>"
+    if weighing.random_number is None:
+        return f"<p>At temperature 0 nothing is drawn: the likeliest token, <b>{chosen}</b>, is taken.</p>"
+    segments = shares(walk, number)
+    start, end = next((start, end) for token, start, end in segments if token and token.id == weighing.chosen.id)
+    parts = "".join(segment(token, start, end, weighing.chosen) for token, start, end in segments)
+    return (
+        "<p>Each token that is left has a share of the line from 0 to 1, as wide as its probability; they lie in the order of "
+        "their ids, the unlikely ones together in grey. A <b>random number</b> picks the place.</p>"
+        f'<div class="line"><div class="shares" role="img" aria-label="shares of the tokens from 0 to 1">{parts}</div>'
+        f'<div class="needle" style="left:{100 * weighing.random_number:.3f}%"></div></div>'
+        f"<p>It is <b>{weighing.random_number:.4f}</b>, and falls in the share of <b>{chosen}</b>, from {start:.4f} to {end:.4f}. "
+        f"The number depends on the seed, {walk.config.seed}, and on the step alone, so the same seed writes the same text.</p>"
+    )
+
+
+def append_picture(walk: Walk, number: int) -> str:
+    """The text with its new token."""
+    chosen = walk.looks[number].weighing.chosen
+    before = "".join(look.weighing.chosen.piece for look in walk.looks[:number])
+    ended = chosen.id in walk.model.manifest.eos_ids
+    said = (
+        "It is an <b>end of text</b>: the model has finished."
+        if ended
+        else f"It goes to position {len(walk.ids) + number}, and into the model again: text is written a token at a time."
+    )
+    return (
+        f"<p>The new token, id <b>{chosen.id:,}</b>, is <b>appended</b>. {said}</p>"
+        f'<p class="sheet"><span class="prompt">{escape(walk.prompt)}</span>{escape(before)}<mark>{escape(chosen.piece)}</mark></p>'
+    )
+
+
+STAGES: tuple[tuple[str, Callable[[Walk, int], str], bool], ...] = (
+    ("Text", text_picture, False),
+    ("Tokens", tokens_picture, False),
+    ("Embeddings", embeddings_picture, False),
+    ("Layers, cache", layers_picture, True),
+    ("Logits", logits_picture, True),
+    ("Softmax", softmax_picture, True),
+    ("Cuts", cuts_picture, True),
+    ("Draw", draw_picture, True),
+    ("Append", append_picture, True),
+)
+"""Name, picture, and whether it comes with every new token."""
+
+
+def tempered_probabilities(look: Look, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Probabilities [vocabulary] after temperature and before the cuts."""
+    if temperature == 0:
+        alone = np.zeros(look.logits.size, np.float32)
+        alone[look.weighing.chosen.id] = 1
+        return alone
+    return softmax(apply_temperature(look.logits, temperature))
+
+
+def shares(walk: Walk, number: int) -> list[tuple[Token | None, float, float]]:
+    """The line of a draw: a token and its share from where to where; None for unlikely neighbours together."""
+    weighing, piece = walk.looks[number].weighing, walk.model.tokenizer.piece
+    left = weighing.drawn_from
+    ids = np.arange(left.scores.size) if left.ids is None else left.ids
+    ends = np.cumsum(softmax(left.scores), dtype=np.float64)
+    ends /= ends[-1]
+    starts = np.concatenate([[0.0], ends[:-1]])
+    found: list[tuple[Token | None, float, float]] = []
+    reached = 0.0
+    for index in np.flatnonzero((ends - starts >= LARGEST) | (ids == weighing.chosen.id)).tolist():
+        if starts[index] - reached > 1e-9:
+            found.append((None, reached, float(starts[index])))
+        found.append((Token(int(ids[index]), piece(int(ids[index]))), float(starts[index]), float(ends[index])))
+        reached = float(ends[index])
+    return [*found, (None, reached, 1.0)] if reached < 1 - 1e-9 else found
+
+
+def segment(token: Token | None, start: float, end: float, chosen: Token) -> str:
+    """A share of the line; its token is named where there is room."""
+    kind = "rest" if token is None else "drawn" if token.id == chosen.id else "other"
+    name = escape(visible(token.piece)) if token else "unlikely ones"
+    label = f"<code>{name}</code>" if token and end - start > 0.06 else ""
+    return f'<span class="{kind}" style="width:{100 * (end - start):.3f}%" title="{name}: {percent(end - start)}">{label}</span>'
+
+
+def bar_rows(rows: Iterable[tuple[Token, float, str, str, str]]) -> str:
+    """A table of bars: token, length from 0 to 1, number, note, kind (`drawn`, `other` or `cut`)."""
+    lines = "".join(
+        f'<tr class="{kind}"><th scope="row"><code>{escape(visible(token.piece))}</code></th>'
+        f'<td class="track"><span style="width:{100 * length:.2f}%"></span></td>'
+        f'<td class="amount">{amount}</td><td class="note">{note}</td></tr>'
+        for token, length, amount, note, kind in rows
+    )
+    return f'<div class="bars"><table><tbody>{lines}</tbody></table></div>'
+
+
+def pieces(tokens: Sequence[Token]) -> str:
+    """Tokens as tiles, piece above id; of many the last ones."""
+    left_out = len(tokens) - MOST_SHOWN
+    more = f"<li>… {left_out:,} before</li>" if left_out > 0 else ""
+    tiles = "".join(
+        f"<li><code>{escape(visible(token.piece))}</code><small>{token.id}</small></li>" for token in tokens[-MOST_SHOWN:]
+    )
+    return f'<ul class="tiles">{more}{tiles}</ul>'
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> count(1, "token"), count(2048, "token")
+    ('1 token', '2,048 tokens')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,149 @@
+"""The tab Compare: one prompt goes on in several ways, or by several models, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from onnx_textgen import Cancellation
+from onnx_textgen.errors import OnnxTextgenError
+
+from ..background import in_background
+from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, RUNS, checked
+from ..sampling_controls import read_seed
+from ..shelf import Shelf
+from ..view import ENDINGS
+
+if TYPE_CHECKING:
+    from gradio.events import Dependency
+
+    from onnx_textgen import Generation, Model
+
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "Greedy": ("always the likeliest token", {"temperature": 0}),
+    "Temperature 1": ("drawn as the model has it", {"temperature": 1.0, **OFF}),
+    "Top-k 40": ("drawn among the 40 likeliest", {"temperature": 1.0, **OFF, "top_k": 40}),
+    "Top-p 0.9": ("drawn among the best that hold 90 %", {"temperature": 1.0, **OFF, "top_p": 0.9}),
+    "Min-p 0.1": ("drawn among those a tenth as likely as the likeliest", {"temperature": 1.0, **OFF, "min_p": 0.1}),
+    "Beam search, 4": ("a search for the likeliest text", {"num_beams": 4}),
+}
+EXAMPLE = "Once upon a time, there was a little owl who"
+
+
+@dataclasses.dataclass(slots=True)
+class Card:
+    """One of the texts that are compared."""
+
+    model: str
+    way: str
+    answer: Generation | None = None
+    logprob: float | None = None
+    """Mean log-probability of a new token under the model itself, the same measure for all ways."""
+    problem: str | None = None
+
+
+def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
+    """Put the tab's components where Gradio stands, and let them answer."""
+    prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=6, max_length=MAX_PROMPT_CHARS, elem_id="compare-prompt")
+    with gr.Row():
+        ways = gr.CheckboxGroup(list(WAYS), value=list(WAYS), label="Ways to choose tokens", elem_id="ways", scale=3, min_width=320)
+        with gr.Column(scale=2, min_width=280):
+            models = gr.CheckboxGroup(
+                shelf.names, value=shelf.names[:1], label="Models", visible=len(shelf.names) > 1, elem_id="compare-models"
+            )
+            length = gr.Slider(1, min(256, LONGEST_TEXT), 60, step=1, precision=0, label="Max new tokens")
+            seed = gr.Textbox("7", label="Seed", info="One for all of them.", max_lines=1)
+    with gr.Row():
+        start = gr.Button("Compare", variant="primary", scale=2, min_width=120, elem_id="compare")
+        stop = gr.Button("Stop", scale=1, min_width=80, elem_id="compare-stop")
+    cards = gr.HTML(draw([]), apply_default_css=False, elem_id="cards")
+
+    def compare(text: str, chosen_ways: list[str], names: list[str], new_tokens: int, typed_seed: str) -> Iterator[str]:
+        asked = [Card(name, way) for name in names for way in chosen_ways]
+        try:
+            options = {"max_new_tokens": new_tokens, "seed": read_seed(typed_seed)}
+            for card in asked:
+                yield draw(asked)
+                try:
+                    yield from fill(card, shelf, checked(text), options, asked)
+                except OnnxTextgenError as error:
+                    card.problem = str(error)
+        except OnnxTextgenError as error:
+            raise gr.Error(escape(str(error)), print_exception=False) from error
+        yield draw(asked)
+
+    run = gr.on(
+        [start.click, prompt.submit],
+        compare,
+        [prompt, ways, models, length, seed],
+        cards,
+        show_progress="hidden",
+        api_visibility="private",
+        **RUNS,
+    )
+    stop.click(None, cancels=[run])
+    picked.then(lambda name: [name], picker, models, queue=False, show_progress="hidden", api_visibility="private")
+
+
+def fill(card: Card, shelf: Shelf, prompt: str, options: Mapping[str, Any], cards: Sequence[Card]) -> Iterator[str]:
+    """Write a card's text, one after the other so that each has the machine to itself."""
+    model, cancel = shelf.model(card.model), Cancellation()
+    wanted = {**options, **WAYS[card.way][1]}
+    work = in_background(lambda: model.generate(prompt, cancel=cancel, **wanted), cancel.cancel)
+    answer: Generation = yield from drawn_while(work, cards)
+    card.answer = answer
+    card.logprob = logprob_per_token(model, answer)
+
+
+def drawn_while(work: Any, cards: Sequence[Card]) -> Any:  # noqa: ANN401 - generators of any result
+    """Draw the cards while work goes on; gives its result."""
+    try:
+        while True:
+            next(work)
+            yield draw(cards)
+    except StopIteration as end:
+        return end.value
+    finally:
+        work.close()
+
+
+def logprob_per_token(model: Model, answer: Generation) -> float | None:
+    """How likely the model finds what it wrote; None for an empty text."""
+    if not answer.token_ids:
+        return None
+    score = model.score(list(answer.prompt_ids), continuation=list(answer.token_ids))
+    return sum(score.continuation_logprobs) / len(answer.token_ids)
+
+
+def draw(cards: Sequence[Card]) -> str:
+    """All cards in a grid."""
+    if not cards:
+        return '<p class="hint">Each way writes its own text; then see how likely the model finds it, and how fast it came.</p>'
+    several = len({card.model for card in cards}) > 1
+    waiting = next((card for card in cards if not (card.answer or card.problem)), None)
+    return f'<div class="cards">{"".join(draw_card(card, named=several, active=card is waiting) for card in cards)}</div>'
+
+
+def draw_card(card: Card, *, named: bool, active: bool) -> str:
+    """One text with its numbers."""
+    title = f"{card.way} - {card.model}" if named else card.way
+    if card.problem:
+        body = f'<p class="problem" role="alert">{escape(card.problem)}</p>'
+    elif card.answer is None:
+        body = f"<p>{'writing ...' if active else 'waits'}</p>"
+    else:
+        stats, reason = card.answer.stats, card.answer.finish_reason
+        likely = "-" if card.logprob is None else f"{card.logprob:.2f}"
+        body = (
+            f'<p class="text">{escape(card.answer.text)}</p>'
+            f'<div class="status"><span>log-probability per token <b>{likely}</b></span>'
+            f"<span>tokens <b>{stats.generated_tokens:,}</b></span>"
+            f"<span>tokens/s <b>{stats.decode_tokens_per_second:,.0f}</b></span>"
+            f"<span>{ENDINGS.get(reason, reason)}</span></div>"
+        )
+    return f"<article><h2>{escape(title)}</h2><p class=way>{WAYS[card.way][0]}</p>{body}</article>"

@@ -1,0 +1,135 @@
+"""The tab Look inside: one prompt goes through the pipeline, a stage at a time, forwards and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from onnx_textgen.errors import OnnxTextgenError
+
+from .. import pictures, view
+from ..limits import MAX_PROMPT_CHARS, RUNS, checked
+from ..sampling_controls import make_sampling_controls
+from ..shelf import Shelf
+from ..walk import Walk
+
+if TYPE_CHECKING:
+    from gradio.events import Dependency
+
+    from onnx_textgen import Model
+    from onnx_textgen.generation_config import GenerationConfig
+
+EXAMPLE = "Once upon a time, there was a little"
+OF_PROMPT = sum(not is_of_step for _, _, is_of_step in pictures.STAGES)
+"""Stages that come once; the others come with every new token."""
+OF_STEP = len(pictures.STAGES) - OF_PROMPT
+
+
+@dataclasses.dataclass(slots=True)
+class Visit:
+    """A walk, and where in it a person stands."""
+
+    walk: Walk
+    place: int = 0
+    """Pictures before this one."""
+
+    @property
+    def stage(self) -> int:
+        """Index in `STAGES`."""
+        return self.place if self.place < OF_PROMPT else OF_PROMPT + (self.place - OF_PROMPT) % OF_STEP
+
+    @property
+    def number(self) -> int:
+        """The step, 0 = the first new token."""
+        return max(0, self.place - OF_PROMPT) // OF_STEP
+
+    def go(self, place: int) -> None:
+        """Stand elsewhere; the model runs where nobody was before. Stays where the text has ended."""
+        before, self.place = self.place, max(0, place)
+        while self.place >= OF_PROMPT and self.number >= len(self.walk.looks):
+            if not self.walk.can_step():
+                self.place = before
+                return
+            self.walk.step()
+
+
+def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
+    """Put the tab's components where Gradio stands, and let them answer."""
+    visit = gr.State()
+    with gr.Row():
+        with gr.Column(scale=3, min_width=320):
+            prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=4, max_length=MAX_PROMPT_CHARS, elem_id="walk-prompt")
+            start = gr.Button("Walk through", variant="primary", elem_id="walk")
+            stages = gr.HTML(pictures.stage_line(-1), js_on_load=view.CHOICE_EVENTS, apply_default_css=False, elem_id="stages")
+            picture = gr.HTML(
+                pictures.picture(None, 0, 0), apply_default_css=False, container=True, padding=True, elem_id="picture"
+            )
+            with gr.Row():
+                back = gr.Button("Back", min_width=80, elem_id="back")
+                forward = gr.Button("Next", variant="primary", min_width=80, elem_id="next")
+                another = gr.Button("Next token", min_width=80, elem_id="next-token")
+        with gr.Column(scale=1, min_width=280), gr.Accordion("Sampling", open=True, elem_id="walk-sampling"):
+            sampling = make_sampling_controls(shelf.model(), with_length=False)
+    shown = [visit, stages, picture]
+    settings: dict[str, Any] = {"outputs": shown, "show_progress": "hidden", "api_visibility": "private", **RUNS}
+
+    def config_of(model: Model, values: tuple[Any, ...]) -> GenerationConfig:
+        return model.config(sampling.read_options(*values))
+
+    def begin(name: str, text: str, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what the components hold
+        try:
+            model = shelf.model(name)
+            return draw(Visit(Walk(model, checked(text), config_of(model, values))))
+        except OnnxTextgenError as error:
+            raise gr.Error(escape(str(error)), print_exception=False) from error
+
+    def go(here: Visit | None, by: int) -> tuple[Any, ...]:
+        try:
+            if here:
+                here.go(here.place + by)
+        except OnnxTextgenError as error:
+            raise gr.Error(escape(str(error)), print_exception=False) from error
+        return draw(here)
+
+    def jump(here: Visit | None, event: gr.SelectData) -> tuple[Any, ...]:
+        stage = int(event.index)
+        number = here.number if here else 0
+        return go(here, (stage if stage < OF_PROMPT else stage + number * OF_STEP) - here.place if here else 0)
+
+    def choose_again(here: Visit | None, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - likewise
+        try:
+            if here:
+                config = config_of(here.walk.model, values)
+                if not str(values[-1] or "").strip():  # the seed's field is empty: the same random number, on other bars
+                    config = dataclasses.replace(config, seed=here.walk.config.seed)
+                here.walk.choose_again(here.number, config)
+        except OnnxTextgenError as error:
+            raise gr.Error(escape(str(error)), print_exception=False) from error
+        return draw(here)
+
+    gr.on([start.click, prompt.submit], begin, [picker, prompt, *sampling.inputs], **settings)
+    back.click(lambda here: go(here, -1), visit, **settings)
+    forward.click(lambda here: go(here, 1), visit, **settings)
+    another.click(lambda here: go(here, OF_STEP), visit, **settings)
+    stages.select(jump, visit, **settings)
+    # The model does not run for this: kept logits are weighed again, as often as the slider moves.
+    gr.on(
+        [slider.change for slider in sampling.sliders.values()] + [sampling.seed.change],
+        choose_again,
+        [visit, *sampling.inputs],
+        trigger_mode="always_last",
+        **settings,
+    )
+    picked.then(
+        lambda name: sampling.defaults_of(shelf.loaded(name)), picker, sampling.inputs, queue=False, api_visibility="private"
+    )
+
+
+def draw(here: Visit | None) -> tuple[Any, ...]:
+    """Values for the components: visit, stages, picture."""
+    if here is None:
+        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0)
+    return here, pictures.stage_line(here.stage), pictures.picture(here.walk, here.stage, here.number)

@@ -1,0 +1,82 @@
+"""One prompt's way through the pipeline, token by token, kept so that one can go back and choose otherwise.
+
+Each run of the model is kept with its logits: another temperature or cut is applied to them, the model does not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from onnx_textgen.choosing import Chooser
+from onnx_textgen.decoder import Logits, prefill
+from onnx_textgen.inspection import Step, Token, Weighing, look_at_step, tokens_of, weigh
+
+if TYPE_CHECKING:
+    from onnx_textgen import Model
+    from onnx_textgen.generation_config import GenerationConfig
+
+CANDIDATES = 12
+"""Bars of a distribution."""
+
+
+@dataclasses.dataclass(slots=True)
+class Look:
+    """One run of the model, and the choice that followed."""
+
+    run: Step
+    """What was fed and what the cache held; its choice is the first one made."""
+    logits: Logits
+    weighing: Weighing
+    """The choice as it is now."""
+
+
+class Walk:
+    """A prompt, and the tokens that were chosen after it. Not for several threads at once."""
+
+    def __init__(self, model: Model, prompt: str, config: GenerationConfig) -> None:
+        """`config` has its seed drawn. Raises `PromptError` for a prompt that the model does not take."""
+        self.model, self.prompt, self.config = model, prompt, config
+        self.ids = model.encode(prompt)
+        self.tokens: list[Token] = tokens_of(model, self.ids)
+        self.looks: list[Look] = []
+        self.decoder = model.new_context()
+
+    def chosen_before(self, number: int) -> list[int]:
+        """The ids of the new tokens before that step (0 = the first)."""
+        return [look.weighing.chosen.id for look in self.looks[:number]]
+
+    def can_step(self) -> bool:
+        """Whether the text may go on behind the last step: it has not ended, and the context has room."""
+        ended = bool(self.looks) and self.looks[-1].weighing.chosen.id in self.model.manifest.eos_ids
+        return not ended and len(self.ids) + len(self.looks) < self.model.manifest.geometry.context_length
+
+    def step(self) -> None:
+        """Run the model on what is new, and choose a token."""
+        new_ids = self.chosen_before(len(self.looks))
+        chooser, first = self.chooser(), self.decoder.reusable(self.ids + new_ids)
+        logits = prefill(self.decoder, self.ids + new_ids).copy()
+        run = look_at_step(self.model, self.decoder, logits, chooser, new_ids, first=first, limit=CANDIDATES)
+        self.looks.append(Look(run, logits, weigh(self.model, logits, chooser, new_ids, limit=CANDIDATES)))
+
+    def choose_again(self, number: int, config: GenerationConfig) -> None:
+        """Apply other options to a step. What followed another token than the one now chosen is forgotten."""
+        self.config = config
+        if number >= len(self.looks):
+            return
+        look = self.looks[number]
+        before = look.weighing.chosen.id
+        look.weighing = weigh(self.model, look.logits, self.chooser(), self.chosen_before(number), limit=CANDIDATES)
+        if look.weighing.chosen.id != before:
+            del self.looks[number + 1 :]
+
+    def chooser(self) -> Chooser:
+        """What chooses the tokens."""
+        manifest = self.model.manifest
+        return Chooser(
+            self.config,
+            prompt_ids=self.ids,
+            vocab_size=manifest.geometry.vocab_size,
+            eos_ids=manifest.eos_ids,
+            piece=self.model.tokenizer.piece,
+        )

@@ -1,0 +1,65 @@
+"""Every tab passes axe-core's checks, light and dark, and fits a phone."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import onnx_textgen
+from demo.browser import element, open_page, open_tab, resize, status_of, wait_until
+from demo.scripted_model import TINY_PACKAGE
+from onnx_textgen_demo.app import TABS
+
+AXE = "axe.run({ exclude: ['footer'] }).then(arguments[0])"  # the footer is Gradio's alone
+NOT_OURS = {"region"}  # Gradio puts its toasts outside of the main landmark
+
+
+def axe_script():
+    """The text of axe.min.js, from a package that carries it (`pip install axe-playwright-python --no-deps`)."""
+    found = find_spec("axe_playwright_python")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("axe-core is not here: pip install --no-deps axe-playwright-python")
+    return (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
+    script = axe_script()
+    prefer(chromium, scheme)
+    try:
+        open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
+        chromium.execute_script(script)
+        element(chromium, "#generate").click()
+        wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
+        found = {}
+        for name in TABS:
+            open_tab(chromium, name)
+            if name == "Look inside":
+                wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+                element(chromium, "#walk").click()
+                wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
+            result = chromium.execute_async_script(AXE)
+            found[name] = [
+                f"{each['id']}: {node['html'][:160]}"
+                for each in result["violations"]
+                if each["id"] not in NOT_OURS
+                for node in each["nodes"]
+            ]
+        assert {name: each for name, each in found.items() if each} == {}
+    finally:
+        prefer(chromium, "light")
+
+
+def prefer(driver, scheme):
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+
+
+def test_every_tab_fits_a_phone(chromium, served):
+    resize(chromium, 390, 844)
+    try:
+        open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
+        for name in TABS:
+            open_tab(chromium, name)
+            wait_until(chromium, lambda: chromium.execute_script("return document.documentElement.scrollWidth") <= 390, name)
+    finally:
+        resize(chromium, 1280, 1100)

@@ -1,0 +1,77 @@
+"""Texts side by side, and the benchmark as plots, in a real browser; and that long work can be stopped."""
+
+import math
+import threading
+
+import pytest
+
+import onnx_textgen
+from demo.browser import element, elements, open_page, open_tab, wait_until
+from demo.scripted_model import TINY_PACKAGE
+from onnx_textgen_demo.background import in_background
+from onnx_textgen_demo.tabs import compare, measure
+
+
+@pytest.fixture(scope="module")
+def model():
+    return onnx_textgen.load(TINY_PACKAGE)
+
+
+def test_every_way_writes_its_text_with_its_numbers(chromium, served, model):
+    open_page(chromium, served(model))
+    open_tab(chromium, "Compare")
+    wait_until(chromium, lambda: element(chromium, "#compare").is_displayed(), "the tab")
+    element(chromium, "#compare").click()
+    wait_until(chromium, lambda: len(elements(chromium, "#cards .status")) == len(compare.WAYS), "all texts")
+    titles = [each.text for each in elements(chromium, "#cards h2")]
+    assert titles == list(compare.WAYS)
+
+
+def test_the_log_probability_is_the_models_own(model):
+    answer = model.generate("a cat", max_new_tokens=8, temperature=0, logprobs=0)
+    expected = sum(answer.logprobs[: len(answer.token_ids)]) / len(answer.token_ids)
+    assert math.isclose(compare.logprob_per_token(model, answer), expected, abs_tol=1e-4)
+
+
+def test_a_way_that_a_model_refuses_says_so_on_its_card():
+    cards = [compare.Card("m", "Greedy", problem="the prompt is <b>empty</b>")]
+    assert "&lt;b&gt;" in compare.draw(cards)
+
+
+def test_long_work_is_told_to_stop_when_its_generator_is_closed():
+    stopped = threading.Event()
+    work = in_background(lambda: stopped.wait(10), stopped.set)
+    next(work)
+    work.close()
+    assert stopped.is_set()
+
+
+def test_work_that_fails_raises_its_own_error():
+    def fail():
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        list(in_background(fail))
+
+
+def test_a_measurement_fills_plots_and_table(chromium, served, model):
+    open_page(chromium, served(model))
+    open_tab(chromium, "Measure")
+    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    element(chromium, "#measure").click()
+    wait_until(chromium, lambda: model.manifest.name in element(chromium, "#measure-note").text, "the end", seconds=60)
+    longest = measure.lengths(model.manifest.geometry.context_length)[-1]
+    wait_until(chromium, lambda: str(longest) in element(chromium, "#measure-table").get_attribute("textContent"), "the table")
+
+
+def test_a_measurement_can_be_stopped(chromium, served, model, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(measure, "measured", lambda *_: gate.wait(20) or [32, 1, 1, 1, 1])
+    open_page(chromium, served(model))
+    open_tab(chromium, "Measure")
+    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    element(chromium, "#measure").click()
+    wait_until(chromium, lambda: "measuring" in element(chromium, "#measure-note").text, "its beginning")
+    element(chromium, "#measure-stop").click()
+    wait_until(chromium, lambda: "stopped" in element(chromium, "#measure-note").text, "its end")
+    gate.set()
