@@ -60,6 +60,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
                 editable="user",
                 sanitize_html=True,
                 render_markdown=False,
+                buttons=["copy", "copy_all"],  # by default one more, which shares the chat elsewhere
                 elem_id="chatbot",
             )
             note = gr.Markdown("", elem_id="chat-note")
