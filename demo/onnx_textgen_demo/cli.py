@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from onnx_textgen.cli.help_texts import help_of
+
 PACKAGE_HELP = "Model folders, or names of models that ship with onnx-textgen (story, tiny-transformer). Default: those."
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
 def demo(
     packages: Annotated[list[str] | None, typer.Argument(metavar="[PACKAGE]...", help=PACKAGE_HELP, show_default=False)] = None,
     *,
@@ -23,7 +24,12 @@ def demo(
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     allow_public: Annotated[bool, typer.Option("--allow-public", help="Allow a --host that other machines can reach.")] = False,
 ) -> None:
-    """Generate text in a web page on this machine."""
+    """Generate text in a web page on this machine.
+
+    Try:
+        onnx-textgen demo
+        onnx-textgen demo DIR story
+    """
     from .app import make_page  # noqa: PLC0415  (see above)
     from .server import LOOPBACK, serve  # noqa: PLC0415
     from .shelf import make_shelf  # noqa: PLC0415
@@ -38,3 +44,6 @@ def demo(
         threading.Event().wait()
     finally:
         page.close(verbose=False)
+
+
+app.command(help=help_of(demo))(demo)
