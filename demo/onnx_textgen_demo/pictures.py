@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 
 from onnx_textgen.cuts import softmax
-from onnx_textgen.inspection import Token
+from onnx_textgen.inspection import Candidate, Token
 from onnx_textgen.sampling import apply_temperature
 
 from .view import percent, visible
@@ -145,12 +145,11 @@ def cuts_picture(walk: Walk, number: int) -> str:
     look = walk.looks[number]
     tempered = tempered_probabilities(look, walk.config.temperature)
 
-    def row(one: object) -> tuple[Token, float, str, str, str]:
-        token, cut = one.token, one.cut_by  # type: ignore[attr-defined]
-        probability = float(tempered[token.id])
-        if cut is None:
-            return token, probability, percent(one.draw_probability), "", "drawn"  # type: ignore[attr-defined]
-        return token, probability, "0 %", f"cut by {OPTION_NAMES.get(cut, cut)}", "cut"
+    def row(one: Candidate) -> tuple[Token, float, str, str, str]:
+        if one.cut_by is None:
+            return one.token, one.draw_probability, percent(one.draw_probability), "", "drawn"
+        lost = float(tempered[one.token.id])
+        return one.token, lost, "0 %", f"cut by {OPTION_NAMES.get(one.cut_by, one.cut_by)}", "cut"
 
     funnel = " <span aria-hidden=true>→</span> ".join(
         f"<span>{OPTION_NAMES.get(name, name)} <b>{left:,}</b></span>" for name, left in look.weighing.remaining.items()

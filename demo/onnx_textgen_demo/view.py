@@ -44,12 +44,14 @@ def percent(probability: float) -> str:
 
 
 def visible(piece: str) -> str:
-    r"""A piece with its spaces and line ends made visible.
+    r"""A piece with its spaces and line ends made visible, and other characters without a shape by their codes.
 
     >>> visible(" cat"), visible("end.\n")
     ('␣cat', 'end.⏎')
     """
-    return piece.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") or "(empty)"
+    signs = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+    shown = (signs.get(each, each if each.isprintable() else ascii(each)[1:-1]) for each in piece)
+    return "".join(shown) or "(empty)"
 
 
 def band(probability: float) -> str:
@@ -68,14 +70,14 @@ def spans(tokens: Sequence[Token]) -> list[tuple[str, str]]:
 
 
 def named_if_blank(piece: str) -> str:
-    r"""A piece of spaces alone with its signs, one of control characters alone by their codes.
+    r"""A piece that has nothing to see made visible.
 
     >>> named_if_blank(" "), named_if_blank(" cat"), named_if_blank("\n")
     ('␣', ' cat', '\n')
     """
     if "\n" in piece or any(character.isprintable() and not character.isspace() for character in piece):
         return piece
-    return ascii(piece)[1:-1] if piece.strip(" \t") else visible(piece)
+    return visible(piece)
 
 
 def rows(tokens: Sequence[Token]) -> list[list[str | int]]:
