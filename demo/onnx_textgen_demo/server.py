@@ -18,6 +18,8 @@ from onnx_textgen.errors import OptionError
 
 LOOPBACK = ("127.0.0.1", "localhost")
 QUEUE_LENGTH = 16
+VISITORS = 64
+"""Whose chats and walks are kept, with their keys and values; those of the one who was here longest ago go first."""
 
 # Each opens a door: a public tunnel, files of this machine, code edited from the browser.
 DANGEROUS_VARIABLES = ("GRADIO_SHARE", "GRADIO_ALLOWED_PATHS", "GRADIO_VIBE_MODE")
@@ -63,6 +65,7 @@ def serve(page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, 
             mcp_server=False,
             enable_monitoring=False,
             run_history=False,
+            state_session_capacity=VISITORS,
             footer_links=["settings"],
             theme=THEME,
             css_paths=Path(__file__).with_name("page.css"),
