@@ -104,6 +104,9 @@ class CharacterModel:
         self.tokenizer, self.has_tokenizer = CharacterTokenizer(), tokenizer
         self.calls, self.closed = [], 0
 
+    def piece(self, token_id):
+        return self.tokenizer.piece(token_id) if self.has_tokenizer else f"<{token_id}>"
+
     def new_context(self):
         return AlphabetDecoder(self.manifest.geometry)
 

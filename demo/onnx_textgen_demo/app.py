@@ -9,7 +9,7 @@ from onnx_textgen.errors import OnnxTextgenError
 
 from . import view
 from .api import make_generate
-from .limits import RUNS
+from .limits import RUNNING, RUNS
 from .shelf import Shelf
 from .tabs import chat, compare, look_inside, measure, write
 
@@ -27,9 +27,7 @@ def make_page(shelf: Shelf) -> gr.Blocks:
                 masthead = gr.HTML(view.masthead(first), apply_default_css=False)
             with gr.Column(scale=1, min_width=200, visible=len(shelf.names) > 1):
                 picker = gr.Dropdown(shelf.names, label="Model", filterable=False, elem_id="picker")
-        picked = picker.input(
-            lambda name: describe(shelf, name), picker, masthead, show_progress="hidden", api_visibility="private", **RUNS
-        )
+        picked = picker.input(lambda name: describe(shelf, name), picker, masthead, **RUNNING)
         with gr.Tabs():
             for name, tab in TABS.items():
                 with gr.Tab(name):

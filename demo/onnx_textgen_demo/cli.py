@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onnx_textgen.cli.help_texts import help_of
+from onnx_textgen.cli.hosts import is_public
 
 PACKAGE_HELP = "Model folders, or names of models that ship with onnx-textgen (story, tiny-transformer). Default: those."
 
@@ -31,13 +32,13 @@ def demo(
         onnx-textgen demo DIR story
     """
     from .app import make_page  # noqa: PLC0415  (see above)
-    from .server import LOOPBACK, serve  # noqa: PLC0415
+    from .server import serve  # noqa: PLC0415
     from .shelf import make_shelf  # noqa: PLC0415
 
     shelf = make_shelf(packages or [], device=device, threads=threads)
     page = make_page(shelf)
     address = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser)
-    if host not in LOOPBACK:
+    if is_public(host):
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)
     typer.echo(f"{', '.join(shelf.names)}: {address} (Ctrl-C ends it)", err=True)
     try:

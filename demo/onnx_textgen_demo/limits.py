@@ -5,7 +5,7 @@ All other limits are the runtime's: what it refuses is shown in its own words.
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from onnx_textgen.errors import PromptError
 
@@ -23,6 +23,12 @@ class Runs(TypedDict):
 
 RUNS: Runs = {"concurrency_limit": 4, "concurrency_id": "model"}
 """So many runs at once, of all tabs and callers: the runtime computes their steps together. Others wait in the queue."""
+OWN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+"""Of every listener of the page: the tabs tell how far they are, and no other program calls them."""
+RUNNING: dict[str, Any] = {**OWN, **RUNS}
+"""Of one that runs a model."""
+QUICK: dict[str, Any] = {**OWN, "queue": False}
+"""Of one that only draws."""
 
 
 def checked(prompt: str | None) -> str:

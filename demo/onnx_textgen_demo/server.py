@@ -14,9 +14,9 @@ import gradio as gr
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from onnx_textgen.cli.hosts import LOOPBACK, is_public
 from onnx_textgen.errors import OptionError
 
-LOOPBACK = ("127.0.0.1", "localhost")
 QUEUE_LENGTH = 16
 VISITORS = 64
 """Whose chats and walks are kept, with their keys and values; those of the one who was here longest ago go first."""
@@ -45,9 +45,7 @@ def serve(page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, 
     environment that would open more than the page.
     """
     check_environment(os.environ)
-    if ":" in host:
-        raise OptionError(f"--host takes an IPv4 address or a name, found {host!r}; for this machine alone leave it out")
-    public = host not in LOOPBACK
+    public = is_public(host)
     if public and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this page; add --allow-public if you want that")
     page.queue(max_size=QUEUE_LENGTH, default_concurrency_limit=1)

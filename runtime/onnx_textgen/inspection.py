@@ -231,5 +231,4 @@ def rule_of(chooser: Chooser, new_ids: list[int]) -> str:
 
 def tokens_of(model: Model, ids: Sequence[int]) -> list[Token]:
     """Ids with their pieces; a model that takes and gives ids alone has none, and shows `<5>`."""
-    piece = model.tokenizer.piece if model.has_tokenizer else "<{}>".format
-    return [Token(int(token_id), piece(int(token_id))) for token_id in ids]
+    return [Token(int(token_id), model.piece(int(token_id))) for token_id in ids]

@@ -79,7 +79,7 @@ def assist(model: Model, other: Model) -> None:
     """Let another model guess for `model`; raises `OptionError` where ids mean something else to it, or it cannot go back."""
     if difference := difference_of_ids(model, other):
         raise OptionError(f"{other.folder} cannot guess for {model.folder}: {difference}; take a model of the same tokenizer")
-    if other.new_context().has_states:
+    if any(tensor.kind == "state" for tensor in other.cache_tensors):
         raise OptionError(f"{other.folder} cannot guess: it has states, which do not go back to before a guess; take a transformer")
     seconds, seconds_of_model = (
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)

@@ -90,6 +90,10 @@ class Model:
             )
         return self._tokenizer
 
+    def piece(self, token_id: int) -> str:
+        """What one id stands for, to a person; `<5>` where the package has no tokenizer."""
+        return f"<{token_id}>" if self._tokenizer is None else self._tokenizer.piece(token_id)
+
     @property
     def device(self) -> str:
         """Where it runs: `cpu` or `cuda:0`."""
@@ -152,7 +156,7 @@ class Model:
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
-        context, vocab_size = self.manifest.geometry.context_length, self.manifest.geometry.vocab_size
+        context = self.limits.context_length
         if isinstance(prompt, str):
             if not prompt:
                 begin = f" or the begin token alone: [{self.manifest.bos_id}]" if self.manifest.bos_id is not None else ""
@@ -162,12 +166,17 @@ class Model:
             ids = self.tokenizer.encode(prompt)
         else:
             ids = read_token_ids(prompt)
-        if wrong := [i for i in ids if not 0 <= i < vocab_size]:
-            raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {vocab_size - 1}")
+        self.check_vocabulary(ids)
         if len(ids) + new_tokens > context and not any_length:
             most = context - new_tokens
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
+
+    def check_vocabulary(self, ids: Sequence[int]) -> None:
+        """Raise `PromptError` where one of the ids stands for no row of logits."""
+        size = self.limits.vocab_size
+        if wrong := [i for i in ids if not 0 <= i < size]:
+            raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {size - 1}")
 
     def check_characters(self, text: str) -> None:
         """Raise `PromptError` for a text so long that it need not be tokenized to know."""
@@ -393,11 +402,10 @@ class Model:
     ) -> Score:
         """One text's score."""
         ids, prompt_tokens = self.encode_pair(text, continuation, any_length=stride is not None)
-        piece = self._tokenizer.piece if self._tokenizer is not None else "<{}>".format
         context, watch = self.new_context(), Watch(cancel)
         context.watch = watch
         with watch.active():
-            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=count, piece=piece)
+            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=count, piece=self.piece)
         whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
         if not isinstance(whole, str) and self._tokenizer is None:
             size = None

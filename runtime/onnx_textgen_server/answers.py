@@ -80,16 +80,12 @@ class Tokens:
     """Writes down tokens with their log-probabilities."""
 
     def __init__(self, model: Model) -> None:
-        self.tokenizer = model.tokenizer if model.has_tokenizer else None
-
-    def text(self, token_id: int) -> str:
-        """What a person sees of it."""
-        return self.tokenizer.piece(token_id) if self.tokenizer is not None else f"<{token_id}>"
+        self.text = model.piece
+        self.spell = model.tokenizer.piece_bytes if model.has_tokenizer else lambda token_id: model.piece(token_id).encode()
 
     def one(self, token_id: int, logprob: float) -> dict[str, Any]:
         """A token of a chat."""
-        spelled = self.tokenizer.piece_bytes(token_id) if self.tokenizer is not None else self.text(token_id).encode()
-        return {"token": self.text(token_id), "logprob": finite(logprob), "bytes": list(spelled)}
+        return {"token": self.text(token_id), "logprob": finite(logprob), "bytes": list(self.spell(token_id))}
 
     def of_chat(self, token_ids: Sequence[int], logprobs: Sequence[float], alternatives: Alternatives) -> dict[str, Any]:
         """`logprobs` of a chat's choice."""

@@ -16,6 +16,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, Response
 
 from onnx_textgen import Model, OnnxTextgenError
+from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
 from onnx_textgen.session import LOG
 
@@ -26,8 +27,6 @@ from .guards import BodyGuard, KeyGuard
 from .jobs import Slots
 from .metrics import Metrics
 from .schema import ChatRequest, CompletionRequest, DetokenizeRequest, Problem, TokenizeRequest
-
-LOOPBACK = ("127.0.0.1", "localhost")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,8 +157,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
     @app.post("/detokenize")
     def detokenize(wish: DetokenizeRequest) -> dict[str, str]:
         _, model = server.model(wish.model)
-        if wrong := [i for i in wish.tokens if not 0 <= i < model.limits.vocab_size]:
-            raise OptionError(f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {model.limits.vocab_size - 1}")
+        model.check_vocabulary(wish.tokens)
         return {"prompt": model.tokenizer.decode(wish.tokens)}
 
     @app.post("/v1/completions")

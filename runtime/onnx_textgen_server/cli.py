@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onnx_textgen.cli.help_texts import help_of
+from onnx_textgen.cli.hosts import LOOPBACK, is_public
 from onnx_textgen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -46,13 +47,11 @@ def serve(
     """
     import onnx_textgen  # noqa: PLC0415  (slow, and `--help` does without)
 
-    from .app import LOOPBACK, Settings, make_app  # noqa: PLC0415
+    from .app import Settings, make_app  # noqa: PLC0415
     from .process import run_server  # noqa: PLC0415
 
-    if ":" in host:
-        raise OptionError(f"--host takes an IPv4 address or a name, found {host!r}; for this machine alone leave it out")
-    is_public = host not in LOOPBACK
-    if is_public and api_key is None and not allow_public:
+    others_can_reach = is_public(host)
+    if others_can_reach and api_key is None and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
     if api_key is not None and not (api_key.isascii() and api_key.strip()):
         raise OptionError("the API key is empty, or has other characters than ASCII's; give another, or leave it out")
@@ -65,7 +64,7 @@ def serve(
         most_texts=max_texts,
         most_seconds=max_time,
         most_body_bytes=max_body,
-        hosts=["*"] if is_public else LOOPBACK,
+        hosts=["*"] if others_can_reach else LOOPBACK,
         origins=allow_origin or (),
     )
     typer.echo(f"{', '.join(models)} at http://{host}:{port}/v1 (Ctrl-C ends it)", err=True)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchem
 from onnx_textgen.errors import OptionError
 from onnx_textgen.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
 from onnx_textgen.option_checks import shown
+from onnx_textgen.prompts import is_id
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's; a chat goes on to its end."""
@@ -53,11 +54,6 @@ def read_prompts(given: object) -> list[str | list[int]]:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_id, prompt))):
             raise ValueError("should be text, token ids, or a list of either")
     return prompts
-
-
-def is_id(item: object) -> bool:
-    """Whether this is a whole number."""
-    return isinstance(item, int) and not isinstance(item, bool)
 
 
 Prompts = Annotated[

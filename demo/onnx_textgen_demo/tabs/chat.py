@@ -18,7 +18,7 @@ from onnx_textgen import Cancellation
 from onnx_textgen.conversation import Conversation
 from onnx_textgen.errors import OnnxTextgenError
 
-from ..limits import MAX_PROMPT_CHARS, RUNS, checked
+from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..sampling_controls import SamplingControls, make_sampling_controls
 from ..shelf import Shelf
 from ..view import ENDINGS
@@ -88,8 +88,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             with gr.Accordion("Sampling", open=False, elem_id="chat-sampling"):
                 sampling = make_sampling_controls(first)
     shown = [session, chatbot, message, note]
-    running: dict[str, Any] = {"outputs": shown, "show_progress": "hidden", "api_visibility": "private", **RUNS}
-    quick: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
+    running = {"outputs": shown, **RUNNING}
 
     answers = Answers(shelf, sampling)
     runs = [
@@ -98,12 +97,12 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
         chatbot.edit(answers.edit, [session, *sampling.inputs], **running),
     ]
     # Not by `cancels`: so the answer ends by itself, with what there is in the session, and draws its last frame.
-    stop.click(lambda talk: talk.cancel.cancel() if talk else None, session, None, **quick)
-    chatbot.undo(undo, session, shown, cancels=runs, **quick)
-    gr.on([clear.click, chatbot.clear], lambda: frame(None), None, shown, cancels=runs, **quick)
+    stop.click(lambda talk: talk.cancel.cancel() if talk else None, session, None, **QUICK)
+    chatbot.undo(undo, session, shown, cancels=runs, **QUICK)
+    gr.on([clear.click, chatbot.clear], lambda: frame(None), None, shown, cancels=runs, **QUICK)
 
     picked.then(
-        lambda name: pick(shelf.loaded(name), sampling), picker, [missing, column, *shown, *sampling.inputs], cancels=runs, **quick
+        lambda name: pick(shelf.loaded(name), sampling), picker, [missing, column, *shown, *sampling.inputs], cancels=runs, **QUICK
     )
 
 

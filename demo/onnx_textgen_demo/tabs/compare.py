@@ -13,7 +13,7 @@ from onnx_textgen import Cancellation
 from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background
-from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, RUNS, checked
+from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..sampling_controls import read_seed
 from ..shelf import Shelf
 from ..view import ENDINGS
@@ -82,12 +82,10 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
         compare,
         [prompt, ways, models, length, seed],
         cards,
-        show_progress="hidden",
-        api_visibility="private",
-        **RUNS,
+        **RUNNING,
     )
     stop.click(None, cancels=[run])
-    picked.then(lambda name: [name], picker, models, queue=False, show_progress="hidden", api_visibility="private")
+    picked.then(lambda name: [name], picker, models, **QUICK)
 
 
 def fill(card: Card, shelf: Shelf, prompt: str, options: Mapping[str, Any], cards: Sequence[Card]) -> Iterator[str]:

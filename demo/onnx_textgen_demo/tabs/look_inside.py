@@ -11,7 +11,7 @@ import gradio as gr
 from onnx_textgen.errors import OnnxTextgenError
 
 from .. import pictures, view
-from ..limits import MAX_PROMPT_CHARS, RUNS, checked
+from ..limits import MAX_PROMPT_CHARS, RUNNING, checked
 from ..sampling_controls import make_sampling_controls
 from ..shelf import Shelf
 from ..walk import Walk
@@ -74,7 +74,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
         with gr.Column(scale=1, min_width=280), gr.Accordion("Sampling", open=True, elem_id="walk-sampling"):
             sampling = make_sampling_controls(shelf.model(), with_length=False)
     shown = [visit, stages, picture]
-    settings: dict[str, Any] = {"outputs": shown, "show_progress": "hidden", "api_visibility": "private", **RUNS}
+    settings = {"outputs": shown, **RUNNING}
 
     def config_of(model: Model, values: tuple[Any, ...]) -> GenerationConfig:
         return model.config(sampling.read_options(*values))

@@ -16,7 +16,7 @@ from onnx_textgen.bench import peak_memory_mib, time_round
 from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background
-from ..limits import RUNS
+from ..limits import QUICK, RUNNING
 from ..shelf import Shelf
 
 if TYPE_CHECKING:
@@ -70,13 +70,9 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
         except OnnxTextgenError as error:
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
-    run = start.click(measure, [picker, rounds], [note, *plots, table], show_progress="hidden", api_visibility="private", **RUNS)
-    stop.click(None, cancels=[run]).then(
-        lambda: "stopped by you", None, note, queue=False, show_progress="hidden", api_visibility="private"
-    )
-    picked.then(
-        lambda: ("", *[empty()] * 4), None, [note, *plots, table], queue=False, show_progress="hidden", api_visibility="private"
-    )
+    run = start.click(measure, [picker, rounds], [note, *plots, table], **RUNNING)
+    stop.click(None, cancels=[run]).then(lambda: "stopped by you", None, note, **QUICK)
+    picked.then(lambda: ("", *[empty()] * 4), None, [note, *plots, table], **QUICK)
 
 
 def lengths(context_length: int) -> list[int]:

@@ -13,7 +13,7 @@ import gradio as gr
 from onnx_textgen.errors import OnnxTextgenError
 
 from .. import view
-from ..limits import MAX_PROMPT_CHARS, RUNS, checked
+from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..sampling_controls import SamplingControls, make_sampling_controls
 from ..shelf import Shelf
 from ..transcript import Transcript
@@ -59,18 +59,17 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
         table = gr.Dataframe(headers=view.TABLE_HEADERS, datatype=["number", "str", "str"], interactive=False, show_label=False)
     shown = [transcript, text, status, tokens, bars, table]
     generate, branch = make_generate(shelf, sampling), make_branch(sampling)
-    running: dict[str, Any] = {"outputs": shown, "show_progress": "hidden", "api_visibility": "private", **RUNS}
-    quick: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
+    running = {"outputs": shown, **RUNNING}
 
     run = gr.on([start.click, prompt.submit], generate, inputs=[picker, prompt, *sampling.inputs], **running)
-    emptied = again.click(lambda: "", None, sampling.seed, **quick)
+    emptied = again.click(lambda: "", None, sampling.seed, **QUICK)
     run_again = emptied.then(generate, inputs=[picker, prompt, *sampling.inputs], **running)
     run_branch = bars.select(branch, inputs=[transcript, *sampling.inputs], **running)
     # Two steps: until the first is done, a frame on its way could overwrite what `settle` says.
     stopped = stop.click(None, cancels=[run, run_again, run_branch])
-    stopped.then(settle, transcript, [status, bars, table], **quick)
-    tokens.select(look_back, transcript, bars, **quick)
-    picked.then(lambda name: sampling.defaults_of(shelf.loaded(name)), picker, sampling.inputs, **quick)
+    stopped.then(settle, transcript, [status, bars, table], **QUICK)
+    tokens.select(look_back, transcript, bars, **QUICK)
+    picked.then(lambda name: sampling.defaults_of(shelf.loaded(name)), picker, sampling.inputs, **QUICK)
 
 
 def prompt_controls() -> tuple[gr.Textbox, gr.Button, gr.Button, gr.Button]:
