@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 import transformers
+from torch import nn
 
 import onnx_textgen
 from onnx_textgen.artifact import Target
-from onnx_textgen_export import export
+from onnx_textgen_export import export, exporting
+from onnx_textgen_export.sources import Source
+from onnx_textgen_export.weights import Weights
 
 TARGETS: tuple[Target, ...] = ("ort", "standard")
 
@@ -25,3 +29,23 @@ def tiny_pair(shared: Path, stories: dict[str, Path]) -> tuple[transformers.Llam
     """The trained stories260K in transformers, and its package."""
     model = transformers.LlamaForCausalLM.from_pretrained(shared / "checkpoints" / "stories260K").eval()
     return model, onnx_textgen.load(stories["ort"], device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def graphs() -> dict[tuple[nn.Module, str, bool], ir.Model]:
+    """What `traced_once` has traced in this file: by module, target, and whether with hidden states."""
+    return {}
+
+
+@pytest.fixture
+def traced_once(graphs: dict[tuple[nn.Module, str, bool], ir.Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports of one and the same module get copies of one graph: tracing it takes longer than all the rest of an export."""
+    traced = exporting.trace
+
+    def trace(source: Source, target: Target, weights: Weights, *, hidden_states: bool = False) -> ir.Model:
+        key = source.module, target, hidden_states
+        if key not in graphs:
+            graphs[key] = traced(source, target, weights, hidden_states=hidden_states)
+        return graphs[key].clone()
+
+    monkeypatch.setattr(exporting, "trace", trace)

@@ -115,13 +115,24 @@ ERRORS: dict[str, tuple[str, dict[str, object], Callable[[ir.Model], None]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def models() -> dict[str, transformers.PreTrainedModel]:
+    """What the errors are made in, by its kind."""
+    return {kind: steady(kind, **options) for kind, options, _ in ERRORS.values()}
+
+
+@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_small_error_is_refused_that_rounding_alone_would_hide(
-    error: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: str,
+    precision: str,
+    models: dict[str, transformers.PreTrainedModel],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kind, options, spoil = ERRORS[error]
-    model, traced = steady(kind, **options), exporting.trace
+    kind, _, spoil = ERRORS[error]
+    model, traced = models[kind], exporting.trace
 
     def trace(*arguments: object, **named: object) -> ir.Model:
         made = traced(*arguments, **named)
