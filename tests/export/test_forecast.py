@@ -1,6 +1,8 @@
 """The size that is announced is the size that is written, and a disk without room is refused before anything is."""
 
+import functools
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,13 +41,19 @@ def own() -> nn.Module:
     return TinyTransformer(DecoderConfig(vocab_size=1100, width=64, layers=2, heads=4, context_length=128))
 
 
+@functools.cache
+def built(build: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return build()
+
+
+@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize(
     ("build", "precision"),
     [(llama, "fp32"), (llama, "int8"), (llama, "int4"), (gpt2, "fp32"), (gpt2, "int8"), (gpt2, "int4"), (own, "fp32")],
 )
 def test_the_forecast_is_within_two_percent_of_what_is_written(tmp_path: Path, build, precision: Precision) -> None:
-    torch.manual_seed(0)
-    module = build()
+    module = built(build)
     tables = 2 * 128 * 16 * 4 if build is llama else 0  # cosines and sines of half a head, for every position
     expected = forecast(
         stored_parameters(module), layers=2, precision=precision, options=DEFAULTS.get(precision), constant_bytes=tables
