@@ -13,13 +13,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
+WORKERS = ["-n", "2", "--dist", "loadfile"]  # by file, so that what a file exports or serves is made once
 
 CHECKS = {
     "ruff check": [sys.executable, "-m", "ruff", "check", "."],
     "ruff format": [sys.executable, "-m", "ruff", "format", "--check", "."],
     "mypy": [sys.executable, "-m", "mypy"],
     "lint-imports": [str(SCRIPTS / "lint-imports")],
-    "pytest": [sys.executable, "-m", "pytest", *sys.argv[1:]],
+    "pytest": [sys.executable, "-m", "pytest", *WORKERS, *sys.argv[1:]],
 }
 
 

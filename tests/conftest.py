@@ -1,5 +1,6 @@
 """What every test may ask for."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ from hypothesis import settings
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
 settings.load_profile("no deadline")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores; torch reads this when it is imported
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
