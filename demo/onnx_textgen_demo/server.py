@@ -14,7 +14,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from onnx_textgen.cli.hosts import LOOPBACK, is_public
+from onnx_textgen.cli.hosts import in_url, is_public, names_of
 from onnx_textgen.errors import OptionError
 
 QUEUE_LENGTH = 16
@@ -41,17 +41,16 @@ THEME = gr.themes.Default(
 def serve(page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, open_browser: bool = False) -> str:
     """Start serving in the background and give the address; `page.close()` ends it.
 
-    Raises `OptionError` for an IPv6 host, a host that others can reach without `allow_public`, a port that is taken, and an
+    Raises `OptionError` for a host that is none, one that others can reach without `allow_public`, a port that is taken, and an
     environment that would open more than the page.
     """
     check_environment(os.environ)
-    public = is_public(host)
-    if public and not allow_public:
+    if is_public(host) and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this page; add --allow-public if you want that")
     page.queue(max_size=QUEUE_LENGTH, default_concurrency_limit=1)
     try:
         _, address, _ = page.launch(
-            server_name=host,
+            server_name=in_url(host),
             server_port=port,
             inbrowser=open_browser,
             prevent_thread_lock=True,
@@ -68,7 +67,7 @@ def serve(page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, 
             theme=THEME,
             css_paths=Path(__file__).with_name("page.css"),
             app_kwargs={
-                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=["*"] if public else list(LOOPBACK))],
+                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host))],
                 "docs_url": None,
                 "redoc_url": None,
             },

@@ -11,6 +11,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 import onnx_textgen
+from can_bind import can_bind
 from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen_demo.limits import RUNS
@@ -194,9 +195,22 @@ def test_a_host_that_others_can_reach_needs_a_word(page):
         serve(page, host="0.0.0.0", port=7860)
 
 
-def test_an_ipv6_host_is_one_readable_line(page):
-    with pytest.raises(OptionError, match="IPv4"):
-        serve(page, host="::1", port=7860)
+@pytest.mark.skipif(not can_bind("::1"), reason="this machine has no IPv6")
+def test_an_ipv6_host_serves_the_page(page, free_port):
+    address = serve(page, host="::1", port=free_port)
+    try:
+        assert address == f"http://[::1]:{free_port}/"
+        assert httpx.get(address).status_code == 200
+        assert httpx.get(address, headers={"Host": "[::2]"}).status_code == 400
+        with contextlib.closing(Client(address, verbose=False)) as client:
+            assert submit(client, max_new_tokens=3).result(timeout=30)["text"]
+    finally:
+        page.close(verbose=False)
+
+
+def test_a_host_that_is_none_is_one_readable_line(page):
+    with pytest.raises(OptionError, match="--host takes an address"):
+        serve(page, host="127.0.0.1:7860", port=7860)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # Gradio leaves open the socket with which it tried the port.
