@@ -14,6 +14,7 @@ import onnx_textgen
 from can_bind import can_bind
 from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen.errors import ModelError, OptionError
+from onnx_textgen_demo import api
 from onnx_textgen_demo.limits import RUNS
 from onnx_textgen_demo.server import DANGEROUS_VARIABLES, QUEUE_LENGTH, serve
 
@@ -86,7 +87,7 @@ def test_without_a_seed_a_new_one_is_taken_and_told(client_of):
         ({"seed": 2**63}, "seed should be a whole number"),
         ({"seed": "9" * 5_000}, "seed should be a whole number"),
         ({"stop": ["x"] * 17}, "stop"),
-        ({"model": "<b>another</b>"}, "there is no model"),
+        ({"model": "<b>another</b>"}, "there is no model '<b>another</b>'"),
     ],
 )
 def test_bad_input_is_answered_with_one_readable_line(tiny_client, changes, words):
@@ -114,6 +115,11 @@ def test_an_error_of_ours_shows_no_inside_to_the_client(client_of):
         submit(client_of(model)).result(timeout=30)
     assert "secret" not in str(caught.value)
     assert model.open_streams == 0
+
+
+def test_no_text_takes_longer_than_the_page_allows(tiny_client, monkeypatch):
+    monkeypatch.setattr(api, "MOST_SECONDS", 1e-6)
+    assert submit(tiny_client).result(timeout=30)["finish_reason"] == "deadline"
 
 
 def test_cancelling_ends_the_generation(client_of, eventually):
