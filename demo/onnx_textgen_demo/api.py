@@ -6,14 +6,13 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from html import escape
 from typing import Any
 
 import gradio as gr
 
 from onnx_textgen.errors import OnnxTextgenError
 
-from .limits import checked
+from .limits import MOST_SECONDS, checked
 from .shelf import Shelf
 
 ANSWER_SECONDS = 0.1
@@ -60,6 +59,7 @@ def make_generate(shelf: Shelf) -> Callable[..., Iterator[dict[str, Any]]]:
                 min_p=min_p,
                 seed=seed,
                 stop=stop,
+                max_time=MOST_SECONDS,
             )
             with contextlib.closing(chunks):
                 for chunk in chunks:
@@ -72,7 +72,7 @@ def make_generate(shelf: Shelf) -> Callable[..., Iterator[dict[str, Any]]]:
                         yield answer
                         shown = time.perf_counter()
         except OnnxTextgenError as error:
-            raise gr.Error(escape(str(error)), print_exception=False) from error
+            raise gr.Error(str(error), print_exception=False) from error
         yield answer
 
     return generate

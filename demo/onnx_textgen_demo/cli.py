@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from typing import Annotated
 
 import typer
 
+from onnx_textgen.cli.extensions import explain_missing
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.cli.hosts import is_public
 
@@ -23,6 +25,9 @@ def demo(
     device: Annotated[str, typer.Option(metavar="D", help="auto, cpu or cuda; auto takes CUDA where it works.")] = "auto",
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Offer generate as a tool of the Model Context Protocol too; needs the extra mcp.")
+    ] = False,
     allow_public: Annotated[bool, typer.Option("--allow-public", help="Allow a --host that other machines can reach.")] = False,
 ) -> None:
     """Generate text in a web page on this machine.
@@ -32,15 +37,21 @@ def demo(
         onnx-textgen demo DIR story
     """
     from .app import make_page  # noqa: PLC0415  (see above)
+    from .mcp_guard import MCP_PATH  # noqa: PLC0415
     from .server import serve  # noqa: PLC0415
     from .shelf import make_shelf  # noqa: PLC0415
 
+    if mcp:
+        with explain_missing("--mcp", "mcp"):
+            importlib.import_module("mcp")
     shelf = make_shelf(packages or [], device=device, threads=threads)
     page = make_page(shelf)
-    address = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser)
+    address = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, mcp=mcp)
     if is_public(host):
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)
     typer.echo(f"{', '.join(shelf.names)}: {address} (Ctrl-C ends it)", err=True)
+    if mcp:
+        typer.echo(f"a tool for MCP clients: {address.rstrip('/')}{MCP_PATH}/", err=True)
     try:
         threading.Event().wait()
     finally:

@@ -12,6 +12,8 @@ from onnx_textgen.errors import PromptError
 MAX_PROMPT_CHARS = 50_000
 LONGEST_TEXT = 1024
 """A slider over a context of 100,000 tokens could not be set to anything in particular."""
+MOST_SECONDS = 600.0
+"""After which a text for another program ends: who calls by MCP and goes away is not noticed."""
 
 
 class Runs(TypedDict):

@@ -6,6 +6,8 @@ and a foreign web page cannot reach the server under another host name (DNS rebi
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +16,10 @@ import gradio as gr
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from onnx_textgen.cli.hosts import LOOPBACK, is_public
+from onnx_textgen.cli.hosts import in_url, is_public, names_of
 from onnx_textgen.errors import OptionError
+
+from .mcp_guard import McpGuard
 
 QUEUE_LENGTH = 16
 VISITORS = 64
@@ -38,41 +42,45 @@ THEME = gr.themes.Default(
 )
 
 
-def serve(page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, open_browser: bool = False) -> str:
+def serve(
+    page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, open_browser: bool = False, mcp: bool = False
+) -> str:
     """Start serving in the background and give the address; `page.close()` ends it.
 
-    Raises `OptionError` for an IPv6 host, a host that others can reach without `allow_public`, a port that is taken, and an
+    `mcp`: the page's function `generate` is a tool of the Model Context Protocol too.
+
+    Raises `OptionError` for a host that is none, one that others can reach without `allow_public`, a port that is taken, and an
     environment that would open more than the page.
     """
     check_environment(os.environ)
-    public = is_public(host)
-    if public and not allow_public:
+    if is_public(host) and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this page; add --allow-public if you want that")
     page.queue(max_size=QUEUE_LENGTH, default_concurrency_limit=1)
     try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            inbrowser=open_browser,
-            prevent_thread_lock=True,
-            share=False,
-            quiet=True,
-            show_error=False,
-            max_file_size=1,  # Nothing on the page takes a file.
-            ssr_mode=False,
-            mcp_server=False,
-            enable_monitoring=False,
-            run_history=False,
-            state_session_capacity=VISITORS,
-            footer_links=["settings"],
-            theme=THEME,
-            css_paths=Path(__file__).with_name("page.css"),
-            app_kwargs={
-                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=["*"] if public else list(LOOPBACK))],
-                "docs_url": None,
-                "redoc_url": None,
-            },
-        )
+        with contextlib.redirect_stdout(io.StringIO()):  # `quiet` does not keep it from printing where the tool is
+            _, address, _ = page.launch(
+                server_name=in_url(host),
+                server_port=port,
+                inbrowser=open_browser,
+                prevent_thread_lock=True,
+                share=False,
+                quiet=True,
+                show_error=False,
+                max_file_size=1,  # Nothing on the page takes a file.
+                ssr_mode=False,
+                mcp_server=mcp,
+                enable_monitoring=False,
+                run_history=False,
+                state_session_capacity=VISITORS,
+                footer_links=["settings"],
+                theme=THEME,
+                css_paths=Path(__file__).with_name("page.css"),
+                app_kwargs={
+                    "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host)), Middleware(McpGuard)],
+                    "docs_url": None,
+                    "redoc_url": None,
+                },
+            )
     except OSError as error:
         raise OptionError(f"port {port} of {host} cannot be used: it is taken, or not ours; choose another with --port") from error
     return str(address)

@@ -104,7 +104,7 @@ class BatchGenerator:
         """A text for each prompt, with a seed each."""
         model = self.model
         rows = [model.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
-        model.engine.finish([Request(row, Watch(None, row.config.max_time), in_pieces=False) for row in rows])
+        model.engine.finish([Request(row, Watch(None, row.config.max_time), in_pieces=False, caller=rows) for row in rows])
         return [row.result() for row in rows]
 
     def config(self, model: Model, seed: object) -> GenerationConfig:

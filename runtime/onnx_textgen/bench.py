@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .cancellation import Cancellation, Watch
 from .decoder import prefill
 from .errors import OptionError
 from .loading import load
@@ -110,17 +111,20 @@ def measure(
     )
 
 
-def time_round(model: Model, ids: list[int], new_tokens: int) -> Round:
-    """One prompt on a fresh cache, then `new_tokens` greedy tokens."""
-    start = time.perf_counter()
-    decoder = model.new_context()
-    logits = prefill(decoder, ids)
-    filled = time.perf_counter()
-    token = most_likely(logits)
-    first = time.perf_counter()
-    for _ in range(new_tokens - 1):
-        token = most_likely(decoder.feed([token])[-1])
-    return Round(filled - start, first - start, time.perf_counter() - first)
+def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancellation | None = None) -> Round:
+    """One prompt on a fresh cache, then `new_tokens` greedy tokens; raises `InterruptedRunError` where it is cancelled."""
+    watch = Watch(cancel)
+    with watch.active():
+        start = time.perf_counter()
+        decoder = model.new_context()
+        decoder.watch = watch
+        logits = prefill(decoder, ids)
+        filled = time.perf_counter()
+        token = most_likely(logits)
+        first = time.perf_counter()
+        for _ in range(new_tokens - 1):
+            token = most_likely(decoder.feed([token])[-1])
+        return Round(filled - start, first - start, time.perf_counter() - first)
 
 
 def peak_memory_mib() -> float | None:

@@ -43,9 +43,14 @@ class Request:
         *,
         on_progress: Callable[[Progress], None] | None = None,
         in_pieces: bool = True,
+        caller: object = None,
     ) -> None:
-        """`in_pieces`: whether the caller wants each chunk as it comes, and not only the end."""
+        """`in_pieces`: whether the caller wants each chunk as it comes, and not only the end.
+
+        `caller`: the same for all texts that one caller wants; None where this is the only one.
+        """
         self.continuation, self.watch, self.on_progress, self.in_pieces = continuation, watch, on_progress, in_pieces
+        self.caller = self if caller is None else caller
         self.chunks: collections.deque[Chunk] = collections.deque()
         """What the caller has not taken yet."""
         self.progress: collections.deque[Progress] = collections.deque()
@@ -202,7 +207,7 @@ class Engine:
             with self._lock:
                 if not self.queue:
                     return
-                self.rows.append(self.queue.popleft())
+                self.rows.append(self.take_waiting())
             request, row = self.rows[-1], len(self.rows) - 1
             continuation = request.continuation
             with self.answering(request):
@@ -213,6 +218,13 @@ class Engine:
                 self.store.prepare_row(decoder, continuation.prompt_ids, row)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
                 request.parts = self.parts(request)
+
+    def take_waiting(self) -> Request:
+        """The first in the queue of those whose callers have the fewest rows: who wants many texts does not hold up the others."""
+        rows = collections.Counter(id(request.caller) for request in self.rows)
+        request = min(self.queue, key=lambda waiting: rows[id(waiting.caller)])
+        self.queue.remove(request)
+        return request
 
     def parts(self, request: Request) -> Iterator[Logits | None]:
         """Feed a prompt part by part; the last one gives the logits of its last token."""

@@ -248,7 +248,7 @@ class Model:
             found = [self.several(each, config, watch) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
             return found if is_batch(prompt) else found[0]
         rows = [self.begin(each, config) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
-        self.engine.finish([Request(row, Watch(cancel, config.max_time), in_pieces=False) for row in rows])
+        self.engine.finish([Request(row, Watch(cancel, config.max_time), in_pieces=False, caller=rows) for row in rows])
         return [row.result() for row in rows] if is_batch(prompt) else rows[0].result()
 
     @overload

@@ -12,7 +12,6 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, Response
 
 from onnx_textgen import Model, OnnxTextgenError
@@ -23,7 +22,7 @@ from onnx_textgen.session import LOG
 from .chats import Chat
 from .completions import Completion
 from .delivery import CLOSED_BY_CLIENT, deliver, problem_of
-from .guards import BodyGuard, KeyGuard
+from .guards import BodyGuard, HostGuard, KeyGuard
 from .jobs import Slots
 from .metrics import Metrics
 from .schema import ChatRequest, CompletionRequest, DetokenizeRequest, Problem, TokenizeRequest
@@ -40,7 +39,7 @@ class Settings:
     """After which a text ends, whatever its request says."""
     most_body_bytes: int = 4 * 2**20
     hosts: Sequence[str] = LOOPBACK
-    """Names that the server answers to; a foreign web page cannot reach it under another one (DNS rebinding)."""
+    """Names that the server answers to, as URLs have them."""
     origins: Sequence[str] = ()
     """Web pages that may call the server from a browser."""
 
@@ -61,6 +60,12 @@ class Server:
         if name not in self.models:
             raise HTTPException(404, f"there is no model {name!r:.60} here; there is {', '.join(self.models)}")
         return name, self.models[name]
+
+    def refuse(self, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+        """The answer that tells a problem in the form that OpenAI's clients read; it is counted."""
+        if problem.status != CLOSED_BY_CLIENT:
+            self.metrics.refused.labels(str(problem.status)).inc()
+        return JSONResponse(problem.as_json(), problem.status, headers)
 
     def about(self, name: str) -> dict[str, Any]:
         """One entry of `/v1/models`."""
@@ -83,45 +88,42 @@ def make_app(models: Mapping[str, Model], settings: Settings | None = None) -> F
     app.state.server = server
     add_routes(app, server)
     add_problems(app, server)
-    app.add_middleware(BodyGuard, most=settings.most_body_bytes)
+    app.add_middleware(BodyGuard, most=settings.most_body_bytes, refuse=server.refuse)
     if settings.api_key is not None:
-        app.add_middleware(KeyGuard, api_key=settings.api_key)
+        app.add_middleware(KeyGuard, api_key=settings.api_key, refuse=server.refuse)
     if settings.origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts))
+    app.add_middleware(HostGuard, names=settings.hosts, refuse=server.refuse)
     return app
 
 
 def add_problems(app: FastAPI, server: Server) -> None:
-    """Errors of every kind, in the form that OpenAI's clients read."""
-
-    def told(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-        if problem.status != CLOSED_BY_CLIENT:
-            server.metrics.refused.labels(str(problem.status)).inc()
-        return JSONResponse(problem.as_json(), problem.status, headers)
+    """Errors of every kind."""
 
     @app.exception_handler(OnnxTextgenError)
-    async def ours(_: Request, error: OnnxTextgenError) -> JSONResponse:
+    async def ours(_: Request, error: OnnxTextgenError) -> Response:
         problem = problem_of(error)
-        return told(problem, {"Retry-After": "1"} if problem.status == 429 else None)
+        return server.refuse(problem, {"Retry-After": "1"} if problem.status == 429 else None)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["loc"] == ("body",):
-            return told(Problem(400, "the body should be a JSON object, sent with the header Content-Type: application/json"))
+            return server.refuse(
+                Problem(400, "the body should be a JSON object, sent with the header Content-Type: application/json")
+            )
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return told(Problem(400, f"{where}: {first['msg']}"))
+        return server.refuse(Problem(400, f"{where}: {first['msg']}"))
 
     @app.exception_handler(StarletteHTTPException)
-    async def known(_: Request, error: StarletteHTTPException) -> JSONResponse:
+    async def known(_: Request, error: StarletteHTTPException) -> Response:
         code = "model_not_found" if error.status_code == 404 and "model" in error.detail else None
-        return told(Problem(error.status_code, error.detail, code=code), error.headers)
+        return server.refuse(Problem(error.status_code, error.detail, code=code), error.headers)
 
     @app.exception_handler(Exception)
-    async def unknown(_: Request, error: Exception) -> JSONResponse:
+    async def unknown(_: Request, error: Exception) -> Response:
         LOG.error("a request failed", exc_info=error)
-        return told(problem_of(error))
+        return server.refuse(problem_of(error))
 
 
 def add_routes(app: FastAPI, server: Server) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onnx_textgen.cli.help_texts import help_of
-from onnx_textgen.cli.hosts import LOOPBACK, is_public
+from onnx_textgen.cli.hosts import in_url, is_public, names_of
 from onnx_textgen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def serve(
     from .app import Settings, make_app  # noqa: PLC0415
     from .process import run_server  # noqa: PLC0415
 
-    others_can_reach = is_public(host)
-    if others_can_reach and api_key is None and not allow_public:
+    if is_public(host) and api_key is None and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
     if api_key is not None and not (api_key.isascii() and api_key.strip()):
         raise OptionError("the API key is empty, or has other characters than ASCII's; give another, or leave it out")
@@ -64,10 +63,10 @@ def serve(
         most_texts=max_texts,
         most_seconds=max_time,
         most_body_bytes=max_body,
-        hosts=["*"] if others_can_reach else LOOPBACK,
+        hosts=names_of(host),
         origins=allow_origin or (),
     )
-    typer.echo(f"{', '.join(models)} at http://{host}:{port}/v1 (Ctrl-C ends it)", err=True)
+    typer.echo(f"{', '.join(models)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)", err=True)
     run_server(make_app(models, settings), host, port)
 
 

@@ -1,25 +1,50 @@
-"""What stands before every route: a key, a limit on bodies."""
+"""What stands before every route: the names that the server answers to, a key, a limit on bodies."""
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Callable, Collection, Mapping
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .schema import Problem
+
+Refuse = Callable[[Problem, Mapping[str, str]], Response]
+"""Makes the answer that tells a problem, with headers of its own."""
 
 OPEN = frozenset({"/health"})
 """Answered without a key: what watches over the server has none."""
 
 
+HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(:\d*)?")
+
+
+class HostGuard:
+    """Refuses requests that call the server by other names than `names`, unless one of these is `*`."""
+
+    def __init__(self, app: ASGIApp, *, names: Collection[str], refuse: Refuse) -> None:
+        self.app, self.names, self.refuse = app, names, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 400."""
+        if scope["type"] == "http" and "*" not in self.names:
+            found = HOST_AND_PORT.fullmatch(Headers(scope=scope).get("host", ""))
+            if found is None or found[1].lower() not in self.names:
+                problem = Problem(400, f"this server answers to {', '.join(self.names)}, and to no other Host")
+                await self.refuse(problem, {})(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
 class KeyGuard:
     """Refuses requests without the key, everywhere but at `OPEN`."""
 
-    def __init__(self, app: ASGIApp, *, api_key: str) -> None:
-        self.app, self.expected = app, api_key.encode()
+    def __init__(self, app: ASGIApp, *, api_key: str, refuse: Refuse) -> None:
+        self.app, self.expected, self.refuse = app, api_key.encode(), refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
@@ -27,7 +52,7 @@ class KeyGuard:
             scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), self.expected):
                 problem = Problem(401, "no API key, or a wrong one; send it as: Authorization: Bearer KEY", code="invalid_api_key")
-                await JSONResponse(problem.as_json(), 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+                await self.refuse(problem, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -42,8 +67,8 @@ class TooLargeError(HTTPException):
 class BodyGuard:
     """Refuses bodies of more bytes than `most`, also those that do not say their length."""
 
-    def __init__(self, app: ASGIApp, *, most: int) -> None:
-        self.app, self.most = app, most
+    def __init__(self, app: ASGIApp, *, most: int, refuse: Refuse) -> None:
+        self.app, self.most, self.refuse = app, most, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 413."""
@@ -52,9 +77,8 @@ class BodyGuard:
             return
         length, seen = Headers(scope=scope).get("content-length", ""), 0
         if length.isdigit() and int(length) > self.most:
-            error = TooLargeError(self.most)
-            answer = JSONResponse(Problem(413, error.detail).as_json(), 413, {"Connection": "close"})
-            await answer(scope, receive, send)
+            problem = Problem(413, TooLargeError(self.most).detail)
+            await self.refuse(problem, {"Connection": "close"})(scope, receive, send)
             return
 
         async def counted() -> Message:

@@ -33,14 +33,17 @@ class Slots:
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
+        self.most_of_several = most - (most + 3) // 4
+        """A quarter is for requests of one text: a client that wants many does not shut out the others."""
         self.jobs: set[Job] = set()
         """What is at work."""
 
     def take(self, count: int) -> None:
         """Take so many; raises `BusyError` where there are not as many now, and `OptionError` where there never are."""
-        if count > self.most:
-            raise OptionError(f"the request asks for {count:,} texts; this server takes {self.most:,} at a time")
-        if self.taken + count > self.most:
+        most = self.most if count == 1 else self.most_of_several
+        if count > most:
+            raise OptionError(f"the request asks for {count:,} texts; this server takes at most {max(1, most):,} of one request")
+        if self.taken + count > most:
             raise BusyError(f"{self.taken:,} texts are at work or waiting already; try again later")
         self.taken += count
 
@@ -81,7 +84,7 @@ class Job:
 
     async def finish(self) -> None:
         """Wait for the end of all texts."""
-        requests = [Request(each, self.watch, in_pieces=False) for each in self.continuations]
+        requests = [Request(each, self.watch, in_pieces=False, caller=self) for each in self.continuations]
         await self.run(lambda: self.model.engine.finish(requests))
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -98,7 +101,7 @@ class Job:
 
         async def drain(place: int, continuation: Continuation) -> None:
             nonlocal untaken
-            work = functools.partial(self.model.engine.chunks, Request(continuation, self.watch))
+            work = functools.partial(self.model.engine.chunks, Request(continuation, self.watch, caller=self))
             try:
                 async with contextlib.aclosing(iterate(work, Cancellation())) as stream:  # the end of one is not that of all
                     async for chunk in stream:

@@ -51,11 +51,11 @@ def closed_loops():
 
 
 @contextlib.contextmanager
-def served_page(*models):
-    """The address of a page for these models, each under its own name."""
+def served_page(*models, **more):
+    """The address of a page for these models, each under its own name; `more` goes to `serve`."""
     with closed_loops():
         page = make_page(shelf_of(*models))
-        address = serve(page, host="127.0.0.1", port=find_free_port())
+        address = serve(page, host="127.0.0.1", port=find_free_port(), **more)
         try:
             yield address
         finally:

@@ -187,38 +187,6 @@ def test_an_error_in_mid_stream_leaves_the_text_and_says_what_happened(chromium,
     assert text_of(chromium).startswith(" a small cat")
 
 
-def test_two_people_write_at_once_and_see_their_own_text_only(chromium, served, slow):
-    address = served(slow)
-    open_page(chromium, address)
-    generate(chromium)
-    first = chromium.current_window_handle
-    chromium.switch_to.new_window("tab")
-    try:
-        open_page(chromium, address)
-        assert text_of(chromium) == ""
-        generate(chromium)
-        wait_until(chromium, lambda: slow.open_streams == 2, "two texts side by side")
-        element(chromium, "#stop").click()
-        wait_until(chromium, lambda: slow.open_streams == 1, "the end of one of them")
-    finally:
-        chromium.close()
-        chromium.switch_to.window(first)
-    assert "writing" in status_of(chromium)
-    element(chromium, "#stop").click()
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the other")
-
-
-def test_a_reload_in_mid_stream_ends_the_text_and_gives_a_fresh_page(chromium, served, slow):
-    open_page(chromium, served(slow))
-    generate(chromium)
-    wait_until(chromium, lambda: len(text_of(chromium)) > 20, "some text")
-    chromium.refresh()
-    wait_until(chromium, lambda: elements(chromium, "#generate"), "the page")
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream", seconds=5)
-    wait_until(chromium, lambda: status_of(chromium) == "ready", "a page that is ready")
-    assert text_of(chromium) == ""
-
-
 def test_another_model_is_picked_and_one_that_cannot_load_says_why(chromium, served):
     tiny = onnx_textgen.load(TINY_PACKAGE)
     shelf = Shelf({"good": lambda: tiny, "bad": lambda: onnx_textgen.load("no/such/folder")})

@@ -1,32 +1,17 @@
 """A chat in a real browser: the session behind it is what is shown, from turn to turn."""
 
-import hashlib
-import json
-import shutil
-import time
-
 import pytest
 from selenium.webdriver.common.by import By
 
 import onnx_textgen
 from demo.browser import element, elements, open_page, open_tab, set_value, wait_until
+from demo.paced_runs import PacedRuns, make_chatty
 from demo.scripted_model import TINY_PACKAGE
-
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 
 
 @pytest.fixture(scope="module")
-def chatty(tmp_path_factory):
-    """A package with a chat template, made from one without."""
-    folder = tmp_path_factory.mktemp("packages") / "chatty"
-    shutil.copytree(TINY_PACKAGE, folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    record = {"size": len(TEMPLATE), "sha256": hashlib.sha256(TEMPLATE.encode()).hexdigest()}
-    manifest["files"]["chat_template.jinja"] = record
-    manifest["eos_ids"], manifest["generation"] = [], {"max_new_tokens": 24}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return onnx_textgen.load(folder)
+def chatty():
+    return make_chatty(24)
 
 
 @pytest.fixture
@@ -84,36 +69,18 @@ def test_a_turn_is_taken_back_retried_and_changed(chat):
     assert element(chat, "#message textarea").get_attribute("value") == "a dog"
 
 
-def test_stop_keeps_what_was_written_and_the_chat_goes_on(chat, chatty, monkeypatch):
-    slow_down(chatty, monkeypatch)
+def test_stop_keeps_what_was_written_and_the_chat_goes_on(chat, monkeypatch):
+    runs = PacedRuns(monkeypatch)
+    runs.seconds = 0.1
     say(chat, "a cat")
     wait_until(chat, lambda: "writing" in note_of(chat), "some text")
     element(chat, "#chat-stop").click()
     wait_until(chat, lambda: "cancelled" in note_of(chat), "the word that it stopped")
     assert len(turns_of(chat)) == 2
-    monkeypatch.undo()
+    runs.seconds = 0
     say(chat, "a dog")
     wait_until(chat, lambda: "Finished" in note_of(chat), "an answer")
     assert len(turns_of(chat)) == 4
-
-
-def slow_down(model, monkeypatch):
-    """Let a session of the model take its time."""
-    begin = model.session
-
-    def slow_session():
-        session = begin()
-        stream = session.stream
-
-        def slow_stream(**options):
-            for chunk in stream(**options):
-                yield chunk
-                time.sleep(0.15)
-
-        session.stream = slow_stream
-        return session
-
-    monkeypatch.setattr(model, "session", slow_session)
 
 
 def test_a_model_without_a_template_says_so_in_a_line(chromium, served):

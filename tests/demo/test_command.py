@@ -30,7 +30,7 @@ def test_it_says_where_the_page_is_serves_it_and_ends_with_ctrl_c(free_port):
 def test_help_names_every_option():
     result = run("--help")
     assert result.returncode == 0
-    for option in ("--host", "--port", "--device", "--threads", "--no-open", "--allow-public"):
+    for option in ("--host", "--port", "--device", "--threads", "--no-open", "--mcp", "--allow-public"):
         assert option in result.stdout
 
 

@@ -62,16 +62,3 @@ def test_a_measurement_fills_plots_and_table(chromium, served, model):
     wait_until(chromium, lambda: model.manifest.name in element(chromium, "#measure-note").text, "the end", seconds=60)
     longest = measure.lengths(model.manifest.geometry.context_length)[-1]
     wait_until(chromium, lambda: str(longest) in element(chromium, "#measure-table").get_attribute("textContent"), "the table")
-
-
-def test_a_measurement_can_be_stopped(chromium, served, model, monkeypatch):
-    gate = threading.Event()
-    monkeypatch.setattr(measure, "measured", lambda *_: gate.wait(20) or [32, 1, 1, 1, 1])
-    open_page(chromium, served(model))
-    open_tab(chromium, "Measure")
-    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
-    element(chromium, "#measure").click()
-    wait_until(chromium, lambda: "measuring" in element(chromium, "#measure-note").text, "its beginning")
-    element(chromium, "#measure-stop").click()
-    wait_until(chromium, lambda: "stopped" in element(chromium, "#measure-note").text, "its end")
-    gate.set()

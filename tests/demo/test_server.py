@@ -11,8 +11,10 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 import onnx_textgen
+from can_bind import can_bind
 from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen.errors import ModelError, OptionError
+from onnx_textgen_demo import api
 from onnx_textgen_demo.limits import RUNS
 from onnx_textgen_demo.server import DANGEROUS_VARIABLES, QUEUE_LENGTH, serve
 
@@ -85,7 +87,7 @@ def test_without_a_seed_a_new_one_is_taken_and_told(client_of):
         ({"seed": 2**63}, "seed should be a whole number"),
         ({"seed": "9" * 5_000}, "seed should be a whole number"),
         ({"stop": ["x"] * 17}, "stop"),
-        ({"model": "<b>another</b>"}, "there is no model"),
+        ({"model": "<b>another</b>"}, "there is no model '<b>another</b>'"),
     ],
 )
 def test_bad_input_is_answered_with_one_readable_line(tiny_client, changes, words):
@@ -113,6 +115,11 @@ def test_an_error_of_ours_shows_no_inside_to_the_client(client_of):
         submit(client_of(model)).result(timeout=30)
     assert "secret" not in str(caught.value)
     assert model.open_streams == 0
+
+
+def test_no_text_takes_longer_than_the_page_allows(tiny_client, monkeypatch):
+    monkeypatch.setattr(api, "MOST_SECONDS", 1e-6)
+    assert submit(tiny_client).result(timeout=30)["finish_reason"] == "deadline"
 
 
 def test_cancelling_ends_the_generation(client_of, eventually):
@@ -194,9 +201,22 @@ def test_a_host_that_others_can_reach_needs_a_word(page):
         serve(page, host="0.0.0.0", port=7860)
 
 
-def test_an_ipv6_host_is_one_readable_line(page):
-    with pytest.raises(OptionError, match="IPv4"):
-        serve(page, host="::1", port=7860)
+@pytest.mark.skipif(not can_bind("::1"), reason="this machine has no IPv6")
+def test_an_ipv6_host_serves_the_page(page, free_port):
+    address = serve(page, host="::1", port=free_port)
+    try:
+        assert address == f"http://[::1]:{free_port}/"
+        assert httpx.get(address).status_code == 200
+        assert httpx.get(address, headers={"Host": "[::2]"}).status_code == 400
+        with contextlib.closing(Client(address, verbose=False)) as client:
+            assert submit(client, max_new_tokens=3).result(timeout=30)["text"]
+    finally:
+        page.close(verbose=False)
+
+
+def test_a_host_that_is_none_is_one_readable_line(page):
+    with pytest.raises(OptionError, match="--host takes an address"):
+        serve(page, host="127.0.0.1:7860", port=7860)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # Gradio leaves open the socket with which it tried the port.

@@ -165,6 +165,30 @@ def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: py
     assert is_idle(model)
 
 
+def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
+    many, used = object(), model.engine
+    lengths = [5 + number for number in range(4)] + [5] * 8
+
+    def wish(length: int, caller: object = None) -> Request:
+        config = model.config({"max_new_tokens": length, "min_new_tokens": length, "seed": 1})
+        return Request(model.begin("A", config), Watch(), caller=caller)
+
+    texts, other = [wish(length, many) for length in lengths], wish(3)
+    for each in texts:
+        used.submit(each)
+    while len(used.rows) < 4:
+        used.turn()
+    used.submit(other)
+    while other not in used.rows:
+        used.turn()
+    assert [each.is_over for each in texts] == [True] + [False] * 11
+    assert sum(each in used.queue for each in texts) == 8
+    while used.rows:
+        used.turn()
+    assert all(each.is_over for each in [*texts, other])
+    assert is_idle(model)
+
+
 def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "MOST_WAITING", 3)
     streams = [model.stream("The dog", max_new_tokens=3) for _ in range(9)]

@@ -10,24 +10,25 @@ from typing import Any
 import uvicorn
 
 from onnx_textgen import Model
+from onnx_textgen.cli.hosts import in_url
 from onnx_textgen_server.app import Settings, make_app
 
 
 @contextlib.contextmanager
-def served(models: dict[str, Model], **settings: Any) -> Iterator[tuple[str, Any]]:
+def served(models: dict[str, Model], host: str = "127.0.0.1", **settings: Any) -> Iterator[tuple[str, Any]]:
     """The address of a live server, and what its routes share."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+        free.bind((host, 0))
         port = free.getsockname()[1]
     app = make_app(models, Settings(**settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{port}", app.state.server
+        yield f"http://{in_url(host)}:{port}", app.state.server
     finally:
         server.should_exit = True
         thread.join(10)

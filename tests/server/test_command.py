@@ -43,6 +43,8 @@ def test_it_answers_until_ctrl_c(tmp_path) -> None:
     ("arguments", "said"),
     [
         (["--host", "0.0.0.0"], "lets other machines use this server; add --api-key"),
+        (["--host", "::"], "lets other machines use this server; add --api-key"),
+        (["--host", "127.0.0.1:8000"], "--host takes an address"),
         (["--api-key", " "], "the API key is empty"),
         (["--api-key", "schlüssel"], "other characters than ASCII"),
         (["story", "story"], "two models are called story; name them: NAME=DIR"),

@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from can_bind import can_bind
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
 from onnx_textgen_server import jobs
@@ -27,6 +28,8 @@ def test_a_key_guards_everything_but_health(story: Model) -> None:
             assert httpx.post(url + path, json={}).status_code == 401
         assert httpx.get(f"{url}/v1/models", headers={"Authorization": "bearer secret"}).status_code == 200
         assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        page = httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer secret"}).text
+        assert 'onnx_textgen_refused_total{reason="401"} 16.0' in page
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="secret")
         assert client.completions.create(model="story", prompt="A", max_tokens=2).choices[0].text
         with pytest.raises(openai.AuthenticationError):
@@ -42,15 +45,29 @@ def test_long_bodies_are_refused_whether_they_say_their_length_or_not(story: Mod
         assert answer.status_code == 413
         assert "more than 2,000 bytes" in answer.json()["error"]["message"]
         assert httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+        assert 'onnx_textgen_refused_total{reason="413"} 2.0' in httpx.get(f"{url}/metrics").text
 
 
 def test_other_host_names_and_web_pages_are_refused(story: Model) -> None:
     with served({"story": story}, origins=["https://mine.example"]) as (url, _):
-        assert httpx.get(f"{url}/v1/models", headers={"Host": "evil.example"}).status_code == 400
+        for name in ("evil.example", "127.0.0.1.evil.example:80", "[::2]", "[::1]x", "a@localhost", "", "::1"):
+            answer = httpx.get(f"{url}/v1/models", headers={"Host": name})
+            assert answer.status_code == 400
+            assert "to no other Host" in answer.json()["error"]["message"]
+        for name in ("localhost", "LocalHost:80", "[::1]", "[::1]:8000"):
+            assert httpx.get(f"{url}/v1/models", headers={"Host": name}).status_code == 200
+        assert 'onnx_textgen_refused_total{reason="400"} 7.0' in httpx.get(f"{url}/metrics").text
         asked = {"Origin": "https://mine.example", "Access-Control-Request-Method": "POST"}
         assert httpx.options(f"{url}/v1/completions", headers=asked).headers["access-control-allow-origin"] == asked["Origin"]
         evil = asked | {"Origin": "https://evil.example"}
         assert "access-control-allow-origin" not in httpx.options(f"{url}/v1/completions", headers=evil).headers
+
+
+@pytest.mark.skipif(not can_bind("::1"), reason="this machine has no IPv6")
+def test_ipv6_is_served(story: Model) -> None:
+    with served({"story": story}, host="::1") as (url, _), openai.OpenAI(base_url=f"{url}/v1", api_key="unused") as client:
+        assert url.startswith("http://[::1]:")
+        assert client.completions.create(model="story", prompt="A", max_tokens=2).choices[0].text
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"a"', b"null", b"\xff", b'{"prompt": {"a": 1}}', b"{}"])
@@ -78,6 +95,21 @@ def test_more_texts_than_the_server_takes_are_refused_and_those_it_took_are_answ
         assert server.slots.taken == 0
         page = httpx.get(f"{url}/metrics").text
         assert f'onnx_textgen_refused_total{{reason="429"}} {len(refused)}.0' in page
+
+
+def test_a_request_for_many_texts_leaves_room_for_others(story: Model) -> None:
+    model = Model(story.folder, story.manifest, story.graph, chat_template=None, batch_size=2)
+    many = LONG | {"context_limit": "shift", "max_tokens": 3000, "n": 6, "stream": True}
+    with served({"story": model}, most_texts=8) as (url, server):
+        answer = httpx.post(f"{url}/v1/completions", json=many | {"n": 7})
+        assert (answer.status_code, "at most 6 of one request" in answer.json()["error"]["message"]) == (400, True)
+        with httpx.stream("POST", f"{url}/v1/completions", json=many, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            assert httpx.post(f"{url}/v1/completions", json=many | {"n": 2}).status_code == 429
+            assert httpx.post(f"{url}/v1/completions", json={"prompt": "A", "max_tokens": 3}, timeout=60).status_code == 200
+            assert model.engine.queue, "others of the six waited longer"
+        assert wait_until(lambda: server.slots.taken == 0)
 
 
 @pytest.mark.parametrize("texts", [1, 3])

@@ -47,8 +47,13 @@ class Card:
     problem: str | None = None
 
 
+Frame = tuple[list[Card], str]
+"""Values for the components: the cards, and how they look."""
+
+
 def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     """Put the tab's components where Gradio stands, and let them answer."""
+    written = gr.State()
     prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=6, max_length=MAX_PROMPT_CHARS, elem_id="compare-prompt")
     with gr.Row():
         ways = gr.CheckboxGroup(list(WAYS), value=list(WAYS), label="Ways to choose tokens", elem_id="ways", scale=3, min_width=320)
@@ -63,32 +68,33 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
         stop = gr.Button("Stop", scale=1, min_width=80, elem_id="compare-stop")
     cards = gr.HTML(draw([]), apply_default_css=False, elem_id="cards")
 
-    def compare(text: str, chosen_ways: list[str], names: list[str], new_tokens: int, typed_seed: str) -> Iterator[str]:
+    def compare(text: str, chosen_ways: list[str], names: list[str], new_tokens: int, typed_seed: str) -> Iterator[Frame]:
         asked = [Card(name, way) for name in names for way in chosen_ways]
         try:
             options = {"max_new_tokens": new_tokens, "seed": read_seed(typed_seed)}
             for card in asked:
-                yield draw(asked)
+                yield asked, draw(asked)
                 try:
                     yield from fill(card, shelf, checked(text), options, asked)
                 except OnnxTextgenError as error:
                     card.problem = str(error)
         except OnnxTextgenError as error:
             raise gr.Error(escape(str(error)), print_exception=False) from error
-        yield draw(asked)
+        yield asked, draw(asked)
 
     run = gr.on(
         [start.click, prompt.submit],
         compare,
         [prompt, ways, models, length, seed],
-        cards,
+        [written, cards],
         **RUNNING,
     )
-    stop.click(None, cancels=[run])
+    # Two steps: until the first is done, cards on their way could overwrite what the second says.
+    stop.click(None, cancels=[run]).then(lambda asked: draw(asked or [], stopped=True), written, cards, **QUICK)
     picked.then(lambda name: [name], picker, models, **QUICK)
 
 
-def fill(card: Card, shelf: Shelf, prompt: str, options: Mapping[str, Any], cards: Sequence[Card]) -> Iterator[str]:
+def fill(card: Card, shelf: Shelf, prompt: str, options: Mapping[str, Any], cards: list[Card]) -> Iterator[Frame]:
     """Write a card's text, one after the other so that each has the machine to itself."""
     model, cancel = shelf.model(card.model), Cancellation()
     wanted = {**options, **WAYS[card.way][1]}
@@ -98,12 +104,12 @@ def fill(card: Card, shelf: Shelf, prompt: str, options: Mapping[str, Any], card
     card.logprob = logprob_per_token(model, answer)
 
 
-def drawn_while(work: Any, cards: Sequence[Card]) -> Any:  # noqa: ANN401 - generators of any result
+def drawn_while(work: Any, cards: list[Card]) -> Any:  # noqa: ANN401 - generators of any result
     """Draw the cards while work goes on; gives its result."""
     try:
         while True:
             next(work)
-            yield draw(cards)
+            yield cards, draw(cards)
     except StopIteration as end:
         return end.value
     finally:
@@ -118,22 +124,26 @@ def logprob_per_token(model: Model, answer: Generation) -> float | None:
     return sum(score.continuation_logprobs) / len(answer.token_ids)
 
 
-def draw(cards: Sequence[Card]) -> str:
-    """All cards in a grid."""
+def draw(cards: Sequence[Card], *, stopped: bool = False) -> str:
+    """All cards in a grid; `stopped`: what is not written will not be."""
     if not cards:
         return '<p class="hint">Each way writes its own text; then see how likely the model finds it, and how fast it came.</p>'
     several = len({card.model for card in cards}) > 1
-    waiting = next((card for card in cards if not (card.answer or card.problem)), None)
-    return f'<div class="cards">{"".join(draw_card(card, named=several, active=card is waiting) for card in cards)}</div>'
+    active = next((card for card in cards if not (card.answer or card.problem)), None)
+
+    def waiting(card: Card) -> str:
+        return ENDINGS["cancelled"] if stopped else "writing ..." if card is active else "waits"
+
+    return f'<div class="cards">{"".join(draw_card(card, named=several, waiting=waiting(card)) for card in cards)}</div>'
 
 
-def draw_card(card: Card, *, named: bool, active: bool) -> str:
-    """One text with its numbers."""
+def draw_card(card: Card, *, named: bool, waiting: str) -> str:
+    """One text with its numbers; `waiting`: what is said where there is none yet."""
     title = f"{card.way} - {card.model}" if named else card.way
     if card.problem:
         body = f'<p class="problem" role="alert">{escape(card.problem)}</p>'
     elif card.answer is None:
-        body = f"<p>{'writing ...' if active else 'waits'}</p>"
+        body = f"<p>{waiting}</p>"
     else:
         stats, reason = card.answer.stats, card.answer.finish_reason
         likely = "-" if card.logprob is None else f"{card.logprob:.2f}"

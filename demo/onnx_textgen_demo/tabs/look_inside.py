@@ -47,13 +47,13 @@ class Visit:
         return max(0, self.place - OF_PROMPT) // OF_STEP
 
     def go(self, place: int) -> None:
-        """Stand elsewhere; the model runs where nobody was before. Stays where the text has ended."""
-        before, self.place = self.place, max(0, place)
-        while self.place >= OF_PROMPT and self.number >= len(self.walk.looks):
+        """Stand elsewhere; the model runs where nobody was before. Stays where the text has ended, and where the model fails."""
+        there = dataclasses.replace(self, place=max(0, place))
+        while there.place >= OF_PROMPT and there.number >= len(self.walk.looks):
             if not self.walk.can_step():
-                self.place = before
                 return
             self.walk.step()
+        self.place = there.place
 
 
 def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import statistics
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import gradio as gr
 import numpy as np
 import pandas as pd
 
+from onnx_textgen import Cancellation
 from onnx_textgen.bench import peak_memory_mib, time_round
 from onnx_textgen.errors import OnnxTextgenError
 
@@ -55,7 +57,8 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             model = shelf.model(name)
             rows: list[list[float]] = []
             for length in lengths(model.manifest.geometry.context_length):
-                work = in_background(lambda length=length: measured(model, length, count))  # type: ignore[misc]
+                cancel = Cancellation()
+                work = in_background(functools.partial(measured, model, length, count, cancel), cancel.cancel)
                 try:
                     while True:
                         next(work)
@@ -68,6 +71,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
                 yield (f"measured up to {length:,} tokens", *[from_zero(frame, column) for column in PLOTS], frame)
             yield (conditions(model), *[gr.skip()] * 4)
         except OnnxTextgenError as error:
+            yield (escape(str(error)), *[gr.skip()] * 4)
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
     run = start.click(measure, [picker, rounds], [note, *plots, table], **RUNNING)
@@ -86,10 +90,10 @@ def lengths(context_length: int) -> list[int]:
     return [*doubling, most] if most > 0 else []
 
 
-def measured(model: Model, length: int, count: int) -> list[float]:
+def measured(model: Model, length: int, count: int, cancel: Cancellation) -> list[float]:
     """A row of the table: medians over `count` rounds, after one that is not counted."""
     ids = np.random.default_rng(0).integers(model.manifest.geometry.vocab_size, size=length).tolist()
-    timed = [time_round(model, ids, NEW_TOKENS) for _ in range(count + 1)][1:]
+    timed = [time_round(model, ids, NEW_TOKENS, cancel=cancel) for _ in range(count + 1)][1:]
     prefill, first, decode = (
         statistics.median(getattr(one, name) for one in timed)
         for name in ("prefill_seconds", "first_token_seconds", "decode_seconds")

@@ -25,6 +25,7 @@ EXTRA_MODULES = {
         | {"google", "regex", "huggingface_hub"}
     ),
     "demo": frozenset({"gradio"}),
+    "mcp": frozenset({"mcp"}),
     "serve": frozenset({"fastapi", "uvicorn", "prometheus_client"}),
 }
 
