@@ -6,6 +6,7 @@ Each run of the model is kept with its logits: another temperature or cut is app
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from onnx_textgen.choosing import Chooser
@@ -14,10 +15,13 @@ from onnx_textgen.inspection import Step, Token, Weighing, look_at_step, tokens_
 
 if TYPE_CHECKING:
     from onnx_textgen import Model
+    from onnx_textgen.attention_maps import AttentionMaps
     from onnx_textgen.generation_config import GenerationConfig
 
 CANDIDATES = 12
 """Bars of a distribution."""
+LOOKING = 32
+"""Tokens of a long text whose attention is shown; the last ones."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,6 +35,16 @@ class Look:
     """The choice as it is now."""
 
 
+@functools.lru_cache(maxsize=4)
+def attention_of(model: Model, token_ids: tuple[int, ...]) -> AttentionMaps:
+    """Who looks at whom in a text: rows for its last `LOOKING` tokens.
+
+    Those of the last few texts, of all visitors, are kept, so that the model does not run for another head. Raises `PackageError`
+    for a package without attention maps, and `PromptError`.
+    """
+    return model.attentions(token_ids, last=LOOKING)
+
+
 class Walk:
     """A prompt, and the tokens that were chosen after it. Not for several threads at once."""
 
@@ -41,6 +55,8 @@ class Walk:
         self.tokens: list[Token] = tokens_of(model, self.ids)
         self.looks: list[Look] = []
         self.decoder = model.new_context()
+        self.layer = self.head = 0
+        """Whose attention is looked at."""
 
     def chosen_before(self, number: int) -> list[int]:
         """The ids of the new tokens before that step (0 = the first)."""
@@ -69,6 +85,15 @@ class Walk:
         look.weighing = weigh(self.model, look.logits, self.chooser(), self.chosen_before(number), limit=CANDIDATES)
         if look.weighing.chosen.id != before:
             del self.looks[number + 1 :]
+
+    def look_at(self, layer: int, head: int) -> None:
+        """Choose whose attention is looked at; what there is none of becomes the last there is."""
+        geometry = self.model.manifest.geometry
+        self.layer, self.head = (max(0, min(n, size - 1)) for n, size in ((layer, geometry.layers), (head, geometry.heads)))
+
+    def attention(self, number: int) -> AttentionMaps:
+        """Who looks at whom in the text of a step, its new token not included; raises what `attention_of` raises."""
+        return attention_of(self.model, (*self.ids, *self.chosen_before(number)))
 
     def chooser(self) -> Chooser:
         """What chooses the tokens."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -89,16 +90,21 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, form: AttentionF
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=form.scale, enable_gqa=True
         )
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    return attention_weights(query, key, form) @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+
+
+def attention_weights(query: Tensor, key: Tensor, form: AttentionForm) -> Tensor:
+    """How much each of the last `new` tokens looks at each of `total`: [batch, heads, new, total], after softmax."""
+    new, total = query.shape[2], key.shape[2]
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     scores = query @ key.transpose(2, 3) * (form.scale if form.scale is not None else 1 / math.sqrt(query.shape[3]))
     if form.softcap:
         scores = form.softcap * torch.tanh(scores / form.softcap)
     scores = scores.masked_fill(~visible_columns(new, total, form, query.device), -math.inf)
     if form.sinks is not None:
         sinks = form.sinks.reshape(1, -1, 1, 1).expand(query.shape[0], -1, new, 1)
-        return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1] @ value
-    return scores.softmax(dim=-1) @ value
+        return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
+    return scores.softmax(dim=-1)
 
 
 class EagerLayer:
@@ -122,6 +128,25 @@ class EagerLayer:
     def tensors(self) -> tuple[Tensor, ...]:
         """Key and value so far, or nothing before the first call."""
         return () if self.key is None or self.value is None else (self.key, self.value)
+
+
+class WatchedLayer:
+    """A `LayerCache` for a whole text at once, which keeps the attention weights of its last `rows` tokens."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.weights: Tensor | None = None  # [batch, heads, rows, total]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
+        """See `LayerCache.attend`."""
+        weights = attention_weights(query, key, form)
+        self.weights = weights[:, :, -self.rows :]
+        return weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+
+
+def watched(layers: Sequence[WatchedLayer]) -> list[Tensor]:
+    """The attention weights that the layers kept."""
+    return [layer.weights for layer in layers if layer.weights is not None]
 
 
 class KeyValueCache:

@@ -58,6 +58,9 @@ def export(
         bool, typer.Option("--genai-config/--no-genai-config", help="Let onnxruntime-genai open the folder too.")
     ] = True,
     hidden_states: Annotated[bool, typer.Option("--hidden-states", help="Give hidden states too, to embed texts by.")] = False,
+    attention_maps: Annotated[
+        bool, typer.Option("--attention-maps", help="Add a graph that shows who looks at whom, for the web page.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the model folder that is there.")] = False,
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, for a source that brings none.")] = None,
     eos_id: Annotated[list[int] | None, typer.Option(help="An id that ends a text, where the source names none.")] = None,
@@ -112,6 +115,7 @@ def export(
         allow_pickle=allow_pickle,
         genai=genai,
         hidden_states=hidden_states,
+        attention_maps=attention_maps,
         force=force,
         report=stages.begin,
     )

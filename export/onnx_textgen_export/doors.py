@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache
 from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
 
-from .attention import EagerLayer, LayerCache
+from .attention import EagerLayer, LayerCache, WatchedLayer, watched
 from .errors import ExportError
 from .experts import EXPERTS
 from .fused_attention import ATTENTION, fused_run, pass_through
@@ -152,6 +152,13 @@ class Fused:
         self.layers = [EagerLayer(*pair) for pair in pairs]
         logits = self.forward(input_ids, attention_mask, self.layers, others)
         return logits, self.presents([layer.tensors() for layer in self.layers], others)
+
+    def attentions(self, input_ids: Tensor, rows: int) -> list[Tensor]:
+        """In PyTorch; see `Source.attentions`."""
+        _, others = self.split(self.model.empty_pasts(1))
+        layers = [WatchedLayer(rows) for _ in self.attending]
+        self.forward(input_ids, torch.ones_like(input_ids), layers, others)
+        return watched(layers)
 
     def call(self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """While tracing."""

@@ -17,8 +17,9 @@ import transformers
 from tokenizers import Tokenizer
 from torch import nn
 
-from onnx_textgen.artifact import GRAPH, Manifest, Precision, Target
+from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, Manifest, Precision, Target
 
+from .attention_maps import attentions_of, prove_attention_maps, write_attention_graph
 from .errors import ExportError
 from .exactness import prove_exactly
 from .folder import check_target, new_folder, records, write_manifest
@@ -103,6 +104,7 @@ def export_source(
     quantization: Quantization | None = None,
     genai: bool = True,
     hidden_states: bool = False,
+    attention_maps: bool = False,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -112,6 +114,8 @@ def export_source(
     """
     options = check_precision(precision, quantization)
     check_ids_and_context(source, assets)
+    if attention_maps:
+        attentions_of(source)
     target_folder = Path(out)
     check_target(target_folder, force=force)
     ids = probe_ids(source, assets.tokenizer)
@@ -128,15 +132,21 @@ def export_source(
         assets.write(folder)
         if genai and opens_in_genai(source, assets):
             write_genai(folder, source, assets, target)
+        if attention_maps:
+            write_attention_graph(folder, source.geometry.heads)
         exact = list[Scenario]()
         if roundings is not None:
             report("compare, weights rounded")
             exact = prove_exactly(source, weights, folder / GRAPH, ids, roundings)
         report("compare with PyTorch")
         measured, golden = prove(source, weights, folder / GRAPH, ids, precision)
-        more = (
-            {"hidden_states_error": prove_hidden_states(source, weights, folder / GRAPH, ids, precision)} if hidden_states else {}
-        )
+        more = dict[str, float]()
+        if hidden_states:
+            more["hidden_states_error"] = prove_hidden_states(source, weights, folder / GRAPH, ids, precision)
+        if attention_maps:
+            more["attention_maps_error"] = prove_attention_maps(
+                source, weights, folder / ATTENTION_GRAPH, ids, precision=precision, roundings=roundings
+            )
         files = records(folder)
         manifest = Manifest(
             name=name,
@@ -203,6 +213,7 @@ def export(
     allow_pickle: bool = False,
     genai: bool = True,
     hidden_states: bool = False,
+    attention_maps: bool = False,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -214,7 +225,7 @@ def export(
     generate from token ids. `quantization` says more about int8 and int4 than their defaults; `context_length` overrides what the
     source says; `origin` tells where the weights came from, and their licence. `allow_pickle` lets weights be read from a pickle,
     tensors only. `genai` adds what onnxruntime-genai opens the folder by, where it can run the decoder;
-    `hidden_states` an output that `Model.embed` needs.
+    `hidden_states` an output that `Model.embed` needs, `attention_maps` the graph that `Model.attentions` needs.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """
@@ -235,6 +246,7 @@ def export(
             quantization=quantization,
             genai=genai,
             hidden_states=hidden_states,
+            attention_maps=attention_maps,
             force=force,
             report=report,
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from .doors import Model, attention_as, choose_door
+from .doors import Fused, Model, attention_as, choose_door
 from .errors import ExportError
 from .own_attention import probe_cache
 from .rotary_scaling import check_dynamic, switch_of
@@ -68,5 +68,6 @@ def source_from_model(model: PreTrainedModel, *, context_length: int | None = No
         one_token=known.one_token,
         door=door.name,
         padding_id=door.padding_id,
+        attentions=door.attentions if isinstance(door, Fused) and not known.one_token else None,
         rotary_switch=switch,
     )

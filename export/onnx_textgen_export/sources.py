@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from onnx_textgen.artifact import Geometry, Target
 
-from .attention import EagerLayer, KeyValueCache, LayerCache
+from .attention import EagerLayer, KeyValueCache, LayerCache, WatchedLayer, watched
 from .errors import ExportError
 from .targets import make_traced_layers, positions_from_mask
 
@@ -25,6 +25,8 @@ Caches = Sequence[LayerCache] | KeyValueCache
 CachedForward = Callable[[Tensor, Tensor, Caches], Tensor]
 Traceable = Callable[[Target, Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """What the tracer calls: target, input_ids, attention_mask and pasts in; logits and presents out, both as `Source.cache` lists."""
+Attentions = Callable[[Tensor, int], list[Tensor]]
+"""For ids [1, tokens] and a number of last rows: PyTorch's attention weights [1, heads, rows, tokens], per layer that attends."""
 
 NO_LENGTH = (
     "does not say how long its texts may be; add --context-length N (in Python: context_length=N), where N is the most tokens that "
@@ -82,6 +84,8 @@ class Source:
     """How its attention is traced: "fused" (one operator) or "own" (its own code)."""
     padding_id: int | None = None
     """An id that the model gives no position of its own, so that no text may hold it; None where there is none such."""
+    attentions: Attentions | None = None
+    """Where attention goes through `cached_attention`, and a whole text at once."""
     rotary_switch: int | None = None
     """Beyond this many tokens keys are turned by other frequencies: a text that crosses it is fed anew."""
 
@@ -216,8 +220,13 @@ def source_from_cached(
         logits = forward(input_ids, positions_from_mask(attention_mask, new), traced)
         return logits, [tensor for layer in traced for tensor in layer.presents()]
 
+    def attentions(ids: Tensor, rows: int) -> list[Tensor]:
+        watching = [WatchedLayer(rows) for _ in layers]
+        forward(ids, torch.arange(ids.shape[1])[None], watching)
+        return watched(watching)
+
     geometry = make_geometry(module, tensors, logits, heads=layers[0].heads, context_length=context_length)
-    return Source(module, call, reference, head, geometry, windows_of(layers), tensors)
+    return Source(module, call, reference, head, geometry, windows_of(layers), tensors, attentions=attentions)
 
 
 def fits_in_place(layers: Sequence[EagerLayer]) -> bool:

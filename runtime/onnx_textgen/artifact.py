@@ -25,11 +25,13 @@ GRAPH = "model.onnx"
 WEIGHTS = "model.onnx.data"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
+ATTENTION_GRAPH = "attention_model.onnx"
+"""The same graph over the same weights, with the attention of every layer as outputs more."""
 GENAI_GRAPH = "genai_model.onnx"
 GENAI_CONFIG = "genai_config.json"
 GENAI_TOKENIZER = "tokenizer_config.json"
 """What onnxruntime-genai opens the folder by; nothing here reads these three."""
-ALLOWED_FILES = frozenset({GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER})
+ALLOWED_FILES = frozenset({GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, ATTENTION_GRAPH, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER})
 DEFAULT_PACKAGE = "story"
 
 Target = Literal["ort", "standard"]

@@ -77,15 +77,26 @@ class Decoder:
     """A graph at work on `rows` sequences of its own.
 
     What it gives are logits; with another `output` it is that one, of the width it has there, wherever logits are spoken of.
+    Outputs `beside` it are kept from run to run.
     """
 
     def __init__(
-        self, session: Session, geometry: Geometry, *, rows: int = 1, capacity: int | None = None, output: str = LOGITS
+        self,
+        session: Session,
+        geometry: Geometry,
+        *,
+        rows: int = 1,
+        capacity: int | None = None,
+        output: str = LOGITS,
+        beside: Sequence[str] = (),
     ) -> None:
         check_graph(session, geometry)
         check_rows(session, output)
         self.session, self.geometry, self.rows = session, geometry, rows
         self.output = session.name_of(output)
+        self.beside = tuple(beside)
+        self.seen_beside: list[npt.NDArray[Any]] = []
+        """What the last run gave as these outputs, in their order."""
         self.capacity = capacity
         self.is_torn = False
         """Whether an interrupt of the process left a run half taken over, so that what the cache holds is not known."""
@@ -336,11 +347,14 @@ class Decoder:
             self.give(binding, "logits_positions", positions)
             self.give(binding, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
             self.give(binding, "use_cache_branch", np.array(mask.shape[1] > new))
-            binding.bind_output(self.output, "cpu")
+            for name in (*self.beside, self.output):
+                binding.bind_output(name, "cpu")
             self.watch.run(lambda options: self.session.ort.run_with_iobinding(binding, options))
-            logits = np.asarray(binding.get_outputs()[-1].numpy(), dtype=np.float32)
+            *outputs, last = binding.get_outputs()  # in the order bound
+            logits = np.asarray(last.numpy(), dtype=np.float32)
             if logits.ndim != 3 or len(logits) != len(ids) or logits.shape[1] not in (len(positions), new):
                 raise PackageError(f"the graph gave {self.output} {logits.shape} for ids {ids.shape}; export the model again")
+            self.seen_beside = [each.numpy() for each in outputs[len(outputs) - len(self.beside) :]]
             self.cache.end(rows, advanced)
         self.changes += 1
         return logits

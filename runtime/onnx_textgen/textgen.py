@@ -13,9 +13,10 @@ from typing import Any, Literal, Unpack, get_args, overload
 
 import numpy as np
 
-from .artifact import TOKENIZER, Manifest, package_digest
+from .artifact import ATTENTION_GRAPH, TOKENIZER, Manifest, check_files, package_digest
 from .assistant import Assistant, Source
 from .async_calls import call, iterate
+from .attention_maps import AttentionMaps, read_maps
 from .cancellation import Cancellation, Watch
 from .chat import render_chat
 from .constraints import Rules
@@ -36,7 +37,7 @@ from .prompt_lookup import PromptLookup
 from .prompts import Prompt, is_batch, read_token_ids
 from .results import Choice, Chunk, Generation, Score
 from .scoring import score_tokens, split_pair
-from .session import Session
+from .session import Session, open_session
 from .several import BeamDriver, draw_several
 from .tokenizer import TextTokenizer
 
@@ -451,6 +452,40 @@ class Model:
         if normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return vectors if is_batch(text) else vectors[0]
+
+    @property
+    def has_attention_maps(self) -> bool:
+        """Whether the package was exported with what `attentions` needs."""
+        return ATTENTION_GRAPH in self.manifest.files
+
+    @functools.cached_property
+    def attention_graph(self) -> Session:
+        """The graph that gives attention, opened when it is first asked for; its files are checked again, as time has passed.
+
+        It runs on the CPU: ONNX Runtime's attention on CUDA gives no weights after softmax (microsoft/onnxruntime#28351).
+        """
+        if not self.has_attention_maps:
+            raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
+        check_files(self.folder, self.manifest)
+        threads = self.graph.ort.get_session_options().intra_op_num_threads or None
+        return open_session(self.folder / ATTENTION_GRAPH, device="cpu", threads=threads)
+
+    def attentions(self, text: Prompt, *, last: int | None = None) -> AttentionMaps:
+        """How much each token of a text (or of token ids) looks at each one before it, in every layer and head.
+
+        `weights` is float32 [layers, heads, tokens, tokens]: shares from 0 to 1, a row for each token that looks. `last` gives
+        the rows of the last so many tokens alone, [layers, heads, last, tokens]. Raises `PackageError` for a package that was not
+        exported with `--attention-maps`, and `PromptError`, also for a text whose maps take more than 256 MiB.
+
+        >>> maps = load().attentions("The dog ran")
+        >>> maps.weights.shape, maps.pieces
+        ((6, 5, 4, 4), ('<s>', 'The', ' dog', ' ran'))
+        """
+        rows = None if last is None else whole_number("last", last, 1)
+        graph, ids = self.attention_graph, self.encode(text, new_tokens=0)
+        check_fits(self.memory(len(ids)))
+        layers, weights = read_maps(graph, self.manifest.geometry, ids, rows=rows)
+        return AttentionMaps(tuple(ids), tuple(self.piece(token_id) for token_id in ids), layers, weights)
 
     def rank(self, prompt: str, choices: Sequence[str], *, by: Literal["total", "token", "byte"] = "total") -> list[Choice]:
         """The choices as continuations of the prompt, the likeliest first, by their whole probability, per token or per byte.

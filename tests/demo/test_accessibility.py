@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from demo.browser import element, open_page, open_tab, resize, status_of, wait_until
+from demo.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
 from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen_demo.app import TABS
+from onnx_textgen_demo.pictures import ATTENTION
 
 AXE = "axe.run({ exclude: ['footer'] }).then(arguments[0])"  # the footer is Gradio's alone
 NOT_OURS = {"region"}  # Gradio puts its toasts outside of the main landmark
@@ -27,7 +28,7 @@ def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
     script = axe_script()
     prefer(chromium, scheme)
     try:
-        open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
+        open_page(chromium, served(onnx_textgen.load()))
         chromium.execute_script(script)
         element(chromium, "#generate").click()
         wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
@@ -38,6 +39,9 @@ def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
                 wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
                 element(chromium, "#walk").click()
                 wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
+                elements(chromium, "#stages button")[ATTENTION].click()
+                wait_until(chromium, lambda: "it looks most at" in element(chromium, "#picture").text, "the heat map")
+                element(chromium, "#picture summary").click()
             result = chromium.execute_async_script(AXE)
             found[name] = [
                 f"{each['id']}: {node['html'][:160]}"

@@ -1,12 +1,14 @@
 """The walk through the pipeline shows what the model really does, and can go back and choose otherwise."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, set_value, wait_until
+from demo.browser import element, elements, open_page, open_tab, resize, set_value, wait_until
 from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen_demo import pictures
 from onnx_textgen_demo.tabs.look_inside import Visit
@@ -18,6 +20,12 @@ SEED = 7
 @pytest.fixture(scope="module")
 def model():
     return onnx_textgen.load(TINY_PACKAGE)
+
+
+@pytest.fixture(scope="module")
+def story():
+    """A package with attention maps."""
+    return onnx_textgen.load("story", device="cpu", threads=1)
 
 
 def walk_of(model, steps=0, prompt="a cat", **options):
@@ -77,7 +85,7 @@ def test_a_visit_goes_forwards_and_back_and_no_further_than_the_text(model):
     for place in range(12):
         visit.go(place)
         seen.append((visit.stage, visit.number))
-    assert seen == [*((stage, 0) for stage in range(9)), (3, 1), (4, 1), (5, 1)]
+    assert seen == [*((stage, 0) for stage in range(10)), (3, 1), (4, 1)]
     visit.go(-1)
     assert (visit.place, len(visit.walk.looks)) == (0, 2)
 
@@ -91,10 +99,73 @@ def test_a_person_walks_through_and_moves_the_temperature(chromium, served, mode
         wait_until(chromium, lambda: f"{number}. {name}" in element(chromium, "#picture").text, name)  # noqa: B023
         element(chromium, "#next").click()
     wait_until(chromium, lambda: "new token 2" in element(chromium, "#picture").text, "the next token")
-    elements(chromium, "#stages button")[5].click()
-    wait_until(chromium, lambda: "6. Softmax" in element(chromium, "#picture").text, "softmax")
+    elements(chromium, "#stages button")[6].click()
+    wait_until(chromium, lambda: "7. Softmax" in element(chromium, "#picture").text, "softmax")
     before = [each.text for each in elements(chromium, "#picture .amount")]
     set_value(chromium, "#walk-sampling input[type=number]", "2")
     wait_until(chromium, lambda: [each.text for each in elements(chromium, "#picture .amount")] != before, "other bars")
     element(chromium, "#back").click()
-    wait_until(chromium, lambda: "5. Logits" in element(chromium, "#picture").text, "the stage before")
+    wait_until(chromium, lambda: "6. Logits" in element(chromium, "#picture").text, "the stage before")
+
+
+def test_the_heat_map_has_the_shares_of_the_chosen_head(story):
+    walk = walk_of(story, 2, prompt="The dog ran")
+    walk.look_at(3, 1)
+    weights = story.attentions([*walk.ids, *walk.chosen_before(1)]).weights[3, 1]
+    shown = pictures.attention_picture(walk, 1)
+    assert "layer 4, head 2" in shown
+    grid = shown.partition("legend")[0]
+    cells = [float(each) for each in re.findall(r"--strength:([0-9.]+)%", grid)]
+    rows, columns = np.tril_indices(len(weights))
+    np.testing.assert_allclose(cells, 100 * np.sqrt(weights[rows, columns]), atol=0.06)
+    assert f"{pictures.percent(float(weights[-1].max()))}</td>" in shown, "in numbers too"
+    walk.look_at(99, -1)
+    assert "layer 6, head 1" in pictures.attention_picture(walk, 1)
+
+
+def test_of_a_long_text_the_last_tokens_are_shown_and_rows_still_add_up(story):
+    walk = walk_of(story, 1, prompt="The dog ran. " * 20)
+    shown = pictures.attention_picture(walk, 0)
+    assert "the last 32 tokens are shown" in shown
+    assert f"{len(walk.ids) - 32} before" in shown
+    cells = [float(each) / 100 for each in re.findall(r"--strength:([0-9.]+)%", shown.partition("legend")[0])]
+    assert len(cells) == sum(range(2, 34))
+    assert sum(cell**2 for cell in cells[-33:]) == pytest.approx(1, abs=0.01)
+
+
+def test_the_model_runs_once_for_all_heads_of_a_text(story, monkeypatch):
+    walk = walk_of(story, 1)
+    pictures.attention_picture(walk, 0)
+    monkeypatch.setattr(type(story), "attentions", lambda *_, **__: pytest.fail("the model ran"))
+    walk.look_at(2, 2)
+    assert "layer 3, head 3" in pictures.attention_picture(walk, 0)
+
+
+def test_a_package_without_maps_says_how_to_get_them(model):
+    assert "--attention-maps" in pictures.attention_picture(walk_of(model, 1), 0)
+
+
+def test_a_person_chooses_layer_and_head_by_keyboard_on_a_phone(chromium, served, story):
+    resize(chromium, 390, 844)
+    try:
+        open_page(chromium, served(story))
+        open_tab(chromium, "Look inside")
+        wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+        assert not elements(chromium, "#layer")
+        element(chromium, "#walk").click()
+        wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
+        elements(chromium, "#stages button")[pictures.ATTENTION].click()
+        wait_until(chromium, lambda: "In layer 1, head 1 it looks" in element(chromium, "#picture").text, "the heat map")
+        cells = element(chromium, "#picture .heat").get_attribute("innerHTML")
+        element(chromium, "#layer input[type=range]").send_keys(Keys.ARROW_RIGHT)
+        wait_until(chromium, lambda: "In layer 2, head 1 it looks" in element(chromium, "#picture").text, "another layer")
+        element(chromium, "#head input[type=range]").send_keys(Keys.END)
+        wait_until(chromium, lambda: "In layer 2, head 5 it looks" in element(chromium, "#picture").text, "another head")
+        assert element(chromium, "#picture .heat").get_attribute("innerHTML") != cells
+        element(chromium, "#picture summary").click()
+        assert chromium.execute_script("return document.documentElement.scrollWidth") <= 390
+        element(chromium, "#next").click()
+        wait_until(chromium, lambda: "6. Logits" in element(chromium, "#picture").text, "the next stage")
+        wait_until(chromium, lambda: not elements(chromium, "#layer"), "no sliders there")
+    finally:
+        resize(chromium, 1280, 1100)

@@ -64,6 +64,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=4, max_length=MAX_PROMPT_CHARS, elem_id="walk-prompt")
             start = gr.Button("Walk through", variant="primary", elem_id="walk")
             stages = gr.HTML(pictures.stage_line(-1), js_on_load=view.CHOICE_EVENTS, apply_default_css=False, elem_id="stages")
+            whose, layer, head = make_head_choice()
             picture = gr.HTML(
                 pictures.picture(None, 0, 0), apply_default_css=False, container=True, padding=True, elem_id="picture"
             )
@@ -73,7 +74,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
                 another = gr.Button("Next token", min_width=80, elem_id="next-token")
         with gr.Column(scale=1, min_width=280), gr.Accordion("Sampling", open=True, elem_id="walk-sampling"):
             sampling = make_sampling_controls(shelf.model(), with_length=False)
-    shown = [visit, stages, picture]
+    shown = [visit, stages, picture, whose, layer, head]
     settings = {"outputs": shown, **RUNNING}
 
     def config_of(model: Model, values: tuple[Any, ...]) -> GenerationConfig:
@@ -115,6 +116,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     forward.click(lambda here: go(here, 1), visit, **settings)
     another.click(lambda here: go(here, OF_STEP), visit, **settings)
     stages.select(jump, visit, **settings)
+    gr.on([layer.input, head.input], look_at, [visit, layer, head], [visit, picture], trigger_mode="always_last", **RUNNING)
     # The model does not run for this: kept logits are weighed again, as often as the slider moves.
     gr.on(
         [slider.change for slider in sampling.sliders.values()] + [sampling.seed.change],
@@ -128,8 +130,34 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     )
 
 
-def draw(here: Visit | None) -> tuple[Any, ...]:
-    """Values for the components: visit, stages, picture."""
+def make_head_choice() -> tuple[gr.Row, gr.Slider, gr.Slider]:
+    """Whose attention is shown: layer and head, in a row that is there at that stage alone."""
+    with gr.Row(visible=False, elem_id="whose") as row:
+        layer, head = (
+            gr.Slider(1, 2, value=1, step=1, label=name, min_width=140, elem_id=name.lower()) for name in ("Layer", "Head")
+        )
+    return row, layer, head
+
+
+def look_at(here: Visit | None, layer: float, head: float) -> tuple[Visit | None, str]:
+    """Show the attention of another layer or head, which are counted from 1 here; the sliders are where they were put."""
     if here is None:
-        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0)
-    return here, pictures.stage_line(here.stage), pictures.picture(here.walk, here.stage, here.number)
+        return None, pictures.picture(None, 0, 0)
+    here.walk.look_at(int(layer) - 1, int(head) - 1)
+    return here, pictures.picture(here.walk, here.stage, here.number)
+
+
+def draw(here: Visit | None) -> tuple[Any, ...]:
+    """Values for the components: visit, stages, picture, and whose attention is shown: both, layer, head."""
+    if here is None:
+        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0), gr.update(visible=False), gr.update(), gr.update()
+    walk = here.walk
+    geometry, looks = walk.model.manifest.geometry, here.stage == pictures.ATTENTION and walk.model.has_attention_maps
+    return (
+        here,
+        pictures.stage_line(here.stage),
+        pictures.picture(walk, here.stage, here.number),
+        gr.update(visible=looks),
+        gr.update(maximum=geometry.layers, value=walk.layer + 1, interactive=geometry.layers > 1),
+        gr.update(maximum=geometry.heads, value=walk.head + 1, interactive=geometry.heads > 1),
+    )
