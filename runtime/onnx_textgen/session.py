@@ -1,4 +1,4 @@
-"""Opens ONNX Runtime: the only file of the runtime that imports it.
+"""Opens ONNX Runtime: the only file of the runtime that imports it. OpenVINO has a file of its own.
 
 Nothing falls back from CUDA to CPU silently, and the wrapper's own fallback, which prints to stdout, is disabled. Telemetry is
 off already: the package sees to that.
@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 
 from .errors import DeviceError, OptionError, PackageError, first_line
-from .interface import CacheTensor, Hints, Input, Values, read_cache, read_inputs
+from .graph import CPU, Device
+from .interface import CacheTensor, Hints, Input, Values, read_cache, read_inputs, read_rotary_switch
 
 IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, onnxruntime.RunOptions
 LOG = logging.getLogger("onnx_textgen")
@@ -35,19 +37,6 @@ INSTALL_CUDA = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Device:
-    """Where a model runs."""
-
-    kind: str
-    """`cpu` or `cuda`, as ONNX Runtime's bindings name it."""
-    index: int = 0
-
-    def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
-
-
-CPU = Device("cpu")
 NO_HINTS = Hints()
 
 
@@ -80,8 +69,7 @@ class Session:
     @property
     def rotary_switch(self) -> int | None:
         """The length beyond which the graph turns keys by other frequencies, so that a text which crosses it is fed anew."""
-        found = self.ort.get_modelmeta().custom_metadata_map.get("rotary_switch", "")
-        return int(found) if re.fullmatch(r"[0-9]{1,9}", found) else None
+        return read_rotary_switch(self.ort.get_modelmeta().custom_metadata_map.get("rotary_switch", ""))
 
     @property
     def shares_cache(self) -> bool:
@@ -94,6 +82,28 @@ class Session:
         return not any(tensor.kind == "shared" and tensor.dtype == np.float32 for tensor in self.cache_tensors)
 
 
+class BoundRun:
+    """See `graph.Run`: a run on a binding that has the cache in place."""
+
+    def __init__(self, session: Session, binding: onnxruntime.IOBinding) -> None:
+        self.session, self.binding = session, binding
+        self.options = RunOptions()  # new for each run: the flag of one that was ended stays
+
+    def give(self, name: str, array: npt.NDArray[Any]) -> None:
+        """See `Run.give`."""
+        self.binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
+
+    def compute(self, output: str) -> npt.NDArray[Any]:
+        """See `Run.compute`."""
+        self.binding.bind_output(output, "cpu")
+        self.session.ort.run_with_iobinding(self.binding, self.options)
+        return np.asarray(self.binding.get_outputs()[-1].numpy())
+
+    def stop(self) -> None:
+        """See `Run.stop`; ONNX Runtime looks at the flag between operators."""
+        self.options.terminate = True
+
+
 def has_cuda() -> bool:
     """Whether the installed ONNX Runtime was built with CUDA."""
     return CUDA_PROVIDER in onnxruntime.get_available_providers()
@@ -102,7 +112,7 @@ def has_cuda() -> bool:
 def parse_device(name: str) -> tuple[str, int]:
     """`auto`, `cpu`, `cuda` or `cuda:1` as (kind, index)."""
     if not isinstance(name, str) or not (found := re.fullmatch(r"(auto|cpu|cuda)|cuda:([0-9]{1,3})", name)):
-        raise OptionError(f"device should be auto, cpu, cuda or cuda:N, found {name!r:.60}")
+        raise OptionError(f"device should be auto, cpu, cuda, cuda:N, openvino or openvino:bf16, found {name!r:.60}")
     return found[1] or "cuda", int(found[2] or 0)
 
 

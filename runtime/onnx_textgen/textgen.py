@@ -27,6 +27,7 @@ from .embedding import Pooling, Vectors, pooled
 from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
+from .graph import Graph
 from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
 from .memory import MemoryPlan, check_fits, plan
@@ -36,7 +37,6 @@ from .prompt_lookup import PromptLookup
 from .prompts import Prompt, is_batch, read_token_ids
 from .results import Choice, Chunk, Generation, Score
 from .scoring import score_tokens, split_pair
-from .session import Session
 from .several import BeamDriver, draw_several
 from .tokenizer import TextTokenizer
 
@@ -54,7 +54,7 @@ class Model:
         self,
         folder: Path,
         manifest: Manifest,
-        session: Session,
+        session: Graph,
         *,
         chat_template: str | None,
         capacity: int | None = None,
