@@ -16,7 +16,8 @@ from pathlib import Path
 import onnx
 
 from onnx_textgen.decoder import Decoder
-from onnx_textgen.session import CPU, Session, make_options, open_on
+from onnx_textgen.graph import CPU
+from onnx_textgen.session import Session, make_options, open_on
 
 from .errors import ExportError
 from .parity import (

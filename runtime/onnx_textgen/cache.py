@@ -1,9 +1,9 @@
-"""What a graph carries from run to run: the only file, beside `states`, that knows where it lies.
+"""What a graph carries from run to run: the only file, beside `states` and `paged_cache`, that knows where it lies.
 
 A graph whose attention updates its cache in place gets `SharedCache`: one buffer per tensor, bound as past and as present, its
-capacity doubled when it runs out. A graph that returns a longer present gets `GrowingCache`. Every tensor has the shape that the
-graph gives it. Both hold one or more rows, each with its own length, and the `States` of the graph's recurrent layers, if it has
-such; what no row holds is never read. An exception on the way leaves a cache as it was.
+capacity doubled when it runs out. A graph that returns a longer present gets `GrowingCache`; OpenVINO gets a `PagedCache`. Every
+tensor has the shape that the graph gives it. All hold one or more rows, each with its own length, and the `States` of the graph's
+recurrent layers, if it has such; what no row holds is never read. An exception on the way leaves a cache as it was.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import PackageError
+from .graph import Graph, Run, mask_of
 from .interface import CacheTensor
-from .session import IOBinding, OrtValue, Session
+from .openvino_session import OpenVINOSession
+from .paged_cache import PagedCache
+from .session import BoundRun, IOBinding, OrtValue, Session
 from .snapshots import Arrays, copied
 from .states import States
 
@@ -42,8 +45,8 @@ class Cache(Protocol):
         """Tokens of a row that the tensors have a place for now."""
         ...
 
-    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> IOBinding:
-        """A binding with the past of one row, or of several from the first on, in place, and room for `new` more tokens.
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> Run:
+        """A run with the past of one row, or of several from the first on, in place, and room for `new` more tokens.
 
         `active` says which of the rows are going to advance, if not all.
         """
@@ -74,7 +77,7 @@ class Cache(Protocol):
         ...
 
 
-def check_cache(session: Session) -> None:
+def check_cache(session: Graph) -> None:
     """Refuse a graph that carries nothing, or what no cache here can hold; raises `PackageError`."""
     kinds = {tensor.kind for tensor in session.cache_tensors}
     if not kinds:
@@ -83,9 +86,13 @@ def check_cache(session: Session) -> None:
         raise PackageError("the graph updates some keys and values in place and returns others longer; export the model again")
 
 
-def make_cache(session: Session, *, rows: int, capacity: int | None, context_length: int) -> SharedCache | GrowingCache:
-    """The cache that the graph's own shapes ask for, with room for `capacity` tokens at first and `context_length` at most."""
-    tensors = session.cache_tensors
+def make_cache(graph: Graph, *, rows: int, capacity: int | None, context_length: int) -> Cache:
+    """The cache that engine and shapes ask for, with room for `capacity` tokens at first and `context_length` at most."""
+    capacity = min(max(capacity or SMALLEST_CAPACITY, graph.hints.window), context_length)
+    if isinstance(graph, OpenVINOSession):
+        return PagedCache(graph, rows=rows, capacity=capacity)
+    assert isinstance(graph, Session), "there are two engines"
+    session, tensors = graph, graph.cache_tensors
     if any(tensor.kind == "growing" for tensor in tensors):
         return GrowingCache(session, tensors, rows=rows)
     return SharedCache(session, tensors, rows=rows, capacity=capacity, context_length=context_length)
@@ -98,7 +105,7 @@ class SharedCache:
     """
 
     def __init__(
-        self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int, capacity: int | None, context_length: int
+        self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int, capacity: int, context_length: int
     ) -> None:
         self.session, self.tensors, self.rows, self.context_length = session, tensors, rows, context_length
         self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
@@ -106,8 +113,8 @@ class SharedCache:
         self.capacity = 0
         self.buffers: Tensors = {}
         self.states = States(session, tensors, rows)
-        self.bindings: dict[tuple[range, int], IOBinding] = {}
-        self.grow(min(max(capacity or SMALLEST_CAPACITY, session.hints.window), context_length))
+        self.runs: dict[tuple[range, int], BoundRun] = {}
+        self.grow(capacity)
 
     @property
     def room(self) -> int:
@@ -125,17 +132,17 @@ class SharedCache:
                     part = tensor.part(row, slice(used))
                     array[part] = self.buffers[tensor.past].numpy()[part]
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
-        self.buffers, self.capacity, self.bindings = buffers, capacity, {}  # together, once nothing can fail any more
+        self.buffers, self.capacity, self.runs = buffers, capacity, {}  # together, once nothing can fail any more
 
-    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> IOBinding:
-        """See `Cache.begin`; bindings last until the buffers move."""
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
+        """See `Cache.begin`; a binding lasts until the buffers move."""
         needed = max(self.lengths[row] for row in rows) + new
         if needed > self.capacity:
             self.grow(max(needed, min(2 * self.capacity, self.context_length)))
         side = self.states.begin(rows, active)
-        if (rows, side) not in self.bindings:
-            self.bindings[rows, side] = self.bind(rows, side)
-        return self.bindings[rows, side]
+        if (rows, side) not in self.runs:
+            self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
+        return self.runs[rows, side]
 
     def bind(self, rows: range, side: int) -> IOBinding:
         """Bind some rows of every buffer as past and as present."""
@@ -156,8 +163,7 @@ class SharedCache:
 
     def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
         """See `Cache.mask`; a row's tokens come first."""
-        counts = np.array([self.lengths[row] for row in rows])[:, None] + new
-        return (np.arange(int(counts.max()))[None] < counts).astype(np.int64)
+        return mask_of([self.lengths[row] for row in rows], new)
 
     def rewind(self, row: int, length: int) -> None:
         """See `Cache.rewind`."""
@@ -253,7 +259,7 @@ class GrowingCache:
         ]
         self.joined = {}
 
-    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> IOBinding:
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
         """See `Cache.begin`; a row that idled and goes on is moved up first, as sliding windows count columns."""
         together = len(rows) > 1
         idled = together and self.joined and any(on and not held[-1:].any() for held, on in zip(self.held, active, strict=False))
@@ -269,7 +275,7 @@ class GrowingCache:
             binding.bind_output(tensor.present, device.kind, device.index)
         self.states.bind(binding, rows, side)
         self.running = binding
-        return binding
+        return BoundRun(self.session, binding)
 
     def end(self, rows: range, advanced: Sequence[int]) -> None:
         """See `Cache.end`."""

@@ -1,7 +1,6 @@
 """Ending a generation before its time: from another thread, or at a deadline.
 
-A run of the graph that is under way is ended too, through a flag that ONNX Runtime looks at between operators; the cache then is
-as before that run.
+A run of the graph that is under way is ended too, between two of its operators; the cache then is as before that run.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, TypeVar
 
 from .errors import OnnxTextgenError
-from .session import RunOptions
 
 Reason = Literal["cancelled", "deadline"]
+T = TypeVar("T")
 
 
 class Cancellation:
@@ -74,7 +73,10 @@ class Watch:
         self.cancel = cancel
         self.deadline = None if max_time is None else time.monotonic() + max_time
         self._lock = threading.RLock()  # a signal handler may cancel in a thread that has it
-        self._options: RunOptions | None = None
+        self._stop: Callable[[], None] | None = None
+        """Ends the run that is under way."""
+        self._stopped = False
+        """Whether it was ended."""
 
     @property
     def reason(self) -> Reason | None:
@@ -97,28 +99,30 @@ class Watch:
                 stack.callback(timer.cancel)
             yield
 
-    def run(self, action: Callable[[RunOptions | None], None]) -> None:
-        """Run a graph; raises `InterruptedRunError` where there is a reason to end, before or during the run."""
+    def run(self, action: Callable[[], T], stop: Callable[[], None]) -> T:
+        """Run a graph; raises `InterruptedRunError` where there is a reason to end, before or during the run.
+
+        `stop` lets `action` raise soon, from any thread.
+        """
         if self.cancel is None and self.deadline is None:
-            action(None)
-            return
-        options = RunOptions()  # a new one each time: the flag of one that was ended stays
+            return action()
         with self._lock:
-            self._options = options
+            self._stop, self._stopped = stop, False
         try:
             if self.reason is not None:
                 raise InterruptedRunError(self.reason)
-            action(options)
+            return action()
         except Exception as error:
-            if options.terminate and not isinstance(error, InterruptedRunError):
+            if self._stopped and not isinstance(error, InterruptedRunError):
                 raise InterruptedRunError(self.reason or "deadline") from error
             raise
         finally:
             with self._lock:
-                self._options = None
+                self._stop = None
 
     def end_run(self) -> None:
         """End the run that is under way."""
         with self._lock:
-            if self._options is not None:
-                self._options.terminate = True
+            if self._stop is not None:
+                self._stopped = True
+                self._stop()

@@ -18,8 +18,8 @@ from .artifact import Geometry
 from .cache import check_cache, make_cache
 from .cancellation import Watch
 from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
+from .graph import Graph, Run
 from .interface import ELEMENT_TYPES, LOGITS
-from .session import IOBinding, OrtValue, Session
 from .snapshots import Snapshot
 
 CHUNK = 512
@@ -32,7 +32,7 @@ MOST_LOGITS = 2**25
 """Numbers of logits at a time, where a graph gives those of every token: 128 MiB."""
 
 
-def check_graph(session: Session, geometry: Geometry) -> None:
+def check_graph(session: Graph, geometry: Geometry) -> None:
     """Refuse a graph whose inputs, outputs, types or sizes are not those that `Decoder` works with; raises `PackageError`."""
     check_cache(session)
     roles = session.roles
@@ -52,7 +52,7 @@ def check_graph(session: Session, geometry: Geometry) -> None:
     check_rows(session, LOGITS)
 
 
-def check_rows(session: Session, output: str) -> None:
+def check_rows(session: Graph, output: str) -> None:
     """Refuse an output that is no row of real numbers for each token."""
     shape, element = session.outputs[session.name_of(output)]
     if len(shape) != 3 or element not in ELEMENT_TYPES:
@@ -64,7 +64,7 @@ def check_rows(session: Session, output: str) -> None:
 
 @contextlib.contextmanager
 def model_errors(doing: str) -> Iterator[None]:
-    """Turn whatever ONNX Runtime and NumPy raise, out of memory included, into `ModelError`."""
+    """Turn whatever an engine and NumPy raise, out of memory included, into `ModelError`."""
     try:
         yield
     except OnnxTextgenError:
@@ -82,7 +82,7 @@ class Decoder:
 
     def __init__(
         self,
-        session: Session,
+        session: Graph,
         geometry: Geometry,
         *,
         rows: int = 1,
@@ -94,6 +94,9 @@ class Decoder:
         check_rows(session, output)
         self.session, self.geometry, self.rows = session, geometry, rows
         self.output = session.name_of(output)
+        width = session.outputs[self.output][0][-1]
+        unnamed = geometry.vocab_size if output == LOGITS else geometry.hidden_size
+        self.width = width if isinstance(width, int) else unnamed
         self.beside = tuple(beside)
         self.seen_beside: list[npt.NDArray[Any]] = []
         """What the last run gave as these outputs, in their order."""
@@ -229,8 +232,10 @@ class Decoder:
         going = [row for row, on in enumerate(active) if on]
         for row in going:
             self.check_room(row, 1)
+        if len(ids) == len(going) == 1:
+            return self.feed(token_ids)
         logits = np.zeros((len(ids), self.geometry.vocab_size), dtype=np.float32)
-        if len(ids) == 1 or not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
+        if not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
             for row in going:
                 logits[row] = self.feed([int(ids[row])], row=row)[0]
         elif going:
@@ -338,33 +343,34 @@ class Decoder:
         """Run the graph on ids [rows, new]; returns logits [rows, positions or new, vocabulary]."""
         new = ids.shape[1]
         with model_errors("ran"):
-            binding = self.cache.begin(rows, new, advanced)
+            run = self.cache.begin(rows, new, advanced)
             mask = self.cache.mask(rows, new)
-            self.give(binding, "input_ids", ids)
-            self.give(binding, "attention_mask", mask)
+            self.give(run, "input_ids", ids)
+            self.give(run, "attention_mask", mask)
             if "position_ids" in self.roles:
-                self.give(binding, "position_ids", (mask.cumsum(1) - 1)[:, -new:].clip(min=0))
-            self.give(binding, "logits_positions", positions)
-            self.give(binding, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
-            self.give(binding, "use_cache_branch", np.array(mask.shape[1] > new))
-            for name in (*self.beside, self.output):
-                binding.bind_output(name, "cpu")
-            self.watch.run(lambda options: self.session.ort.run_with_iobinding(binding, options))
-            *outputs, last = binding.get_outputs()  # in the order bound
-            logits = np.asarray(last.numpy(), dtype=np.float32)
-            if logits.ndim != 3 or len(logits) != len(ids) or logits.shape[1] not in (len(positions), new):
-                raise PackageError(f"the graph gave {self.output} {logits.shape} for ids {ids.shape}; export the model again")
-            self.seen_beside = [each.numpy() for each in outputs[len(outputs) - len(self.beside) :]]
+                self.give(run, "position_ids", (mask.cumsum(1) - 1)[:, -new:].clip(min=0))
+            self.give(run, "logits_positions", positions)
+            self.give(run, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
+            self.give(run, "use_cache_branch", np.array(mask.shape[1] > new))
+            shape = len(ids), self.rows_of_logits(new, positions), self.width
+            found, self.seen_beside = self.watch.run(lambda: run.compute(self.output, shape, self.beside), run.stop)
+            logits: Logits = np.asarray(found, dtype=np.float32)
             self.cache.end(rows, advanced)
         self.changes += 1
         return logits
 
-    def give(self, binding: IOBinding, role: str, array: npt.NDArray[Any]) -> None:
-        """Bind a host array as the input of a role, in the graph's type and number of dimensions; nothing where it has no such."""
+    def rows_of_logits(self, new: int, positions: npt.NDArray[np.int64]) -> int:
+        """Of how many of `new` tokens the graph gives logits when it is asked for those at some positions."""
+        if "logits_positions" in self.roles:
+            return len(positions)
+        keeps_last = "num_logits_to_keep" in self.roles and positions is self.last_only
+        return 1 if self.last_row_only or keeps_last else new
+
+    def give(self, run: Run, role: str, array: npt.NDArray[Any]) -> None:
+        """Set the input of a role, in the graph's type and number of dimensions; nothing where the graph has no such."""
         if (taken := self.roles.get(role)) is not None:
             array = array.reshape(np.shape(array) if len(taken.shape) == array.ndim else (1,) * len(taken.shape))
-            value = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array, dtype=taken.dtype))
-            binding.bind_ortvalue_input(taken.name, value)
+            run.give(taken.name, np.asarray(array, dtype=taken.dtype, order="C"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from .memory import available_bytes
 
 PACKAGES = (
     *("onnx-textgen", "numpy", "tokenizers", "jinja2", "typer", "rich", "huggingface_hub"),
-    *("torch", "transformers", "onnx", "gradio", "llguidance"),
+    *("torch", "transformers", "onnx", "gradio", "llguidance", "openvino"),
 )
 ENGINES = ("onnxruntime", "onnxruntime-gpu")
 TELEMETRY_VARIABLE = "ORT_DISABLE_TELEMETRY"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Container, Iterable
 from typing import Any, Literal
 
@@ -74,8 +75,8 @@ class CacheTensor:
     """Sizes of the past; None for the batch and for the length."""
     length_axis: int | None
     """The dimension that counts tokens; None: the size is fixed, whatever the number of tokens."""
-    kind: Literal["shared", "growing", "state"]
-    """`shared`: updated in place. `growing`: the present is longer than the past. `state`: of fixed size."""
+    kind: Literal["shared", "growing", "state", "paged"]
+    """`shared`: updated in place. `growing`: the present is longer than the past. `state`: of fixed size. `paged`: in blocks."""
     dtype: np.dtype[Any]
     batch_axis: int = 0
     """1 where keys and values lie in one tensor."""
@@ -171,6 +172,11 @@ def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, 
         in_place = (isinstance(shape[axis], str) and shape[axis] == after[axis]) or (hints.shares_cache and batch == 0)
         kind = "shared" if in_place else "growing"
     return CacheTensor(past, present, known, axis, kind, ELEMENT_TYPES[element], batch)
+
+
+def read_rotary_switch(found: str) -> int | None:
+    """The graph's note of the length beyond which it turns keys by other frequencies; None where there is none."""
+    return int(found) if re.fullmatch(r"[0-9]{1,9}", found) else None
 
 
 def with_open_sizes(shape: list[int | str], batch: int, hints: Hints) -> tuple[int | None, ...]:

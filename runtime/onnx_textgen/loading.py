@@ -9,10 +9,12 @@ from .assistant import Source, step_seconds
 from .decoder import check_graph
 from .end_of_turn import read_template
 from .engine import ROWS
-from .errors import OptionError
+from .errors import DeviceError, OptionError
 from .foreign import home_of, is_foreign, open_foreign
+from .graph import Graph
 from .hub import locate
 from .memory import plan
+from .openvino_session import PRECISIONS, open_openvino
 from .option_checks import whole_number
 from .session import LOG, open_session
 from .textgen import MOST_ROWS, PREFIX_CACHE, Model
@@ -32,11 +34,12 @@ def load(
 
     `owner/name`, or `hf:owner/name`, is a model of the Hugging Face hub where there is no such folder; it is fetched once. A folder
     that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. `device` is `auto`,
-    `cpu`, `cuda` or `cuda:N`; `threads` the number of CPU threads (default: one per core); `capacity` the tokens a new text's cache
-    has room for at first (it grows as needed); `prefix_cache` the most bytes of keys and values that are kept from earlier calls,
-    for later ones that begin alike (0: none); `batch_size` the most texts, of all callers, that go on side by side;
-    `assistant_model` a smaller model of the same tokenizer, a folder or an open one, that guesses tokens ahead so that the large
-    one checks several in a run (see `num_assistant_tokens`). Raises `PackageError`, `DeviceError`, `OptionError`.
+    `cpu`, `cuda` or `cuda:N` for ONNX Runtime, `openvino` or `openvino:bf16` for that engine on the CPU; `threads` the number of
+    CPU threads (default: one per core); `capacity` the tokens a new text's cache has room for at first (it grows as needed);
+    `prefix_cache` the most bytes of keys and values that are kept from earlier calls, for later ones that begin alike (0: none);
+    `batch_size` the most texts, of all callers, that go on side by side; `assistant_model` a smaller model of the same tokenizer, a
+    folder or an open one, that guesses tokens ahead so that the large one checks several in a run (see `num_assistant_tokens`).
+    Raises `PackageError`, `DeviceError`, `OptionError`.
 
     >>> model = load()
     >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
@@ -48,12 +51,15 @@ def load(
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
     folder = home_of(place)
+    session: Graph
     if is_foreign(place):
+        if device in PRECISIONS:
+            raise DeviceError(f"OpenVINO runs packages that onnx-textgen exported; take another device than {device} for {place}")
         manifest, session = open_foreign(place, device=device, threads=threads)
     else:
         manifest = read_manifest(folder)
         check_files(folder, manifest)
-        session = open_session(folder / GRAPH, device=device, threads=threads)
+        session = open_graph(folder / GRAPH, device=device, threads=threads)
     check_graph(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
@@ -73,6 +79,13 @@ def load(
             assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
         assist(model, assistant_model)
     return model
+
+
+def open_graph(path: Path, *, device: str, threads: int | None) -> Graph:
+    """The graph at `path` on the engine that the device names."""
+    if device in PRECISIONS:
+        return open_openvino(path, device=device, threads=threads)
+    return open_session(path, device=device, threads=threads)
 
 
 def assist(model: Model, other: Model) -> None:

@@ -1,4 +1,4 @@
-"""Opens ONNX Runtime: the only file of the runtime that imports it.
+"""Opens ONNX Runtime: the only file of the runtime that imports it. OpenVINO has a file of its own.
 
 Nothing falls back from CUDA to CPU silently, and the wrapper's own fallback, which prints to stdout, is disabled. Telemetry is
 off already: the package sees to that.
@@ -11,14 +11,17 @@ import dataclasses
 import io
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 
 from .errors import DeviceError, OptionError, PackageError, first_line
-from .interface import CacheTensor, Hints, Input, Values, read_cache, read_inputs
+from .graph import CPU, Device
+from .interface import ELEMENT_TYPES, CacheTensor, Hints, Input, Values, read_cache, read_inputs, read_rotary_switch
 
 IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, onnxruntime.RunOptions
 LOG = logging.getLogger("onnx_textgen")
@@ -35,19 +38,6 @@ INSTALL_CUDA = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Device:
-    """Where a model runs."""
-
-    kind: str
-    """`cpu` or `cuda`, as ONNX Runtime's bindings name it."""
-    index: int = 0
-
-    def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
-
-
-CPU = Device("cpu")
 NO_HINTS = Hints()
 
 
@@ -61,6 +51,11 @@ class Session:
     """Those with a default included."""
     outputs: Values
     hints: Hints = NO_HINTS
+
+    @property
+    def threads(self) -> int | None:
+        """See `Graph.threads`."""
+        return self.ort.get_session_options().intra_op_num_threads or None
 
     @property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
@@ -80,8 +75,7 @@ class Session:
     @property
     def rotary_switch(self) -> int | None:
         """The length beyond which the graph turns keys by other frequencies, so that a text which crosses it is fed anew."""
-        found = self.ort.get_modelmeta().custom_metadata_map.get("rotary_switch", "")
-        return int(found) if re.fullmatch(r"[0-9]{1,9}", found) else None
+        return read_rotary_switch(self.ort.get_modelmeta().custom_metadata_map.get("rotary_switch", ""))
 
     @property
     def shares_cache(self) -> bool:
@@ -94,6 +88,53 @@ class Session:
         return not any(tensor.kind == "shared" and tensor.dtype == np.float32 for tensor in self.cache_tensors)
 
 
+def new_run_options() -> onnxruntime.RunOptions:
+    """Options that name no CUDA graph: where that is left open, the wrapper catches an exception in every run."""
+    options = RunOptions()
+    options.add_run_config_entry("gpu_graph_id", "-1")
+    return options
+
+
+class BoundRun:
+    """See `graph.Run`: a run on a binding that has the cache in place."""
+
+    def __init__(self, session: Session, binding: onnxruntime.IOBinding) -> None:
+        self.session, self.binding = session, binding
+        self.options = new_run_options()
+        self.given: dict[str, npt.NDArray[Any]] = {}
+        """The memory that inputs are read from; one whose shape stays is bound once."""
+
+    def give(self, name: str, array: npt.NDArray[Any]) -> None:
+        """See `Run.give`."""
+        held = self.given.get(name)
+        if held is not None and held.shape == array.shape:
+            held[...] = array
+        else:
+            self.given[name] = held = array.copy()
+            self.binding.bind_input(name, "cpu", 0, held.dtype.type, held.shape, held.ctypes.data)
+
+    def compute(
+        self, output: str, shape: Sequence[int], beside: Sequence[str] = ()
+    ) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]]]:
+        """See `Run.compute`."""
+        for name in beside:
+            self.binding.bind_output(name, "cpu")
+        found = np.empty(shape, ELEMENT_TYPES[self.session.outputs[output][1]])
+        self.binding.bind_output(output, "cpu", 0, found.dtype.type, found.shape, found.ctypes.data)
+        try:
+            self.session.ort.run_with_iobinding(self.binding, self.options)
+        finally:
+            if self.options.terminate:
+                self.options = new_run_options()  # the flag stays
+        # Only where it must: a binding wraps the whole cache in objects when it is asked, for half a millisecond.
+        others = self.binding.get_outputs()[-len(beside) - 1 : -1] if beside else []  # in the order bound
+        return found, [each.numpy() for each in others]
+
+    def stop(self) -> None:
+        """See `Run.stop`; ONNX Runtime looks at the flag between operators."""
+        self.options.terminate = True
+
+
 def has_cuda() -> bool:
     """Whether the installed ONNX Runtime was built with CUDA."""
     return CUDA_PROVIDER in onnxruntime.get_available_providers()
@@ -102,7 +143,7 @@ def has_cuda() -> bool:
 def parse_device(name: str) -> tuple[str, int]:
     """`auto`, `cpu`, `cuda` or `cuda:1` as (kind, index)."""
     if not isinstance(name, str) or not (found := re.fullmatch(r"(auto|cpu|cuda)|cuda:([0-9]{1,3})", name)):
-        raise OptionError(f"device should be auto, cpu, cuda or cuda:N, found {name!r:.60}")
+        raise OptionError(f"device should be auto, cpu, cuda, cuda:N, openvino or openvino:bf16, found {name!r:.60}")
     return found[1] or "cuda", int(found[2] or 0)
 
 

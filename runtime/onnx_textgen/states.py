@@ -12,15 +12,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .graph import Graph
 from .interface import CacheTensor
-from .session import IOBinding, OrtValue, Session
+from .session import IOBinding, OrtValue
 from .snapshots import Arrays
 
 
 class States:
     """The states of `rows` sequences; all its methods do nothing for a graph without any."""
 
-    def __init__(self, session: Session, tensors: Sequence[CacheTensor], rows: int) -> None:
+    def __init__(self, session: Graph, tensors: Sequence[CacheTensor], rows: int) -> None:
         self.tensors = tuple(tensor for tensor in tensors if tensor.kind == "state")
         self.rows, self.device = rows, session.device
         self.buffers = [{tensor.past: self.empty(tensor) for tensor in self.tensors} for _ in range(2)]

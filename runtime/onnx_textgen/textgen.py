@@ -28,6 +28,7 @@ from .embedding import Pooling, Vectors, pooled
 from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
+from .graph import Graph
 from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
 from .memory import MemoryPlan, check_fits, plan
@@ -55,7 +56,7 @@ class Model:
         self,
         folder: Path,
         manifest: Manifest,
-        session: Session,
+        session: Graph,
         *,
         chat_template: str | None,
         capacity: int | None = None,
@@ -467,8 +468,7 @@ class Model:
         if not self.has_attention_maps:
             raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
         check_files(self.folder, self.manifest)
-        threads = self.graph.ort.get_session_options().intra_op_num_threads or None
-        return open_session(self.folder / ATTENTION_GRAPH, device="cpu", threads=threads)
+        return open_session(self.folder / ATTENTION_GRAPH, device="cpu", threads=self.graph.threads)
 
     def attentions(self, text: Prompt, *, last: int | None = None) -> AttentionMaps:
         """How much each token of a text (or of token ids) looks at each one before it, in every layer and head.

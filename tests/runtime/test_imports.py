@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-FORBIDDEN = ("torch", "onnx", "transformers", "gradio", "safetensors", "onnx_textgen_export", "onnx_textgen_demo")
+FORBIDDEN = ("torch", "onnx", "transformers", "gradio", "safetensors", "openvino", "onnx_textgen_export", "onnx_textgen_demo")
 
 # Importing any of these fails as if it were not installed.
 FORBID = """

@@ -34,9 +34,8 @@ ModelOption = Annotated[
 FolderArgument = Annotated[
     str | None, typer.Argument(metavar="DIR", help=MODEL_HELP, show_default=False, autocompletion=complete_model)
 ]
-DeviceOption = Annotated[
-    str, typer.Option(metavar="D", help="auto, cpu or cuda; auto takes CUDA where it works.", envvar="ONNX_TEXTGEN_DEVICE")
-]
+DEVICE_HELP = "auto, cpu, cuda, openvino or openvino:bf16; auto takes CUDA where it works."
+DeviceOption = Annotated[str, typer.Option(metavar="D", help=DEVICE_HELP, envvar="ONNX_TEXTGEN_DEVICE")]
 ThreadsOption = Annotated[
     int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.", envvar="ONNX_TEXTGEN_THREADS")
 ]

@@ -1,0 +1,109 @@
+"""An open graph, whichever engine runs it: what a decoder asks of ONNX Runtime (`session`) and of OpenVINO (`openvino_session`).
+
+A graph comes with the cache that suits its engine (`cache`), and a cache prepares the runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .interface import CacheTensor, Hints, Input, Values
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """Where a model runs."""
+
+    kind: str
+    """`cpu` or `cuda`, as ONNX Runtime's bindings name it; `openvino` or `openvino:bf16`."""
+    index: int = 0
+    """Of several GPUs."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.index}" if self.kind == "cuda" else self.kind
+
+
+CPU = Device("cpu")
+
+
+class Graph(Protocol):
+    """What it takes, what it gives, and where it runs."""
+
+    @property
+    def device(self) -> Device:
+        """Where it runs."""
+        ...
+
+    @property
+    def threads(self) -> int | None:
+        """How many it was asked to take; None: the engine's own choice."""
+        ...
+
+    @property
+    def inputs(self) -> Values:
+        """Those with a default included."""
+        ...
+
+    @property
+    def outputs(self) -> Values:
+        """Shape and type by name."""
+        ...
+
+    @property
+    def hints(self) -> Hints:
+        """What inputs and outputs do not tell."""
+        ...
+
+    @property
+    def cache_tensors(self) -> tuple[CacheTensor, ...]:
+        """All that the graph carries from run to run."""
+        ...
+
+    @property
+    def roles(self) -> dict[str, Input]:
+        """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give."""
+        ...
+
+    @property
+    def rotary_switch(self) -> int | None:
+        """The length beyond which the graph turns keys by other frequencies, so that a text which crosses it is fed anew."""
+        ...
+
+    def name_of(self, output: str) -> str:
+        """The graph's name of the logits or of the hidden states, whether it has them or not."""
+        ...
+
+
+class Run(Protocol):
+    """One run of a graph, prepared by a cache."""
+
+    def give(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Set an input that is no part of the cache; the array is in order and of the input's type."""
+        ...
+
+    def compute(
+        self, output: str, shape: Sequence[int], beside: Sequence[str] = ()
+    ) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]]]:
+        """Run the graph and return one of its outputs, whose shape is known, and those `beside` it."""
+        ...
+
+    def stop(self) -> None:
+        """Let `compute` raise soon, from any thread; before it begins, too."""
+        ...
+
+
+def mask_of(lengths: Sequence[int], new: int) -> npt.NDArray[np.int64]:
+    """The attention mask of rows whose tokens come first, with `new` more of each.
+
+    >>> mask_of([2, 0], 1).tolist()
+    [[1, 1, 1], [1, 0, 0]]
+    """
+    if len(lengths) == 1:
+        return np.ones((1, lengths[0] + new), dtype=np.int64)
+    counts = np.array(lengths)[:, None] + new
+    return (np.arange(int(counts.max()))[None] < counts).astype(np.int64)
