@@ -1,12 +1,14 @@
 """The model folder: what `manifest.json` says, and that the files beside it are the ones it describes.
 
-Reading never opens the graph: every file's size and sha256 are compared before ONNX Runtime sees a byte, because ONNX Runtime
-itself accepts flipped bits in the weights. The folder names no code and no session options. Writing a folder whole or not at
+Reading never opens the graph: every file's size and sha256 are compared, because ONNX Runtime itself accepts flipped bits in the
+weights. All but the weights is compared before an engine sees a byte; these, which are numbers and nothing else, while it opens
+them, and before anything is computed. The folder names no code and no session options. Writing a folder whole or not at
 all is the exporter's business.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -233,6 +235,31 @@ def file_record(path: Path) -> FileRecord:
 
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Compare every listed file with its size and sha256; raises `PackageError` naming the first that differs."""
+    with checking_files(folder, manifest):
+        pass
+
+
+@contextlib.contextmanager
+def checking_files(folder: Path, manifest: Manifest) -> Iterator[None]:
+    """The same, but that the weights are read while the body runs, and found right at its end: an engine may open them, no more.
+
+    Errors are those of `check_files`, also where damaged weights made the body fail.
+    """
+    check_list(folder, manifest)
+    for name, expected in manifest.files.items():
+        if name != WEIGHTS:
+            check_hash(folder / name, expected)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        weights = thread.submit(check_hash, folder / WEIGHTS, manifest.files[WEIGHTS]) if WEIGHTS in manifest.files else None
+        try:
+            yield
+        finally:
+            if weights is not None:
+                weights.result()
+
+
+def check_list(folder: Path, manifest: Manifest) -> None:
+    """Compare the listed files with those that are there, and their sizes."""
     if GRAPH not in manifest.files:
         raise PackageError(f"{folder / MANIFEST} lists no {GRAPH}; export the model again")
     if extra := sorted(name for name in ALLOWED_FILES - manifest.files.keys() if (folder / name).exists()):
@@ -246,13 +273,17 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         size = path.stat().st_size
         if size != expected.size:
             raise PackageError(f"{path} is damaged: {size:,} bytes, the manifest says {expected.size:,}; export or copy it again")
-        with readable(path):
-            found = file_record(path).sha256
-        if found != expected.sha256:
-            raise PackageError(
-                f"{path} is damaged: its sha256 is {found[:12]}..., the manifest says {expected.sha256[:12]}...; "
-                "export or copy it again"
-            )
+
+
+def check_hash(path: Path, expected: FileRecord) -> None:
+    """Compare a file with its sha256."""
+    with readable(path):
+        found = file_record(path).sha256
+    if found != expected.sha256:
+        raise PackageError(
+            f"{path} is damaged: its sha256 is {found[:12]}..., the manifest says {expected.sha256[:12]}...; "
+            "export or copy it again"
+        )
 
 
 def package_digest(folder: Path, manifest: Manifest) -> str:

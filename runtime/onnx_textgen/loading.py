@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .artifact import GRAPH, check_files, package_bytes, read_manifest
+from .artifact import GRAPH, checking_files, package_bytes, read_manifest
 from .assistant import Source, step_seconds
 from .decoder import check_graph
 from .end_of_turn import read_template
@@ -58,8 +58,8 @@ def load(
         manifest, session = open_foreign(place, device=device, threads=threads)
     else:
         manifest = read_manifest(folder)
-        check_files(folder, manifest)
-        session = open_graph(folder / GRAPH, device=device, threads=threads)
+        with checking_files(folder, manifest):
+            session = open_graph(folder / GRAPH, device=device, threads=threads)
     check_graph(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)

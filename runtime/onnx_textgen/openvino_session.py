@@ -1,14 +1,17 @@
 """Opens OpenVINO, and is the only file that imports it: a second engine for the packages of target `ort`, on the CPU.
 
 It multiplies prompts faster than ONNX Runtime, and with `openvino:bf16` faster again where the processor multiplies in bfloat16.
-The graph is read as it is, but for what `openvino_operators` puts in its place. Nothing is written to disk.
+The graph is read as it is, but for what `openvino_operators` puts in its place. Nothing is written to disk and nothing is
+reported to its makers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ TYPES = {
 """OpenVINO's names of types, and ONNX Runtime's."""
 ROTARY_SWITCH = ["framework", "rotary_switch"]
 """Where OpenVINO keeps what the graph says of itself."""
+TELEMETRY = "openvino_telemetry"
 INSTALL = 'install it with: pip install "onnx-textgen[openvino]"'
 OTHERWISE = "take the device cpu for this model"
 
@@ -128,11 +132,25 @@ def reason_of(error: BaseException) -> str:
 def import_openvino() -> Any:  # noqa: ANN401 - the library
     """OpenVINO, and those parts of it that are not in its front; raises `DeviceError` where it is not installed."""
     try:
-        for part in ("opset15", "op", "frontend.onnx"):
-            importlib.import_module(f"openvino.{part}")
-        return importlib.import_module("openvino")
+        with without_telemetry():
+            for part in ("opset15", "op", "frontend.onnx"):
+                importlib.import_module(f"openvino.{part}")
+            return importlib.import_module("openvino")
     except ImportError as error:
         raise DeviceError(f"OpenVINO cannot be imported: {first_line(error)}; {INSTALL}") from error
+
+
+@contextlib.contextmanager
+def without_telemetry() -> Iterator[None]:
+    """Within it, OpenVINO finds no module to report with and takes its own stub: it would send its makers a note of each import."""
+    loaded = sys.modules.get(TELEMETRY)
+    sys.modules[TELEMETRY] = None  # type: ignore[assignment]  # importing it fails as if it were not installed
+    try:
+        yield
+    finally:
+        del sys.modules[TELEMETRY]
+        if loaded is not None:
+            sys.modules[TELEMETRY] = loaded
 
 
 def open_openvino(path: Path, *, device: str, threads: int | None = None) -> OpenVINOSession:

@@ -1,5 +1,6 @@
 """The second engine gives what ONNX Runtime gives, whatever is done with the text."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -232,6 +233,15 @@ def test_windows_scales_and_sinks_are_those_of_the_graph(theirs: Model, tmp_path
     assert np.abs(wanted - before).max() > 0.01
 
 
+def test_the_note_of_a_rotary_switch_is_read(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="a graph is changed here")
+    model = onnx.load(GRAPH)
+    onnx.helper.set_model_props(model, {"rotary_switch": "64"})
+    onnx.save(model, tmp_path / "model.onnx")
+    assert open_openvino(tmp_path / "model.onnx", device="openvino").rotary_switch == 64
+    assert open_openvino(GRAPH, device="openvino").rotary_switch is None
+
+
 def test_what_the_engine_cannot_do_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"has no softcap; take the device cpu for this model$"):
         open_openvino(changed(tmp_path, softcap=30.0), device="openvino")
@@ -252,6 +262,16 @@ def test_without_the_library_the_line_to_install_it_is_told(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "openvino.opset15", None)
     with pytest.raises(DeviceError, match=r'pip install "onnx-textgen\[openvino\]"'):
         onnx_textgen.load(EXACT, device="openvino")
+
+
+def test_nothing_is_reported_to_the_makers_and_nothing_is_written(tmp_path: Path) -> None:
+    load = f"import sys, onnx_textgen; onnx_textgen.load({str(EXACT)!r}, device='openvino')"
+    code = f"{load}; print('openvino_telemetry' in sys.modules)"
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | paths)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+    assert not list(tmp_path.iterdir())
 
 
 def test_bfloat16_is_close_or_refused_where_the_processor_has_none(story: Model) -> None:

@@ -67,6 +67,15 @@ def test_every_python_block_of_a_page_runs(page: str) -> None:
         exec(compile(block, page, "exec"), names)  # noqa: S102 - our own documentation
 
 
+def test_every_python_block_about_engines_runs(capsys) -> None:
+    pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
+    names: dict = {}
+    for block in blocks_of((ROOT / "docs" / "engines.md").read_text(encoding="utf-8")):
+        exec(compile(block, "engines.md", "exec"), names)  # noqa: S102 - our own documentation
+    assert names["model"].device == "openvino"
+    assert capsys.readouterr().out.endswith("\n")
+
+
 def test_the_page_of_options_has_every_example_and_each_still_writes(story) -> None:
     pytest.importorskip("llguidance", reason="one of the examples is about rules")
     made = runpy.run_path(str(ROOT / "docs" / "make_options.py"))
