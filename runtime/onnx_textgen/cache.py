@@ -88,14 +88,17 @@ def check_cache(session: Graph) -> None:
 
 def make_cache(graph: Graph, *, rows: int, capacity: int | None, context_length: int) -> Cache:
     """The cache that engine and shapes ask for, with room for `capacity` tokens at first and `context_length` at most."""
-    capacity = min(max(capacity or SMALLEST_CAPACITY, graph.hints.window), context_length)
+    least = min(max(capacity or SMALLEST_CAPACITY, graph.hints.window), context_length)
     if isinstance(graph, OpenVINOSession):
-        return PagedCache(graph, rows=rows, capacity=capacity)
+        return PagedCache(graph, rows=rows, capacity=least)
     assert isinstance(graph, Session), "there are two engines"
     session, tensors = graph, graph.cache_tensors
     if any(tensor.kind == "growing" for tensor in tensors):
         return GrowingCache(session, tensors, rows=rows)
-    return SharedCache(session, tensors, rows=rows, capacity=capacity, context_length=context_length)
+    cache = SharedCache(session, tensors, rows=rows, capacity=least, context_length=context_length)
+    if capacity is not None:  # else the first prompt says how much is needed
+        cache.make_room(least)
+    return cache
 
 
 class SharedCache:
@@ -114,31 +117,40 @@ class SharedCache:
         self.buffers: Tensors = {}
         self.states = States(session, tensors, rows)
         self.runs: dict[tuple[range, int], BoundRun] = {}
-        self.grow(capacity)
+        self.ones = np.ones((1, 0), dtype=np.int64)
+        """What masks of a single row are cut from."""
+        self.least = capacity
+        """Tokens that buffers have room for at first."""
 
     @property
     def room(self) -> int:
         """See `Cache.room`."""
         return self.capacity
 
+    def make_room(self, length: int) -> None:
+        """Grow where a row has no place for so many tokens, or there are no buffers yet."""
+        if max(length, 1) > self.capacity:
+            self.grow(max(length, min(max(2 * self.capacity, self.least), self.context_length)))
+
     def grow(self, capacity: int) -> None:
         """Make buffers of `capacity` tokens and carry the used part over."""
         device = self.session.device
         buffers = {}
         for tensor in self.by_token:
-            array = np.zeros(tensor.sized(self.rows, capacity), tensor.dtype)  # pages nobody touches cost nothing
+            array = np.empty(tensor.sized(self.rows, capacity), tensor.dtype)  # what no row holds is never read, nor touched
             for row, used in enumerate(self.lengths):
                 if used:
                     part = tensor.part(row, slice(used))
                     array[part] = self.buffers[tensor.past].numpy()[part]
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
+        self.ones = np.ones((1, capacity), dtype=np.int64)
+        self.ones.flags.writeable = False
         self.buffers, self.capacity, self.runs = buffers, capacity, {}  # together, once nothing can fail any more
 
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
         """See `Cache.begin`; a binding lasts until the buffers move."""
         needed = max(self.lengths[row] for row in rows) + new
-        if needed > self.capacity:
-            self.grow(max(needed, min(2 * self.capacity, self.context_length)))
+        self.make_room(needed)
         side = self.states.begin(rows, active)
         if (rows, side) not in self.runs:
             self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
@@ -163,6 +175,8 @@ class SharedCache:
 
     def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
         """See `Cache.mask`; a row's tokens come first."""
+        if len(rows) == 1:
+            return self.ones[:, : self.lengths[rows.start] + new]
         return mask_of([self.lengths[row] for row in rows], new)
 
     def rewind(self, row: int, length: int) -> None:
@@ -173,6 +187,7 @@ class SharedCache:
     def copy_row(self, source: int, target: int) -> None:
         """See `Cache.copy_row`; only the used part is copied."""
         used = self.lengths[source]
+        self.make_room(used)
         for tensor in self.by_token:
             buffer = self.buffers[tensor.past]
             values = buffer.numpy()  # on the CPU the buffer itself, elsewhere a copy
@@ -185,12 +200,12 @@ class SharedCache:
     def take(self, row: int, length: int) -> Arrays:
         """See `Cache.take`."""
         part = slice(row, row + 1), slice(length)
+        self.make_room(length)
         return {one.past: copied(self.buffers[one.past].numpy()[one.part(*part)]) for one in self.by_token}
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
         """See `Cache.put`."""
-        if length > self.capacity:
-            self.grow(max(length, min(2 * self.capacity, self.context_length)))
+        self.make_room(length)
         for tensor in self.by_token:
             buffer = self.buffers[tensor.past]
             values = buffer.numpy()

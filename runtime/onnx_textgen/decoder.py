@@ -6,7 +6,6 @@ is read off the graph. Choosing tokens is `sampling`'s business, text is `tokeni
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -62,15 +61,20 @@ def check_rows(session: Graph, output: str) -> None:
         )
 
 
-@contextlib.contextmanager
-def model_errors(doing: str) -> Iterator[None]:
+class model_errors:  # noqa: N801 - a context, and a class rather than a generator because every step of the model is in one
     """Turn whatever an engine and NumPy raise, out of memory included, into `ModelError`."""
-    try:
-        yield
-    except OnnxTextgenError:
-        raise
-    except Exception as error:
-        raise ModelError(f"the model failed while it {doing}: {first_line(error)}") from error
+
+    __slots__ = ("doing",)
+
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, OnnxTextgenError):
+            raise ModelError(f"the model failed while it {self.doing}: {first_line(error)}") from error
 
 
 class Decoder:
@@ -114,6 +118,7 @@ class Decoder:
         self.watch = Watch()
         """Ends runs before their time; whoever feeds sets it."""
         self.last_only = np.array([-1], dtype=np.int64)
+        self.last_only.flags.writeable = False
         self.rotary_switch = session.rotary_switch
         self.is_beyond = [False] * rows
         """Per row, whether its keys were made for a text beyond the switch."""
@@ -173,7 +178,7 @@ class Decoder:
             whole = np.concatenate([np.array(self.token_ids[row], dtype=np.int64), ids])
             self.rewind(0, row=row)
         positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.last_only
-        with self.taking_over():
+        with TakingOver(self):
             logits: Logits = self.run(whole[None], positions, range(row, row + 1), advanced=[len(whole)])[0]
             self.count_prefilled(row, len(whole))
             self.token_ids[row] += whole.tolist()
@@ -193,17 +198,6 @@ class Decoder:
         """Note that `new` tokens are about to be held."""
         if self.prefilled[row] == len(self.token_ids[row]) and self.feeds_as_prompt(new):
             self.prefilled[row] += new
-
-    @contextlib.contextmanager
-    def taking_over(self) -> Iterator[None]:
-        """Around a run and all that follows from it; an interrupt in the middle leaves the decoder torn, and `mend` empties it."""
-        self.is_torn = True
-        try:
-            yield
-        except OnnxTextgenError:
-            self.is_torn = False  # the cache is as before the run
-            raise
-        self.is_torn = False
 
     def mend(self) -> None:
         """Forget everything where it is not known what the cache holds."""
@@ -239,7 +233,7 @@ class Decoder:
             for row in going:
                 logits[row] = self.feed([int(ids[row])], row=row)[0]
         elif going:
-            with self.taking_over():
+            with TakingOver(self):
                 logits = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active])[:, -1]
                 for row in going:
                     self.count_prefilled(row, 1)
@@ -334,7 +328,7 @@ class Decoder:
         ids = np.asarray(token_ids, dtype=np.int64)
         if ids.size == 0:
             raise PromptError("no token to feed; give at least one")
-        if ids.min() < 0 or ids.max() >= self.geometry.vocab_size:
+        if min(token_ids) < 0 or max(token_ids) >= self.geometry.vocab_size:
             wrong = int(ids[(ids < 0) | (ids >= self.geometry.vocab_size)][0])
             raise PromptError(f"token id {wrong} is outside the vocabulary; ids go from 0 to {self.geometry.vocab_size - 1}")
         return ids
@@ -371,6 +365,22 @@ class Decoder:
         if (taken := self.roles.get(role)) is not None:
             array = array.reshape(np.shape(array) if len(taken.shape) == array.ndim else (1,) * len(taken.shape))
             run.give(taken.name, np.asarray(array, dtype=taken.dtype, order="C"))
+
+
+class TakingOver:
+    """Around a run and all that follows from it; an interrupt in the middle leaves the decoder torn, and `mend` empties it."""
+
+    __slots__ = ("decoder",)
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+
+    def __enter__(self) -> None:
+        self.decoder.is_torn = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, OnnxTextgenError):  # after such an error the cache is as before the run
+            self.decoder.is_torn = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

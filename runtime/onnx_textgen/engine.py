@@ -29,6 +29,8 @@ MOST_WAITING = 1024
 """Requests that may wait; more are refused."""
 LONGEST_WAIT = 1.0
 """Seconds after which a thread looks again whether it should lead, whatever it was told."""
+NOBODY = Watch()
+"""Ends no run: for those that are several callers'."""
 SHORT_PART = 64
 """Tokens of a prompt at a time while other texts wait for their next token."""
 
@@ -191,14 +193,21 @@ class Engine:
                 self.wake_a_follower()
 
     def turn(self) -> None:
-        """A part of the oldest prompt that is not fed yet, and a step of all texts that are under way."""
+        """A part of the oldest prompt that is not fed yet, a step of all texts that are under way, and their next tokens.
+
+        The tokens come last, so that callers have them before the next step and not after it.
+        """
         self.dismiss()
         self.admit()
         feeding = next((request for request in self.rows if request.parts is not None), None)
         if feeding is not None:
             self.feed_part(feeding)
-        if running := [request for request in self.rows if request.logits is not None and not request.is_over]:
-            self.step(running)
+        if going := [request for request in self.rows if request.continuation.unfed and not request.is_over]:
+            self.step(going)
+        for request in self.rows:
+            if request.logits is not None and not request.is_over:
+                with self.answering(request):
+                    self.choose(request)
         self.dismiss()
 
     def admit(self) -> None:
@@ -213,7 +222,7 @@ class Engine:
             with self.answering(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.watch.active())
-                decoder.watch = Watch()
+                decoder.watch = NOBODY
                 decoder.rewind(0, row=row)
                 self.store.prepare_row(decoder, continuation.prompt_ids, row)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
@@ -249,17 +258,11 @@ class Engine:
                 request.parts, request.logits = None, logits
         request.continuation.prefill_seconds += time.perf_counter() - start
 
-    def step(self, running: list[Request]) -> None:
-        """Choose a token for each text, and feed those that go on."""
+    def step(self, going: list[Request]) -> None:
+        """Feed each text's new tokens."""
         assert self.decoder is not None, "admit made it"
-        going = list[Request]()
-        for request in running:
-            with self.answering(request):
-                self.choose(request)
-                if not request.is_over:
-                    going.append(request)
         decoder = self.decoder
-        decoder.watch = Watch()
+        decoder.watch = NOBODY
         for request in list(going):
             logits = take_verified(decoder, request.continuation, self.rows.index(request))
             if logits is not None:
@@ -273,7 +276,7 @@ class Engine:
                 with self.answering(request):
                     decoder.watch = request.watch
                     request.logits = go_on(decoder, request.continuation, row=self.rows.index(request))
-        decoder.watch = Watch()
+        decoder.watch = NOBODY
         if together:
             self.feed_together(together)
 
@@ -281,7 +284,8 @@ class Engine:
         """The next token of a text, and those that a rule leaves no choice about."""
         continuation = request.continuation
         assert request.logits is not None, "it is running"
-        self.tell(request, continuation.accept(continuation.choose(request.logits), request.logits))
+        logits, request.logits = request.logits, None
+        self.tell(request, continuation.accept(continuation.choose(logits), logits))
         while continuation.finish_reason is None and continuation.is_forced:
             self.tell(request, continuation.accept(continuation.forced.popleft()))
 
@@ -352,7 +356,7 @@ class Engine:
         with self._lock:
             request.chunks.append(chunk)
             request.has_ended = request.has_ended or chunk.finish_reason is not None
-            if request.is_ready:
+            if request.is_ready and request is not self.leader:
                 request.changed.set()
 
     def tell_progress(self, request: Request, progress: Progress) -> None:

@@ -83,7 +83,7 @@ class Run(Protocol):
     """One run of a graph, prepared by a cache."""
 
     def give(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Set an input that is no part of the cache; the array is in order and of the input's type."""
+        """Set an input that is no part of the cache; the array is in order, of the input's type, and if read-only for good."""
         ...
 
     def compute(
@@ -103,7 +103,5 @@ def mask_of(lengths: Sequence[int], new: int) -> npt.NDArray[np.int64]:
     >>> mask_of([2, 0], 1).tolist()
     [[1, 1, 1], [1, 0, 0]]
     """
-    if len(lengths) == 1:
-        return np.ones((1, lengths[0] + new), dtype=np.int64)
     counts = np.array(lengths)[:, None] + new
     return (np.arange(int(counts.max()))[None] < counts).astype(np.int64)

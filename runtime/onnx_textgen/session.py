@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ INSTALL_CUDA = (
 NO_HINTS = Hints()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Session:
     """An open graph: what it takes, what it gives, and where it runs."""
 
@@ -57,12 +59,12 @@ class Session:
         """See `Graph.threads`."""
         return self.ort.get_session_options().intra_op_num_threads or None
 
-    @property
+    @functools.cached_property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
         """All that the graph carries from run to run, in the order of its inputs; raises `PackageError` where it is not whole."""
         return read_cache(self.inputs, self.outputs, self.hints)
 
-    @property
+    @functools.cached_property
     def roles(self) -> dict[str, Input]:
         """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give."""
         has_default = {node.name for node in self.ort.get_overridable_initializers()}
@@ -95,22 +97,30 @@ def new_run_options() -> onnxruntime.RunOptions:
     return options
 
 
+FREE = sys.getrefcount(np.empty(0)) + 1
+"""References to an array that an object holds and nobody else: a view would be one more."""
+
+
 class BoundRun:
     """See `graph.Run`: a run on a binding that has the cache in place."""
 
     def __init__(self, session: Session, binding: onnxruntime.IOBinding) -> None:
         self.session, self.binding = session, binding
-        self.options = new_run_options()
+        self.options, self.is_stopped = new_run_options(), False
         self.given: dict[str, npt.NDArray[Any]] = {}
         """The memory that inputs are read from; one whose shape stays is bound once."""
+        self.found = np.empty(0)
+        """The memory that the last run's output was written to."""
 
     def give(self, name: str, array: npt.NDArray[Any]) -> None:
         """See `Run.give`."""
         held = self.given.get(name)
-        if held is not None and held.shape == array.shape:
+        if held is array:
+            return
+        if held is not None and held.shape == array.shape and held.flags.writeable:
             held[...] = array
         else:
-            self.given[name] = held = array.copy()
+            self.given[name] = held = array.copy() if array.flags.writeable else array
             self.binding.bind_input(name, "cpu", 0, held.dtype.type, held.shape, held.ctypes.data)
 
     def compute(
@@ -119,19 +129,21 @@ class BoundRun:
         """See `Run.compute`."""
         for name in beside:
             self.binding.bind_output(name, "cpu")
-        found = np.empty(shape, ELEMENT_TYPES[self.session.outputs[output][1]])
-        self.binding.bind_output(output, "cpu", 0, found.dtype.type, found.shape, found.ctypes.data)
+        if self.found.shape != tuple(shape) or sys.getrefcount(self.found) > FREE:
+            self.found = np.empty(shape, ELEMENT_TYPES[self.session.outputs[output][1]])
+            self.binding.bind_output(output, "cpu", 0, self.found.dtype.type, self.found.shape, self.found.ctypes.data)
         try:
             self.session.ort.run_with_iobinding(self.binding, self.options)
         finally:
-            if self.options.terminate:
-                self.options = new_run_options()  # the flag stays
+            if self.is_stopped:
+                self.options, self.is_stopped = new_run_options(), False  # the flag of options stays
         # Only where it must: a binding wraps the whole cache in objects when it is asked, for half a millisecond.
         others = self.binding.get_outputs()[-len(beside) - 1 : -1] if beside else []  # in the order bound
-        return found, [each.numpy() for each in others]
+        return self.found, [each.numpy() for each in others]
 
     def stop(self) -> None:
         """See `Run.stop`; ONNX Runtime looks at the flag between operators."""
+        self.is_stopped = True
         self.options.terminate = True
 
 

@@ -45,6 +45,8 @@ class StopMatcher:
     def _pass_on(self, text: str, *, ended: bool) -> str:
         if self.matched is not None:
             return ""
+        if not self._stops:
+            return text
         text = self._held + text
         found = [(position, len(stop), stop) for stop in self._stops if (position := text.find(stop)) >= 0]
         match = min(found, default=None)

@@ -7,10 +7,9 @@ library. Knows nothing of chat templates, stop strings or models.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -36,16 +35,21 @@ class Streaming(Enum):
     WHOLE = "all tokens"
 
 
-@contextlib.contextmanager
-def tokenizer_errors(doing: str) -> Iterator[None]:
+class tokenizer_errors:  # noqa: N801 - a context, and a class rather than a generator because every token passes through one
     """Turn whatever the `tokenizers` library raises into `TokenizerError`; a panic in its Rust code is no `Exception`."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
-            raise
-        reason = str(error).strip().split("\n")[0][:200]
-        raise TokenizerError(f"the tokenizer failed on {doing} ({reason}); export the model again") from error
+
+    __slots__ = ("doing",)
+
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
+            reason = str(error).strip().split("\n")[0][:200]
+            raise TokenizerError(f"the tokenizer failed on {self.doing} ({reason}); export the model again") from error
 
 
 class TextTokenizer:

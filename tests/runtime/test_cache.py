@@ -131,9 +131,9 @@ def test_no_memory_for_a_new_cache_is_a_model_error(exact: Model, monkeypatch: p
     def fail(*args, **options):
         raise MemoryError("Unable to allocate 9 TiB")
 
-    monkeypatch.setattr(cache.np, "zeros", fail)
+    monkeypatch.setattr(cache.np, "empty", fail)
     with pytest.raises(ModelError, match="Unable to allocate 9 TiB"):
-        exact.new_context()
+        exact.new_context().feed([5])
 
 
 def test_a_cache_of_an_unknown_element_type_is_refused(exact: Model) -> None:

@@ -106,8 +106,6 @@ def test_a_shell_completes_commands_options_and_models(line, expected):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_can_be_printed(shell):
     command = [sys.executable, "-m", "onnx_textgen.cli", "--show-completion", shell]
-    chosen = os.environ | {
-        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"
-    }  # else it is that of the tests
+    chosen = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # else it is that of the tests
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=chosen)
     assert "_ONNX_TEXTGEN_COMPLETE" in done.stdout
