@@ -30,7 +30,7 @@ from .opening import as_source, open_source
 from .parity import SHORTEST_CONTEXT, Scenario, certificate, prove
 from .passes.half import to_half
 from .passes.lean import lean
-from .passes.quantization import DEFAULTS, Quantization
+from .passes.quantization import Quantization, default_for
 from .passes.quantize import quantize
 from .passes.rounding import Roundings
 from .probe_text import probe_ids
@@ -112,7 +112,8 @@ def export_source(
 
     Raises `ExportError` and leaves nothing behind if the model cannot be traced or its logits differ from PyTorch's.
     """
-    options = check_precision(precision, quantization)
+    check_precision(precision, quantization)
+    options = quantization or default_for(precision, source.geometry.hidden_size)
     check_ids_and_context(source, assets)
     if attention_maps:
         attentions_of(source)
@@ -168,17 +169,14 @@ def export_source(
     return Exported(target_folder, manifest)
 
 
-def check_precision(precision: Precision, quantization: Quantization | None) -> Quantization | None:
-    """How the weights are quantised, None where they are not; refuses a precision there is none of, and options that do not fit."""
+def check_precision(precision: Precision, quantization: Quantization | None) -> None:
+    """Refuse a precision there is none of, and options that do not fit."""
     if precision not in get_args(Precision):
         raise ExportError(f"there is no precision {precision}; take one of {', '.join(get_args(Precision))}")
-    if quantization is None:
-        return DEFAULTS.get(precision)
-    if precision != f"int{quantization.bits}":
+    if quantization is not None and precision != f"int{quantization.bits}":
         raise ExportError(
             f"{quantization.describe()} is asked for, and the precision {precision}; take --precision int{quantization.bits}"
         )
-    return quantization
 
 
 def forecast_of(

@@ -127,6 +127,31 @@ def test_running_out_of_memory_while_growing_leaves_the_cache_as_it_was(exact: M
         check_row(exact, decoder, row, logits[row])
 
 
+def test_what_no_row_holds_is_never_read(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers begin with whatever the memory held; here it holds no numbers at all."""
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.np, "empty", lambda shape, dtype=float, **more: np.full(shape, np.nan, dtype))
+        decoder = decoder_of(exact, 3)
+        steps = [decoder.feed(ids, row=row) for row, ids in enumerate(TEXTS)]
+        steps += [decoder.step([1, 2, 3], [True, False, True]), decoder.step([4, 5, 6], [False, True, True])]
+        steps.append(decoder.feed(list(range(1, 101)), row=1))  # grows
+        decoder.fork(1, 0)
+        steps.append(decoder.step([7, 8, 9], [True, True, True]))
+    for row in range(3):
+        check_row(exact, decoder, row, steps[-1][row])
+    assert np.isfinite(steps[-1]).all()
+
+
+def test_logits_that_somebody_holds_are_not_written_over(exact: Model) -> None:
+    decoder = decoder_of(exact, 1)
+    first = decoder.feed([5, 9])
+    row, copied = first[-1], first.copy()
+    del first
+    decoder.feed([40])
+    decoder.feed([41])
+    np.testing.assert_array_equal(row, copied[-1])
+
+
 def test_no_memory_for_a_new_cache_is_a_model_error(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args, **options):
         raise MemoryError("Unable to allocate 9 TiB")

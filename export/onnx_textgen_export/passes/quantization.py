@@ -66,5 +66,22 @@ class Quantization:
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
-DEFAULTS: dict[str, Quantization] = {"int8": Quantization(8), "int4": Quantization(4, symmetric=False)}
+DEFAULTS: dict[str, Quantization] = {
+    "int8": Quantization(8, block_size=64),
+    "int4": Quantization(4, block_size=64, symmetric=False),
+}
 """By the name of the precision; see docs/precision.md for the measurements that chose them."""
+
+
+def default_for(precision: str, width: int) -> Quantization | None:
+    """The default of a precision for a model of that width, None where it is not quantised.
+
+    An embedding is quantised in whole blocks only, so they are smaller where they would not divide the width.
+
+    >>> default_for("int8", 320).describe(), default_for("int8", 96).describe()
+    ('int8, block 64, symmetric, k_quant', 'int8, block 32, symmetric, k_quant')
+    """
+    options = DEFAULTS.get(precision)
+    if options is not None and width % options.block_size:
+        return dataclasses.replace(options, block_size=32)
+    return options
