@@ -97,7 +97,7 @@ def make_cache(graph: Graph, *, rows: int, capacity: int | None, context_length:
         return GrowingCache(session, tensors, rows=rows)
     cache = SharedCache(session, tensors, rows=rows, capacity=least, context_length=context_length)
     if capacity is not None:  # else the first prompt says how much is needed
-        cache.make_room(least)
+        cache.grow(least)
     return cache
 
 
@@ -130,7 +130,8 @@ class SharedCache:
     def make_room(self, length: int) -> None:
         """Grow where a row has no place for so many tokens, or there are no buffers yet."""
         if max(length, 1) > self.capacity:
-            self.grow(max(length, min(max(2 * self.capacity, self.least), self.context_length)))
+            # Room beyond what is asked for, as a prompt is followed by a text; memory that nobody touches costs nothing.
+            self.grow(max(length, min(max(2 * self.capacity, length + self.least), self.context_length)))
 
     def grow(self, capacity: int) -> None:
         """Make buffers of `capacity` tokens and carry the used part over."""

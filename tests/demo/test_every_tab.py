@@ -9,6 +9,7 @@ import pytest
 import onnx_textgen
 from demo.browser import element, elements, open_page, open_tab, set_value, wait_until
 from demo.paced_runs import PacedRuns, make_chatty
+from onnx_textgen_demo.pictures import STAGES
 from onnx_textgen_demo.shelf import Shelf
 
 NEW_TOKENS = 200
@@ -177,11 +178,11 @@ def test_the_walk_of_a_person_outlives_an_error_and_is_not_that_of_another(chrom
     go_to(chromium, address, walk)
     runs.fails_at = runs.count + 2
     start(chromium, walk)
-    for number in range(1, 10):
+    for number in range(1, len(STAGES) + 1):
         shows(f"{number}. ")
         element(chromium, "#next").click()
     wait_until(chromium, lambda: "<b>no memory</b>" in element(chromium, "body").text, "the line about the error")
-    assert "9. " in note_of(chromium, walk)
+    assert f"{len(STAGES)}. " in note_of(chromium, walk)
     element(chromium, "#next").click()
     shows("new token 2")
     assert "4. " in note_of(chromium, walk)

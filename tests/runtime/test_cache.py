@@ -127,10 +127,14 @@ def test_running_out_of_memory_while_growing_leaves_the_cache_as_it_was(exact: M
         check_row(exact, decoder, row, logits[row])
 
 
+def no_numbers(shape, dtype=float, **more):
+    return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 0, dtype)
+
+
 def test_what_no_row_holds_is_never_read(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers begin with whatever the memory held; here it holds no numbers at all."""
     with monkeypatch.context() as patch:
-        patch.setattr(cache.np, "empty", lambda shape, dtype=float, **more: np.full(shape, np.nan, dtype))
+        patch.setattr(cache.np, "empty", no_numbers)
         decoder = decoder_of(exact, 3)
         steps = [decoder.feed(ids, row=row) for row, ids in enumerate(TEXTS)]
         steps += [decoder.step([1, 2, 3], [True, False, True]), decoder.step([4, 5, 6], [False, True, True])]
