@@ -27,7 +27,7 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(envvar="ONNX_TEXTGEN_API_KEY", help="Answer only requests that send this key.", show_default=False)
     ] = None,
-    device: Annotated[str, typer.Option(metavar="D", help="auto, cpu or cuda; auto takes CUDA where it works.")] = "auto",
+    device: Annotated[str, typer.Option(metavar="D", help="auto, cpu, cuda or openvino; auto takes CUDA where it works.")] = "auto",
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", help="Texts of one model that go on side by side.")] = 8,
     max_texts: Annotated[int, typer.Option(metavar="N", help="Texts at work or waiting; more are refused with 429.", min=1)] = 128,

@@ -1,0 +1,162 @@
+"""onnx-textgen beside what one would use instead, in one run.
+
+    python benchmarks/compare --work DIR                                   # all shapes, precisions and peers: hours
+    python benchmarks/compare --work DIR --shape llama-135m --precision int4
+    python benchmarks/compare --work DIR --peer "onnx-textgen|llama"       # those whose name the expression finds
+    python benchmarks/compare --work DIR --write                           # docs/performance.md and its plots anew, from all runs
+
+DIR keeps environments, checkpoints, converted models and every measurement (results.jsonl), some 30 GB for all. Needs the
+`dev` extra. Peers run one after the other, in turn, each in a process of its own; the machine should do nothing else meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+THREADS = 2
+ROUNDS = {32: 5, 128: 5, 512: 5, 2048: 5, 8192: 2}
+"""Rounds by tokens of the prompt."""
+
+
+def installed(work: Path, environment: str) -> dict[str, float]:
+    """Bytes that an environment takes on disk by package, pip and its like left out, and seconds of importing what it is for."""
+    code = (
+        "import importlib.metadata as m, json, os, pathlib\n"
+        "sizes = {}\n"
+        "for d in m.distributions():\n"
+        "    files = {os.path.realpath(d.locate_file(f)) for f in d.files or []}\n"
+        "    files = {f for f in files if os.path.isfile(f)}\n"
+        "    sizes[d.name] = sum(os.path.getsize(f) for f in files)\n"
+        "print(json.dumps(sizes))"
+    )
+    python = program(work, environment, "python")
+    sizes = json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
+    return {name: size for name, size in sizes.items() if name not in ("pip", "setuptools", "wheel")}
+
+
+IMPORTS = {
+    "onnx-textgen": "import onnx_textgen; onnx_textgen.load",
+    "onnxruntime-genai": "import onnxruntime_genai",
+    "llama.cpp": "import llama_cpp",
+    "openvino-genai": "import openvino_genai",
+    "optimum-onnx": "import optimum.onnxruntime as o; o.ORTModelForCausalLM",
+    "transformers": "import transformers as t; t.AutoModelForCausalLM, t.LlamaForCausalLM",
+}
+
+
+def import_seconds(work: Path, environment: str) -> float:
+    """Fastest of five new interpreters."""
+    code = f"import time; s = time.perf_counter(); {IMPORTS[environment]}; print(time.perf_counter() - s)"
+    command = [program(work, environment, "python"), "-c", code]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(5)]
+    return min(float(run.stdout.split()[-1]) for run in runs)
+
+
+class Log:
+    """Where measurements go: a JSON object a line, the time of the run in each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.run = path, time.strftime("%Y-%m-%d %H:%M:%S")
+
+    def write(self, kind: str, record: dict[str, object]) -> None:
+        """Append a record."""
+        with self.path.open("a") as file:
+            print(json.dumps({"run": self.run, "kind": kind, **record}), file=file)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prepare what is missing, measure, and append to the results."""
+    log = Log(options.work / "results.jsonl")
+    peers = [peer for peer in all_peers() if peer.precision in options.precision and re.search(options.peer, peer.name)]
+    environments = dict.fromkeys(peer.environment for peer in peers)
+    for name in dict.fromkeys(["conversions", "llama.cpp", *environments]):
+        make_environment(options.work, name)
+    log.write("machine", {"read": read_rate(THREADS), "multiply": multiply_rate(), "cores": os.cpu_count()})
+    for name in [name for name in environments if options.static and name in IMPORTS]:
+        sizes, seconds = installed(options.work, name), import_seconds(options.work, name)
+        log.write("environment", {"name": name, "sizes": sizes, "seconds": seconds})
+    for shape in options.shape:
+        checkpoint = options.work / "checkpoints" / shape
+        if not checkpoint.exists():
+            make_checkpoint(checkpoint, SHAPES[shape])
+        for precision in [each for each in options.precision if each != "bf16"]:
+            kinds = {precision, "bf16"} if precision == "fp32" else {precision}
+            chosen = [peer for peer in peers if peer.precision in kinds and shape in peer.shapes]
+            run_side_by_side(options, log, shape, convert_all(options.work, log, chosen, checkpoint))
+
+
+def convert_all(work: Path, log: Log, peers: list[Peer], checkpoint: Path) -> dict[Peer, Path]:
+    """Each peer's model of a checkpoint, but for those whose converter fails."""
+    models = {}
+    for peer in peers:
+        try:
+            models[peer] = convert(work, peer, checkpoint)
+        except subprocess.CalledProcessError as error:
+            log.write("failure", about(peer, checkpoint.name) | {"error": f"could not be converted: exit code {error.returncode}"})
+    return models
+
+
+def about(peer: Peer, shape: str) -> dict[str, object]:
+    """What a record says of whom it is about."""
+    return {"shape": shape, "peer": peer.name, "precision": peer.precision}
+
+
+def run_side_by_side(options: argparse.Namespace, log: Log, shape: str, models: dict[Peer, Path]) -> None:
+    """Cold starts in turn, then rounds."""
+    vocab_size = SHAPES[shape].sizes["vocab_size"]
+    for peer, model in models.items():
+        files = [model] if model.is_file() else [file for file in model.rglob("*") if file.is_file()]
+        log.write("model", about(peer, shape) | {"bytes": sum(file.stat().st_size for file in files)})
+    for _ in range(options.cold):
+        for peer, model in models.items():
+            try:
+                log.write("cold", about(peer, shape) | cold_start(options.work, peer, model, THREADS, vocab_size))
+            except PeerError as error:
+                log.write("failure", about(peer, shape) | {"error": str(error)})
+    longest = min(options.longest, SHAPES[shape].context - 64)
+    contexts = {length: min(options.rounds, rounds) for length, rounds in ROUNDS.items() if length <= longest}
+    sizes = {"threads": THREADS, "vocab_size": vocab_size, "length": max(contexts) + 64}
+    for found in measure(options.work, models, contexts=contexts, **sizes):
+        log.write("failure" if "error" in found else "round", {"shape": shape, **found})
+
+
+def main() -> None:
+    """Read the options, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--shape", action="append", choices=SHAPES)
+    parser.add_argument("--precision", action="append", choices=["int4", "int8", "fp32", "bf16"])
+    parser.add_argument("--peer", default="", help="regular expression")
+    parser.add_argument("--rounds", type=int, default=5, help="at most")
+    parser.add_argument("--longest", type=int, default=8192, help="longest prompt")
+    parser.add_argument("--cold", type=int, default=3, help="cold starts of each peer")
+    parser.add_argument("--static", action="store_true", help="measure installed size and import time too")
+    parser.add_argument("--only-report", action="store_true", help="measure nothing")
+    parser.add_argument("--write", action="store_true", help="write docs/performance.md")
+    options = parser.parse_args()
+    options.shape = options.shape or list(SHAPES)
+    options.precision = options.precision or ["int4", "int8", "fp32", "bf16"]
+    options.work = options.work.resolve()
+    options.work.mkdir(parents=True, exist_ok=True)
+    if not options.only_report:
+        run(options)
+    report(options.work / "results.jsonl", write=options.write)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(THREADS))  # before NumPy is imported
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from machine import multiply_rate, read_rate
+    from models import SHAPES, make_checkpoint
+    from peers import Peer, all_peers, convert, make_environment, program
+    from report import report
+    from rounds import PeerError, cold_start, measure
+
+    main()

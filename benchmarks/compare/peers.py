@@ -1,0 +1,153 @@
+"""Who is compared: each peer's environment, how it gets its model from a checkpoint, and the script that runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TORCH = "torch==2.13.0"
+
+ENVIRONMENTS = {
+    "onnx-textgen": [str(ROOT)],
+    "onnx-textgen+openvino": [f"{ROOT}[openvino]"],
+    "onnxruntime-genai": ["onnxruntime-genai==0.18.0"],
+    "llama.cpp": ["--no-binary=llama-cpp-python", "llama-cpp-python==0.3.36"],
+    "openvino-genai": ["openvino-genai==2026.4.1.0"],
+    "optimum-onnx": ["optimum-onnx[onnxruntime]==0.1.0", TORCH],
+    "transformers": ["transformers==5.23.0", TORCH],
+    "conversions": ["optimum-intel[openvino]==2.2.0", "gguf==0.19.0", TORCH],
+}
+"""What pip is asked for, by environment; `conversions` makes the files of llama.cpp and OpenVINO, and is not measured."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """One engine with one kind of model."""
+
+    name: str
+    environment: str
+    precision: str
+    convert: tuple[tuple[str, ...], ...] = ()
+    """Commands that turn CHECKPOINT into OUT; the first word is an environment's program."""
+    worker: str = ""
+    suffix: str = ""
+    """Of the converted file or folder."""
+    variables: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[str, ...] = ("llama-135m", "qwen2-0.5b", "gpt2-124m")
+    base: str = ""
+    """Whose converted model this one opens, if not its own."""
+
+    @property
+    def key(self) -> str:
+        """A name for files."""
+        return f"{self.name}-{self.precision}".replace(" ", "-").replace(",", "").replace(".", "")
+
+
+LLAMA_CPP_BUILD = " ".join(
+    f"-DGGML_{name}=ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI")
+)
+"""llama.cpp is compiled for AVX-512 with VNNI. Left to itself it would add AMX, whose kernels ended the process on the machine that
+this was written on (a virtual one: SIGSEGV in the first product of 4 or 8 bits)."""
+NO_GPT2 = ("llama-135m", "qwen2-0.5b")
+"""onnxruntime-genai's builder refuses GPT-2."""
+
+
+def all_peers() -> list[Peer]:
+    """Every combination that is measured, ours first."""
+    peers = []
+    for precision in ("int4", "int8", "fp32"):
+        export = ("dev:onnx-textgen", "export", "CHECKPOINT", "--out", "OUT", "--precision", precision)
+        peers.append(Peer("onnx-textgen", "onnx-textgen", precision, (export,), "onnx_textgen_worker.py"))
+        peers.append(
+            Peer(
+                "onnx-textgen, OpenVINO",
+                "onnx-textgen+openvino",
+                precision,
+                worker="onnx_textgen_worker.py",
+                variables=(("DEVICE", "openvino"),),
+                base=f"onnx-textgen-{precision}",
+            )
+        )
+        for title, options in (("default", ()), ("best", ("prune_lm_head=true", "fuse_mlp_gate_up=true"))):
+            build = ("dev:python", "-m", "onnxruntime_genai.models.builder", "-i", "CHECKPOINT", "-o", "OUT", "-p", precision)
+            build += ("-e", "cpu", "-c", "CACHE", *(("--extra_options", *options) if options else ()))
+            peers.append(
+                Peer(f"onnxruntime-genai {title}", "onnxruntime-genai", precision, (build,), "genai_worker.py", shapes=NO_GPT2)
+            )
+        write = ("conversions:python", str(HERE / "convert_gguf.py"), "CHECKPOINT", "OUT")
+        kind = {"int4": "Q4_0", "int8": "Q8_0", "fp32": ""}[precision]
+        quantize = ("llama.cpp:python", str(HERE / "quantize_gguf.py"), "OUT.fp32", "OUT", kind)
+        commands = ((*write[:-1], "OUT.fp32"), quantize) if kind else (write,)
+        peers.append(Peer("llama.cpp", "llama.cpp", precision, commands, "llama_cpp_worker.py", suffix=".gguf"))
+        weights = ("--weight-format", precision, *(("--group-size", "64", "--ratio", "1.0") if precision == "int4" else ()))
+        intel = (
+            "conversions:optimum-cli",
+            "export",
+            "openvino",
+            "-m",
+            "CHECKPOINT",
+            "--task",
+            "text-generation-with-past",
+            *weights,
+            "OUT",
+        )
+        peers.append(Peer("OpenVINO GenAI", "openvino-genai", precision, (intel,), "openvino_genai_worker.py"))
+    onnx = ("optimum-onnx:optimum-cli", "export", "onnx", "-m", "CHECKPOINT", "--task", "text-generation-with-past", "OUT")
+    torch = (("LIBRARY", "optimum"), ("PRECISION", "fp32"))
+    peers.append(Peer("optimum-onnx", "optimum-onnx", "fp32", (onnx,), "torch_worker.py", variables=torch))
+    for precision in ("fp32", "bf16"):
+        torch = (("LIBRARY", "transformers"), ("PRECISION", precision))
+        peers.append(Peer("transformers", "transformers", precision, (), "torch_worker.py", variables=torch))
+    return peers
+
+
+def program(work: Path, environment: str, name: str) -> str:
+    """The path of a program in an environment; `dev` is the one that runs this."""
+    folder = Path(sys.executable).parent if environment == "dev" else work / "environments" / environment / "bin"
+    return str(folder / name)
+
+
+def make_environment(work: Path, name: str) -> None:
+    """A virtual environment with what `ENVIRONMENTS` names; kept for later runs."""
+    folder = work / "environments" / name
+    if (folder / "ready").exists():
+        return
+    print(f"environment {name} ...", file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    variables = {"CMAKE_ARGS": f"-DGGML_NATIVE=OFF {LLAMA_CPP_BUILD}"} if name == "llama.cpp" else {}
+    subprocess.run([*pip, *ENVIRONMENTS[name]], check=True, env=os.environ | variables)
+    if name == "conversions":  # the torchvision that pip chose does not fit a CPU build of torch; nothing here needs it
+        subprocess.run([*pip[:3], "uninstall", "--quiet", "--yes", "torchvision"], check=True)
+    (folder / "ready").touch()
+
+
+def convert(work: Path, peer: Peer, checkpoint: Path) -> Path:
+    """The peer's model of a checkpoint; made the first time. Raises `CalledProcessError` where the peer's converter fails."""
+    if not peer.convert and not peer.base:
+        return checkpoint
+    out = work / "models" / checkpoint.name / (peer.base or peer.key + peer.suffix)
+    if out.exists():
+        return out
+    print(f"{peer.name} {peer.precision}: {checkpoint.name} ...", file=sys.stderr, flush=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    words = {"CHECKPOINT": str(checkpoint), "OUT": str(out), "OUT.fp32": f"{out}.fp32", "CACHE": str(work / "cache")}
+    log = out.parent / f"{peer.key}.log"
+    try:
+        for command in peer.convert:
+            environment, _, name = command[0].partition(":")
+            line = [program(work, environment, name), *(words.get(word, word) for word in command[1:])]
+            with log.open("a") as file:
+                subprocess.run(line, check=True, stdout=file, stderr=file, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    finally:
+        Path(words["OUT.fp32"]).unlink(missing_ok=True)
+    return out

@@ -1,0 +1,143 @@
+"""Peers at work side by side: each in a process of its own, asked in turn, so that a noisy minute strikes all alike."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from peers import HERE, ROOT, Peer, program
+
+NEW = 24
+"""Tokens generated behind each prompt; the first of them belongs to the prefill."""
+TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
+"""Requests at once, tokens of the prompt of each, new tokens of each."""
+SETTLE_SECONDS = 0.2
+"""Between two peers, so that the threads of the one have stopped spinning before the next is asked."""
+
+
+class PeerError(Exception):
+    """What a peer said instead of an answer."""
+
+
+@dataclasses.dataclass
+class Worker:
+    """A running peer."""
+
+    process: subprocess.Popen[str]
+    load: float
+    """Seconds from the start of its interpreter to a model ready for tokens."""
+
+    def ask(self, **request: object) -> dict[str, Any]:
+        """One request, one answer; raises `PeerError`."""
+        assert self.process.stdin is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return read_answer(self.process)
+
+
+def read_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next line a worker writes."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise PeerError(f"ended with exit code {process.wait()}")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise PeerError(answer["error"])
+    return dict(answer)
+
+
+@contextlib.contextmanager
+def running(work: Path, peer: Peer, model: Path, threads: int, context: int) -> Iterator[Worker]:
+    """A worker of `peer`, ended afterwards."""
+    script = HERE / "workers" / peer.worker
+    variables = {
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if peer.environment.startswith("onnx-textgen"):
+        variables["PYTHONPATH"] = str(ROOT / "runtime")  # the tree as it is, the environment's packages
+    command = [
+        program(work, peer.environment, "python"),
+        str(script),
+        str(model),
+        "--threads",
+        str(threads),
+        "--context",
+        str(context),
+    ]
+    with (work / "workers.log").open("a") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | variables | dict(peer.variables),
+        )
+    try:
+        yield Worker(process, read_answer(process)["load"])
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def prompt_of(length: int, vocab_size: int, seed: int = 0) -> list[int]:
+    """Token ids drawn at random, those of single bytes left out."""
+    draw = random.Random(seed)
+    return [draw.randrange(256, vocab_size) for _ in range(length)]
+
+
+def cold_start(work: Path, peer: Peer, model: Path, threads: int, vocab_size: int) -> dict[str, float]:
+    """A new process up to its first token behind 32, and its peak memory after a prompt of 512 and `NEW` tokens."""
+    begun = time.perf_counter()
+    with running(work, peer, model, threads, 512 + NEW) as worker:
+        worker.ask(token_ids=prompt_of(32, vocab_size), new=1)
+        first = time.perf_counter() - begun
+        peak = worker.ask(token_ids=prompt_of(512, vocab_size), new=NEW)["peak"]
+    return {"first token": first, "load": worker.load, "peak": peak}
+
+
+def measure(
+    work: Path, peers: dict[Peer, Path], *, contexts: dict[int, int], threads: int, vocab_size: int, length: int
+) -> Iterator[dict[str, Any]]:
+    """Rounds over all peers: a record of each measurement, failures among them. `contexts` says how many rounds each gets."""
+    with contextlib.ExitStack() as stack:
+        workers: dict[Peer, Worker] = {}
+        for peer, model in peers.items():
+            try:
+                workers[peer] = stack.enter_context(running(work, peer, model, threads, length))
+                workers[peer].ask(token_ids=prompt_of(64, vocab_size), new=4)  # warms up
+            except PeerError as error:
+                workers.pop(peer, None)
+                yield {"peer": peer.name, "precision": peer.precision, "error": str(error)}
+        for turn in range(max(contexts.values())):
+            for context in (context for context, rounds in contexts.items() if turn < rounds):
+                prompt = prompt_of(context, vocab_size, seed=turn)
+                for peer, worker in list(workers.items()):
+                    record = {"peer": peer.name, "precision": peer.precision, "context": context, "round": turn}
+                    time.sleep(SETTLE_SECONDS)
+                    try:
+                        answer = worker.ask(token_ids=prompt, new=NEW)
+                    except PeerError as error:
+                        answer = {"error": str(error)}
+                    yield record | answer
+            prompts = [prompt_of(TOGETHER_PROMPT, vocab_size, seed=100 * turn + row) for row in range(TOGETHER)]
+            for peer, worker in list(workers.items()):
+                time.sleep(SETTLE_SECONDS)
+                with contextlib.suppress(PeerError):  # not every peer computes several at once
+                    answer = worker.ask(prompts=prompts, new=TOGETHER_NEW)
+                    yield {"peer": peer.name, "precision": peer.precision, "together": TOGETHER, "round": turn} | answer
+            print(".", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)

@@ -1,0 +1,37 @@
+"""onnx-textgen, by its public interface."""
+
+import os
+import threading
+import time
+
+import worker
+
+
+class Engine:
+    """See `worker.Engine`."""
+
+    def __init__(self, model: str, threads: int, context: int) -> None:
+        import onnx_textgen  # noqa: PLC0415 - counts as loading
+
+        self.options = {"temperature": 0.0, "loop_guard": "off"}  # random weights do not choose the end of text
+        self.model = onnx_textgen.load(model, device=os.environ.get("DEVICE", "cpu"), threads=threads, prefix_cache=0)
+
+    def generate(self, token_ids, new):
+        for chunk in self.model.stream(token_ids, max_new_tokens=new, **self.options):
+            yield from chunk.token_ids
+
+    def together(self, prompts, new):
+        def call(prompt):
+            self.model.generate(prompt, max_new_tokens=new, **self.options)
+
+        threads = [threading.Thread(target=call, args=(prompt,)) for prompt in prompts]
+        begun = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    worker.main(Engine)

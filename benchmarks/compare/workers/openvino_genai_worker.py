@@ -1,0 +1,59 @@
+"""OpenVINO GenAI, by its pipeline; times of single tokens are those that the pipeline itself keeps."""
+
+import time
+
+import worker
+
+
+class Engine:
+    """See `worker.Engine`."""
+
+    def __init__(self, model: str, threads: int, context: int) -> None:
+        import numpy as np  # noqa: PLC0415 - counts as loading
+        import openvino  # noqa: PLC0415
+        import openvino_genai  # noqa: PLC0415
+
+        self.numpy, self.openvino, self.genai, self.path, self.threads = np, openvino, openvino_genai, model, threads
+        self.pipeline = openvino_genai.LLMPipeline(model, "CPU", INFERENCE_NUM_THREADS=threads, ATTENTION_BACKEND="SDPA")
+        self.batches = None
+
+    def options(self, new):
+        options = self.genai.GenerationConfig()
+        options.max_new_tokens, options.min_new_tokens, options.ignore_eos, options.do_sample = new, new, True, False
+        return options
+
+    def generate(self, token_ids, new):
+        """Tokens come all at once; `worker.timed` is replaced below."""
+        ids = self.numpy.array([token_ids], dtype=self.numpy.int64)
+        inputs = self.genai.TokenizedInputs(self.openvino.Tensor(ids), self.openvino.Tensor(self.numpy.ones_like(ids)))
+        result = self.pipeline.generate(inputs, self.options(new))
+        self.times = result.perf_metrics.raw_metrics
+        yield from result.tokens[0]
+
+    def together(self, prompts, new):
+        if self.batches is None:
+            scheduler = self.genai.SchedulerConfig()
+            scheduler.enable_prefix_caching = False
+            self.batches = self.genai.ContinuousBatchingPipeline(
+                self.path, scheduler, "CPU", {"INFERENCE_NUM_THREADS": self.threads}
+            )
+        ids = [self.openvino.Tensor(self.numpy.array([prompt], dtype=self.numpy.int64)) for prompt in prompts]
+        begun = time.perf_counter()
+        self.batches.generate(ids, [self.options(new)] * len(prompts))
+        return time.perf_counter() - begun
+
+
+def timed(engine, token_ids, new):
+    """As `worker.timed`, by the pipeline's own clock."""
+    tokens = list(engine.generate(token_ids, new))
+    raw = engine.times
+    return {
+        "prefill": raw.m_times_to_first_token[0] / 1e6,
+        "steps": [duration / 1e6 for duration in raw.m_durations[1 - new :]],
+        "tokens": tokens,
+    }
+
+
+if __name__ == "__main__":
+    worker.timed = timed
+    worker.main(Engine)

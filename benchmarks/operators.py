@@ -1,0 +1,75 @@
+"""Which operators a package spends its time in, by ONNX Runtime's own profiler: a prompt, and tokens over short and long texts.
+
+    python benchmarks/operators.py PACKAGE [--threads 2]
+
+The profiler makes every operator a little slower, small ones most; shares are what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from onnx_textgen.artifact import GRAPH, read_manifest
+from onnx_textgen.decoder import Decoder
+from onnx_textgen.session import CPU, make_options, open_on
+
+PROMPT, STEPS = 512, 32
+TEXTS = (128, 2048)
+MOST_ROWS = 8
+
+
+def spent(package: Path, threads: int, *, text: int, steps: int) -> dict[str, float]:
+    """Milliseconds by operator: of feeding a prompt where `steps` is 0, else of a step behind it."""
+    geometry = read_manifest(package).geometry
+    ids = [(7919 * index) % geometry.vocab_size for index in range(min(text, geometry.context_length - steps - 1))]
+    with tempfile.TemporaryDirectory() as folder:
+        options = make_options(threads)
+        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder, "profile"))
+        session = open_on(package / GRAPH, CPU, options)
+        decoder = Decoder(session, geometry, capacity=len(ids) + steps)
+        decoder.feed(ids)
+        for index in range(steps):
+            decoder.feed([ids[index]])
+        events = json.loads(Path(session.ort.end_profiling()).read_text())
+    times: dict[str, float] = collections.defaultdict(float)
+    runs = [event["ts"] for event in events if event["name"] == "model_run"]
+    first = sorted(runs)[1] if steps else 0  # without the prompt's run
+    for event in events:
+        if event["cat"] == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= first:
+            times[event["args"]["op_name"]] += event["dur"] / 1e3 / max(steps, 1)
+    return times
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    columns = {f"prompt of {PROMPT}": (PROMPT, 0)} | {f"token behind {text:,}": (text, STEPS) for text in TEXTS}
+    found = {name: spent(arguments.package, arguments.threads, text=text, steps=steps) for name, (text, steps) in columns.items()}
+    table = Table(title="milliseconds, and share of the run", title_justify="left")
+    table.add_column("operator")
+    for name in columns:
+        table.add_column(name, justify="right")
+    most = collections.Counter[str]()
+    for times in found.values():
+        most.update({operator: time / sum(times.values()) for operator, time in times.items()})
+    for operator, _ in most.most_common(MOST_ROWS):
+        table.add_row(
+            operator,
+            *(f"{times.get(operator, 0):.2f} {times.get(operator, 0) / sum(times.values()):4.0%}" for times in found.values()),
+        )
+    table.add_row("all", *(f"{sum(times.values()):.2f}" for times in found.values()))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
