@@ -53,7 +53,7 @@ def speeds(rounds: list[Record]) -> dict[Key, dict[str, Series]]:
             context = record["context"]
             figures[f"prefill {context}"][turn] = context / record["prefill"]
             figures[f"decode {context}"][turn] = 1 / middle(record["steps"])
-    return found
+    return dict(sorted(found.items(), key=lambda item: (not item[0][0].startswith(OURS), *item[0])))
 
 
 def ratio(ours: Series, theirs: Series) -> float:

@@ -21,7 +21,7 @@ NEW = 24
 """Tokens generated behind each prompt; the first of them belongs to the prefill."""
 TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
 """Requests at once, tokens of the prompt of each, new tokens of each."""
-SETTLE_SECONDS = 0.2
+SETTLE_SECONDS = 0.4
 """Between two peers, so that the threads of the one have stopped spinning before the next is asked."""
 
 
@@ -109,6 +109,11 @@ def cold_start(work: Path, peer: Peer, model: Path, threads: int, vocab_size: in
     return {"first token": first, "load": worker.load, "peak": peak}
 
 
+def shuffled(workers: dict[Peer, Worker], *seed: int) -> list[tuple[Peer, Worker]]:
+    """In another order each time, as what a peer's threads still do falls to the next one."""
+    return random.Random(repr(seed)).sample(list(workers.items()), len(workers))
+
+
 def measure(
     work: Path, peers: dict[Peer, Path], *, contexts: dict[int, int], threads: int, vocab_size: int, length: int
 ) -> Iterator[dict[str, Any]]:
@@ -125,7 +130,7 @@ def measure(
         for turn in range(max(contexts.values())):
             for context in (context for context, rounds in contexts.items() if turn < rounds):
                 prompt = prompt_of(context, vocab_size, seed=turn)
-                for peer, worker in list(workers.items()):
+                for peer, worker in shuffled(workers, turn, context):
                     record = {"peer": peer.name, "precision": peer.precision, "context": context, "round": turn}
                     time.sleep(SETTLE_SECONDS)
                     try:
@@ -134,7 +139,7 @@ def measure(
                         answer = {"error": str(error)}
                     yield record | answer
             prompts = [prompt_of(TOGETHER_PROMPT, vocab_size, seed=100 * turn + row) for row in range(TOGETHER)]
-            for peer, worker in list(workers.items()):
+            for peer, worker in shuffled(workers, turn, 0):
                 time.sleep(SETTLE_SECONDS)
                 with contextlib.suppress(PeerError):  # not every peer computes several at once
                     answer = worker.ask(prompts=prompts, new=TOGETHER_NEW)
