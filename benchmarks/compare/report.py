@@ -148,7 +148,10 @@ def plot(found: dict[Key, dict[str, Series]], shape: str, precision: str, kind: 
     axes.set_xlabel("tokens of the prompt" if kind == "prefill" else "tokens of context")
     axes.set_ylabel("tokens per second")
     axes.set_title(f"{kind}, {shape}, {precision}, 2 threads", loc="left")
-    axes.legend(frameon=False, fontsize=8)
+    contexts = sorted({int(name.split()[1]) for figures in found.values() for name in figures if name.startswith(kind)})
+    axes.set_xticks(contexts, [f"{context:,}" for context in contexts])
+    axes.minorticks_off()
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     axes.grid(alpha=0.3)
     path = PICTURES / f"{kind}-{shape}-{precision}.svg"
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})

@@ -45,6 +45,10 @@ class Cache(Protocol):
         """Tokens of a row that the tensors have a place for now."""
         ...
 
+    def reserve(self, row: int, tokens: int) -> None:
+        """Make room for so many tokens of a row at once, if it is made ahead at all."""
+        ...
+
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> Run:
         """A run with the past of one row, or of several from the first on, in place, and room for `new` more tokens.
 
@@ -126,6 +130,10 @@ class SharedCache:
     def room(self) -> int:
         """See `Cache.room`."""
         return self.capacity
+
+    def reserve(self, row: int, tokens: int) -> None:
+        """See `Cache.reserve`."""
+        self.make_room(tokens)
 
     def make_room(self, length: int) -> None:
         """Grow where a row has no place for so many tokens, or there are no buffers yet."""
@@ -246,6 +254,9 @@ class GrowingCache:
     def room(self) -> int:
         """See `Cache.room`: the tokens of the longest row."""
         return max(self.lengths)
+
+    def reserve(self, row: int, tokens: int) -> None:
+        """See `Cache.reserve`: every run returns tensors of its own."""
 
     def join(self, rows: int) -> None:
         """Put the first rows side by side, their ends aligned."""

@@ -257,6 +257,12 @@ class Decoder:
             del self.token_ids[row][length:]
             self.prefilled[row] = min(self.prefilled[row], length)
 
+    def reserve(self, length: int, *, row: int = 0) -> None:
+        """Make room for a text of that length at once, so that its cache need not grow, and be copied, part by part."""
+        self.mend()
+        with model_errors("made room"):
+            self.cache.reserve(row, min(length, self.geometry.context_length))
+
     def fork(self, source: int, target: int) -> None:
         """Make a row hold the tokens of another one, and go on from there by itself."""
         self.mend()
@@ -418,6 +424,7 @@ def prefill_in_parts(
     """
     start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
     decoder.rewind(start, row=row())
+    decoder.reserve(end, row=row())
     while start < end:
         following = next_cut(start, end, size=size(), last_alone=decoder.has_states)
         if decoder.has_states and following == end:
