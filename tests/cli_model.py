@@ -55,6 +55,9 @@ class AlphabetDecoder:
     def reusable(self, token_ids, *, row=0):
         return common_prefix(self.token_ids[row], token_ids)
 
+    def reserve(self, length, *, row=0):
+        pass
+
     def rewind(self, length, *, row=0):
         del self.token_ids[row][length:]
 

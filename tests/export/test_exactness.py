@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from onnx_textgen.artifact import Manifest
-from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export, exporting
+from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export, exporting, parity
 from onnx_textgen_export.passes.quantization import Quantization
 from onnx_textgen_export.passes.rounding import Rounding, Roundings
 from onnx_textgen_export.weights import OwnWeights
@@ -234,3 +234,20 @@ def test_of_a_tied_parameter_the_embeddings_name_stands_for_the_table() -> None:
     assert tied.head.weight is tied.embedding.weight
     assert Roundings(products={"norm.weight": rounding}, plain=frozenset({"norm.weight"})).by_name(tied) is None
     assert Roundings(products={"head.weight": rounding}, complete=False).by_name(tied) is None
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
+@given(seed=st.integers(0, 2**32 - 1), near=st.booleans())
+def test_another_first_token_counts_unless_all_logits_are_very_near(precision: parity.Precision, seed: int, near: bool) -> None:
+    """Logits with two tokens in front at every position, changed so that the second comes first at half of them."""
+    tolerance, random = parity.TOLERANCES[precision], np.random.default_rng(seed)
+    error = tolerance.logits_error * (0.09 if near else 0.2)
+    want = random.uniform(-0.2, 0.2, (64, 50)).astype(np.float32)
+    want[:, :2] = [1, 1 - error]
+    got = want.copy()
+    got[::2, 1] = 1 - 0.1 * error
+    got[::2, 0] = 1 - 0.9 * error
+    scenario = parity.compare("changed", got, want, [None] * 64)
+    assert scenario.top1_agreement == 0.5
+    assert tolerance.admits(dataclasses.replace(scenario, kl_divergence=0.0)) == near
+    assert not tolerance.admits(dataclasses.replace(scenario, kl_divergence=1.1 * tolerance.kl_divergence))
