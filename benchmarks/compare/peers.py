@@ -64,16 +64,20 @@ def all_peers() -> list[Peer]:
     for precision in ("int4", "int8", "fp32"):
         export = ("dev:onnx-textgen", "export", "CHECKPOINT", "--out", "OUT", "--precision", precision)
         peers.append(Peer("onnx-textgen", "onnx-textgen", precision, (export,), "onnx_textgen_worker.py"))
-        peers.append(
-            Peer(
-                "onnx-textgen, OpenVINO",
-                "onnx-textgen+openvino",
-                precision,
-                worker="onnx_textgen_worker.py",
-                variables=(("DEVICE", "openvino"),),
-                base=f"onnx-textgen-{precision}",
+        if precision == "int4":
+            larger = ((*export, "--block-size", "64"),)
+            peers.append(Peer("onnx-textgen, blocks of 64", "onnx-textgen", precision, larger, "onnx_textgen_worker.py"))
+        for title, device in (("onnx-textgen, OpenVINO", "openvino"), ("onnx-textgen, OpenVINO bf16", "openvino:bf16")):
+            peers.append(
+                Peer(
+                    title,
+                    "onnx-textgen+openvino",
+                    precision,
+                    worker="onnx_textgen_worker.py",
+                    variables=(("DEVICE", device),),
+                    base=f"onnx-textgen-{precision}",
+                )
             )
-        )
         for title, options in (("default", ()), ("best", ("prune_lm_head=true", "fuse_mlp_gate_up=true"))):
             build = ("dev:python", "-m", "onnxruntime_genai.models.builder", "-i", "CHECKPOINT", "-o", "OUT", "-p", precision)
             build += ("-e", "cpu", "-c", "CACHE", *(("--extra_options", *options) if options else ()))

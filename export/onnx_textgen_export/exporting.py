@@ -33,6 +33,7 @@ from .passes.lean import lean
 from .passes.quantization import Quantization, default_for
 from .passes.quantize import quantize
 from .passes.rounding import Roundings
+from .passes.turned_products import turned_products
 from .probe_text import probe_ids
 from .sources import Source
 from .text_assets import TextAssets
@@ -87,6 +88,8 @@ def make_graph(
     roundings = quantize(model, options, target) if options is not None else None
     if precision == "fp16":
         to_half(model)
+    elif target == "ort":
+        turned_products(model)
     common_passes.RemoveUnusedNodesPass()(model)
     return model, roundings
 

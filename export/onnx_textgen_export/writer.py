@@ -10,6 +10,8 @@ import onnx_ir as ir
 
 from onnx_textgen.artifact import GRAPH, WEIGHTS
 
+from .passes.stored import SameBytes
+
 SMALLEST_OUTSIDE = 1024
 """Bytes from which on a tensor goes to the weights' file; smaller ones stay in the graph, where shape inference sees them."""
 ALIGNMENT = 64
@@ -30,7 +32,8 @@ def weights_bytes(model: ir.Model) -> int:
     """The size that `model.onnx.data` will have, without reading a weight."""
     end = 0
     for _, tensor in goes_outside(model):
-        end += -end % ALIGNMENT + tensor.nbytes
+        if not isinstance(tensor, SameBytes):
+            end += -end % ALIGNMENT + tensor.nbytes
     return end
 
 
@@ -38,10 +41,16 @@ def write_graph(model: ir.Model, folder: Path) -> None:
     """Write `model.onnx` and `model.onnx.data` to `folder`; afterwards the model's large weights point to the file."""
     with (folder / WEIGHTS).open("wb") as file:
         for value, tensor in goes_outside(model):
-            offset = file.tell() + -file.tell() % ALIGNMENT
-            file.write(bytes(offset - file.tell()))
-            write_tensor(tensor, file)
-            length, shape = file.tell() - offset, ir.Shape(tensor.shape.numpy())
+            if isinstance(tensor, SameBytes):
+                written = tensor.source.const_value
+                assert isinstance(written, ir.ExternalTensor), "it comes first in the graph"
+                offset, length = written.offset, written.length
+            else:
+                offset = file.tell() + -file.tell() % ALIGNMENT
+                file.write(bytes(offset - file.tell()))
+                write_tensor(tensor, file)
+                length = file.tell() - offset
+            shape = ir.Shape(tensor.shape.numpy())
             value.const_value = ir.ExternalTensor(
                 WEIGHTS, offset, length, tensor.dtype, shape=shape, name=value.name or "", base_dir=folder
             )

@@ -17,7 +17,7 @@ from .artifact import Geometry
 from .cache import check_cache, make_cache
 from .cancellation import Watch
 from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
-from .graph import Graph, Run
+from .graph import Graph, Run, mask_of
 from .interface import ELEMENT_TYPES, LOGITS
 from .snapshots import Snapshot
 
@@ -139,6 +139,10 @@ class Decoder:
         pads = has_mask and ("growing" not in kinds or session.hints.pads_rows)
         self.steps_together = rows > 1 and any_batch and (pads or kinds == {"state"})
         """Whether one run can take a token of every row: keys and values of unequal number need a mask."""
+        chooses = "logits_positions" in self.roles and not isinstance(tokens, int)
+        in_place = kinds == {"shared"} and has_mask and self.rotary_switch is None
+        self.begins_together = rows > 1 and any_batch and chooses and in_place
+        """Whether one run can take the whole prompts of several rows, short ones padded."""
 
     def best_chunk(self) -> int:
         """As many tokens at a time as the graph takes over a past, and as have logits of a size that memory has room for."""
@@ -147,7 +151,7 @@ class Decoder:
         if not self.takes_several_over_past:
             return self.geometry.context_length
         chooses = self.last_row_only or not self.roles.keys().isdisjoint({"logits_positions", "num_logits_to_keep"})
-        return CHUNK if chooses else min(CHUNK, max(SHORT_CHUNK, MOST_LOGITS // self.geometry.vocab_size))
+        return CHUNK if chooses else min(CHUNK, max(SHORT_CHUNK, MOST_LOGITS // self.geometry.vocab_size // 2 * 2))
 
     def short_chunk(self, size: int) -> int:
         """Tokens of a prompt at a time where other rows wait: `size`, unless interrupting the prompt costs more than it helps."""
@@ -188,16 +192,22 @@ class Decoder:
     def feeds_as_prompt(self, new: int) -> bool:
         """Whether tokens fed so many at once leave the keys and values that any prompt leaves that has them.
 
-        Runs of two tokens or more agree to the last bit, however a prompt is cut; attention over a single token adds up in another
-        order, and where activations are rounded to 8 bits the difference grows to a hundredth. So a text is gone on from only as
-        far as it was fed in such runs, and equals one computed from the beginning.
+        Runs of two tokens or more that begin at an even place agree to the last bit, however a prompt is cut. Attention over a
+        single token adds up in another order, and so do 4-bit products in blocks of 64 weights, which take tokens in pairs, for a
+        token without a partner; where activations are rounded to 8 bits the difference grows to a hundredth. So a text is gone on
+        from only as far as it was fed in such runs, and equals one computed from the beginning.
         """
         return new > 1 or self.one_by_one
 
     def count_prefilled(self, row: int, new: int) -> None:
         """Note that `new` tokens are about to be held."""
-        if self.prefilled[row] == len(self.token_ids[row]) and self.feeds_as_prompt(new):
+        held = len(self.token_ids[row])
+        if self.prefilled[row] == held == self.paired(held) and self.feeds_as_prompt(new):
             self.prefilled[row] += new
+
+    def paired(self, length: int) -> int:
+        """How many of so many tokens have a partner: see `feeds_as_prompt`; all where states say which lengths there can be."""
+        return length if self.one_by_one or self.has_states else length - length % 2
 
     def mend(self) -> None:
         """Forget everything where it is not known what the cache holds."""
@@ -239,6 +249,36 @@ class Decoder:
                     self.count_prefilled(row, 1)
                     self.token_ids[row].append(int(ids[row]))
         return logits
+
+    def takes_prompts(self, lengths: Sequence[int], most: int) -> bool:
+        """Whether prompts of these lengths should be fed in one run that computes `most` tokens: few of them would be padding.
+
+        A single token is left to a run of its own; see `feeds_as_prompt`.
+        """
+        if not self.begins_together or min(lengths) < 2 or max(lengths) >= self.geometry.context_length:
+            return False
+        computed = len(lengths) * max(lengths)
+        return computed <= most and 2 * computed <= 3 * sum(lengths)
+
+    def begin_rows(self, prompts: Sequence[Sequence[int]], first: int) -> Logits:
+        """Feed whole prompts to empty rows from `first` on, in one run; returns logits [rows, vocabulary] of their last tokens.
+
+        `takes_prompts` says whether it can be. Raises as `feed` does, and leaves the rows empty then.
+        """
+        rows, lengths = range(first, first + len(prompts)), [len(prompt) for prompt in prompts]
+        ids = np.zeros((len(prompts), max(lengths) + max(lengths) % 2), np.int64)  # tokens keep their partners
+        for index, prompt in enumerate(prompts):
+            assert not self.token_ids[first + index], "the rows are empty"
+            self.check_room(first + index, len(prompt))
+            ids[index, : len(prompt)] = self.checked(prompt)
+        last = np.array(lengths) - 1
+        positions = np.unique(last)
+        with TakingOver(self):
+            logits = self.run(ids, positions, rows, advanced=lengths, mask=mask_of(lengths, ids.shape[1]))
+            for row, prompt in zip(rows, prompts, strict=True):
+                self.count_prefilled(row, len(prompt))
+                self.token_ids[row] += prompt
+        return logits[np.arange(len(rows)), np.searchsorted(positions, last)]
 
     def rewind(self, length: int, *, row: int = 0) -> None:
         """Forget all but the first `length` tokens of a row.
@@ -306,7 +346,7 @@ class Decoder:
         """
         self.mend()
         held, most = self.token_ids[row], self.most_reusable(len(prompt)) if most is None else most
-        shared = min(common_prefix(held, prompt), self.prefilled[row], most)
+        shared = self.paired(min(common_prefix(held, prompt), self.prefilled[row], most))
         found = self.cache.states.nearest(row, shared, len(held))
         if self.has_states and not self.one_by_one and found == len(prompt) - 2:  # it would leave a part of a single token
             found = self.cache.states.nearest(row, min(shared, len(prompt) - 3), len(held))
@@ -339,12 +379,23 @@ class Decoder:
             raise PromptError(f"token id {wrong} is outside the vocabulary; ids go from 0 to {self.geometry.vocab_size - 1}")
         return ids
 
-    def run(self, ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], rows: range, *, advanced: Sequence[int]) -> Logits:
-        """Run the graph on ids [rows, new]; returns logits [rows, positions or new, vocabulary]."""
+    def run(
+        self,
+        ids: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        rows: range,
+        *,
+        advanced: Sequence[int],
+        mask: npt.NDArray[np.int64] | None = None,
+    ) -> Logits:
+        """Run the graph on ids [rows, new]; returns logits [rows, positions or new, vocabulary].
+
+        `mask` [rows, past + new]: if not one of everything that is held and new.
+        """
         new = ids.shape[1]
         with model_errors("ran"):
             run = self.cache.begin(rows, new, advanced)
-            mask = self.cache.mask(rows, new)
+            mask = self.cache.mask(rows, new) if mask is None else mask
             self.give(run, "input_ids", ids)
             self.give(run, "attention_mask", mask)
             if "position_ids" in self.roles:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
-from .decoder import Decoder, Logits, Progress, prefill_in_parts
+from .decoder import Decoder, Logits, Progress, common_prefix, prefill_in_parts
 from .errors import BusyError, ModelError, OnnxTextgenError, OptionError, first_line
 from .loop import forget_guesses, go_on, take_verified
-from .prefix_store import PrefixStore
+from .prefix_store import SHORTEST, PrefixStore
 from .results import Chunk, FinishReason
 from .session import LOG
 
@@ -199,9 +199,11 @@ class Engine:
         """
         self.dismiss()
         self.admit()
-        feeding = next((request for request in self.rows if request.parts is not None), None)
-        if feeding is not None:
-            self.feed_part(feeding)
+        if feeding := self.feeding:
+            if len(begun := self.begin_together(feeding)) > 1:
+                self.feed_prompts(begun)
+            else:
+                self.feed_part(feeding[0])
         if going := [request for request in self.rows if request.continuation.unfed and not request.is_over]:
             self.step(going)
         for request in self.rows:
@@ -211,13 +213,15 @@ class Engine:
         self.dismiss()
 
     def admit(self) -> None:
-        """Give free rows to those who wait, one prompt at a time."""
-        while len(self.rows) < self.most_rows and all(request.parts is None for request in self.rows):
+        """Give free rows to those who wait, one prompt at a time, or several that are fed together."""
+        while len(self.rows) < self.most_rows:
             with self._lock:
-                if not self.queue:
+                request = self.next_waiting()
+                if request is None or not self.can_be_fed_with(request, self.feeding):
                     return
-                self.rows.append(self.take_waiting())
-            request, row = self.rows[-1], len(self.rows) - 1
+                self.queue.remove(request)
+                self.rows.append(request)
+            row = len(self.rows) - 1
             continuation = request.continuation
             with self.answering(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
@@ -228,12 +232,41 @@ class Engine:
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
                 request.parts = self.parts(request)
 
-    def take_waiting(self) -> Request:
+    def next_waiting(self) -> Request | None:
         """The first in the queue of those whose callers have the fewest rows: who wants many texts does not hold up the others."""
         rows = collections.Counter(id(request.caller) for request in self.rows)
-        request = min(self.queue, key=lambda waiting: rows[id(waiting.caller)])
-        self.queue.remove(request)
-        return request
+        return min(self.queue, key=lambda waiting: rows[id(waiting.caller)], default=None)
+
+    @property
+    def feeding(self) -> list[Request]:
+        """Those whose prompts are not fed to their end."""
+        return [request for request in self.rows if request.parts is not None]
+
+    @property
+    def part_size(self) -> int:
+        """Tokens of prompts at a time: fewer while texts wait for their next token."""
+        assert self.decoder is not None, "admit made it"
+        return self.decoder.chunk if len(self.feeding) == len(self.rows) else self.decoder.short_chunk(SHORT_PART)
+
+    def can_be_fed_with(self, request: Request, feeding: list[Request]) -> bool:
+        """Whether a prompt can go along with those that are being fed; one that begins as they do waits and goes on from them."""
+        if not feeding:
+            return True
+        prompts = [each.continuation.prompt_ids for each in (*feeding, request)]
+        if self.decoder is None or any(common_prefix(prompts[-1], prompt) >= SHORTEST for prompt in prompts[:-1]):
+            return False
+        return self.decoder.takes_prompts([len(prompt) for prompt in prompts], self.part_size)
+
+    def begin_together(self, feeding: list[Request]) -> list[Request]:
+        """Of prompts that are being fed, those at the beginning that lie side by side, have not begun, and fit in a run."""
+        assert self.decoder is not None, "admit made it"
+        first, found = self.rows.index(feeding[0]), list[Request]()
+        for row, request in enumerate(self.rows[first:], first):
+            lengths = [len(each.continuation.prompt_ids) for each in (*found, request)]
+            if request.parts is None or self.decoder.token_ids[row] or not self.decoder.takes_prompts(lengths, self.part_size):
+                break
+            found.append(request)
+        return found
 
     def parts(self, request: Request) -> Iterator[Logits | None]:
         """Feed a prompt part by part; the last one gives the logits of its last token."""
@@ -243,7 +276,7 @@ class Engine:
             decoder,
             prompt,
             row=lambda: self.rows.index(request),
-            size=lambda: decoder.chunk if len(self.rows) == 1 else decoder.short_chunk(SHORT_PART),
+            size=lambda: self.part_size,
             on_progress=functools.partial(self.tell_progress, request) if request.on_progress is not None else None,
         )
 
@@ -257,6 +290,23 @@ class Engine:
             if logits is not None:
                 request.parts, request.logits = None, logits
         request.continuation.prefill_seconds += time.perf_counter() - start
+
+    def feed_prompts(self, requests: list[Request]) -> None:
+        """Several whole prompts in one run; where it fails, it fails for all of them."""
+        assert self.decoder is not None, "admit made it"
+        start, prompts = time.perf_counter(), [request.continuation.prompt_ids for request in requests]
+        self.decoder.watch = NOBODY
+        try:
+            logits = self.decoder.begin_rows(prompts, self.rows.index(requests[0]))
+        except OnnxTextgenError as error:
+            for request in requests:
+                self.fail(request, error)
+            return
+        for request, prompt, each in zip(requests, prompts, logits, strict=True):
+            request.parts, request.logits = None, each
+            request.continuation.prefill_seconds += time.perf_counter() - start
+            if request.on_progress is not None:
+                self.tell_progress(request, Progress(len(prompt), len(prompt)))
 
     def step(self, going: list[Request]) -> None:
         """Feed each text's new tokens."""

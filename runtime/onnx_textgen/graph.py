@@ -97,11 +97,11 @@ class Run(Protocol):
         ...
 
 
-def mask_of(lengths: Sequence[int], new: int) -> npt.NDArray[np.int64]:
-    """The attention mask of rows whose tokens come first, with `new` more of each.
+def mask_of(lengths: Sequence[int], width: int | None = None) -> npt.NDArray[np.int64]:
+    """The attention mask of rows of so many tokens, which come first; `width`: its columns, if not as many as the longest has.
 
-    >>> mask_of([2, 0], 1).tolist()
+    >>> mask_of([3, 1]).tolist()
     [[1, 1, 1], [1, 0, 0]]
     """
-    counts = np.array(lengths)[:, None] + new
-    return (np.arange(int(counts.max()))[None] < counts).astype(np.int64)
+    columns = np.arange(max(lengths) if width is None else width)
+    return (columns < np.array(lengths)[:, None]).astype(np.int64)

@@ -79,7 +79,7 @@ class PagedCache:
 
     def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
         """See `Cache.mask`."""
-        return mask_of([self.lengths[row] for row in rows], new)
+        return mask_of([self.lengths[row] + new for row in rows])
 
     def rewind(self, row: int, length: int) -> None:
         """See `Cache.rewind`; blocks that are no longer needed go back."""

@@ -61,7 +61,7 @@ def resize(driver, width, height):
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
-def wait_until(driver, condition, what, seconds=20):
+def wait_until(driver, condition, what, seconds=60):
     """The first true value of `condition()`; fails with `what` after `seconds`."""
     return WebDriverWait(driver, seconds, poll_frequency=0.05).until(lambda _: condition(), message=f"waited in vain: {what}")
 

@@ -123,7 +123,7 @@ def test_an_error_in_mid_run_is_told_and_the_next_run_is_done(chromium, served, 
 
 @every_tab
 def test_two_people_run_at_once_and_neither_sees_or_stops_the_other(chromium, served, model, runs, tab):
-    runs.seconds = 0.03
+    runs.seconds = 0.1  # the first must still be at it when the second has stopped
     address = served(model)
     go_to(chromium, address, tab)
     start(chromium, tab, "the first")

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import cache
@@ -127,14 +129,14 @@ def test_running_out_of_memory_while_growing_leaves_the_cache_as_it_was(exact: M
         check_row(exact, decoder, row, logits[row])
 
 
-def no_numbers(shape, dtype=float, **more):
-    return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 0, dtype)
+def no_numbers(kinds):
+    return [np.full(shape, np.nan, dtype) for shape, dtype in kinds]
 
 
 def test_what_no_row_holds_is_never_read(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers begin with whatever the memory held; here it holds no numbers at all."""
     with monkeypatch.context() as patch:
-        patch.setattr(cache.np, "empty", no_numbers)
+        patch.setattr(cache, "side_by_side", no_numbers)
         decoder = decoder_of(exact, 3)
         steps = [decoder.feed(ids, row=row) for row, ids in enumerate(TEXTS)]
         steps += [decoder.step([1, 2, 3], [True, False, True]), decoder.step([4, 5, 6], [False, True, True])]
@@ -171,3 +173,59 @@ def test_a_cache_of_an_unknown_element_type_is_refused(exact: Model) -> None:
     }
     with pytest.raises(PackageError, match=r"the graph's cache holds tensor\(bfloat16\), not"):
         Decoder(dataclasses.replace(exact.graph, inputs=inputs), exact.manifest.geometry)
+
+
+@given(kinds=st.lists(st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.sampled_from("fdei")), max_size=6))
+def test_arrays_side_by_side_are_aligned_and_do_not_overlap(kinds: list) -> None:
+    arrays = cache.side_by_side([(tuple(shape), np.dtype(kind)) for shape, kind in kinds])
+    assert [(list(array.shape), array.dtype) for array in arrays] == [(shape, np.dtype(kind)) for shape, kind in kinds]
+    for number, array in enumerate(arrays):
+        assert array.ctypes.data % cache.ALIGNMENT == 0
+        array[...] = number
+    assert all((array == number).all() for number, array in enumerate(arrays))
+
+
+def test_memory_is_taken_for_the_rows_that_are_used(story: Model) -> None:
+    decoder = decoder_of(story, 8)
+    held = lambda: {buffer.shape()[0] for buffer in decoder.cache.buffers.values()}  # noqa: E731
+    decoder.feed(TEXTS[0])
+    assert held() == {1}
+    decoder.feed(TEXTS[1], row=1)
+    assert held() == {2}
+    decoder.fork(0, 2)
+    assert held() == {4}
+    decoder.feed(TEXTS[2], row=6)
+    assert held() == {8}
+    for row, ids in ((0, TEXTS[0]), (1, TEXTS[1]), (2, TEXTS[0]), (6, TEXTS[2])):
+        alone = decoder_of(story, 1)
+        alone.feed(ids)
+        assert np.array_equal(decoder.feed([3], row=row), alone.feed([3]))
+
+
+@given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=4), first=st.integers(0, 3), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25)
+def test_prompts_begun_together_leave_the_bits_that_each_leaves_alone(story: Model, lengths: list, first: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    prompts = [tuple(random.integers(0, story.manifest.geometry.vocab_size, length).tolist()) for length in lengths]
+    together = decoder_of(story, 8)
+    if first:
+        together.feed([4, 5, 6], row=0)
+    logits = together.begin_rows(prompts, first)
+    for row, prompt in enumerate(prompts, first):
+        alone = decoder_of(story, 1)
+        assert np.array_equal(alone.feed(prompt)[0], logits[row - first])
+        assert np.array_equal(alone.feed([7]), together.feed([7], row=row))
+    assert together.token_ids[first : first + len(prompts)] == [[*prompt, 7] for prompt in prompts]
+
+
+def test_what_is_fed_together_is_nearly_all_prompt(story: Model, exact: Model) -> None:
+    decoder = decoder_of(story, 8)
+    assert decoder.takes_prompts([32] * 8, 256)
+    assert decoder.takes_prompts([20, 30, 32], 256)
+    assert not decoder.takes_prompts([33] * 8, 256)
+    assert not decoder.takes_prompts([2, 2, 2, 60], 256)
+    assert not decoder.takes_prompts([1, 2], 256)
+    assert not decoder.takes_prompts([story.manifest.geometry.context_length, 2], 10**6)
+    assert not decoder_of(story, 1).takes_prompts([8, 8], 256)
+    growing = isinstance(decoder_of(exact, 4).cache, GrowingCache)  # whose rows lie apart while prompts are fed
+    assert decoder_of(exact, 4).takes_prompts([8, 8], 256) != growing

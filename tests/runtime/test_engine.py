@@ -167,7 +167,7 @@ def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: py
 
 def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
     many, used = object(), model.engine
-    lengths = [5 + number for number in range(4)] + [5] * 8
+    lengths = [5 + 3 * number for number in range(4)] + [5] * 8
 
     def wish(length: int, caller: object = None) -> Request:
         config = model.config({"max_new_tokens": length, "min_new_tokens": length, "seed": 1})
@@ -200,6 +200,32 @@ def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyP
     for request in requests:
         request.is_left = True
     assert model.generate("A", max_new_tokens=2, temperature=0).token_ids
+
+
+def test_short_prompts_that_wait_together_are_fed_together(alone: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=8)
+    prompts = [f"{one} and they all went home to eat." for one in ("The dog ran", "Lily sang", "It was a cold night", "Tom fell")]
+    runs, real = [], Decoder.run
+
+    def run(decoder: Decoder, ids, *given: object, **more: object):
+        runs.append(ids.shape)
+        return real(decoder, ids, *given, **more)
+
+    monkeypatch.setattr(Decoder, "run", run)
+    together = model.generate(prompts, max_new_tokens=6, temperature=0)
+    lengths = [len(text.prompt_ids) for text in together]
+    assert runs == [(4, max(lengths) + max(lengths) % 2), *[(4, 1)] * 5]
+    for prompt, text in zip(prompts, together, strict=True):
+        assert text.token_ids == alone.generate(prompt, max_new_tokens=6, temperature=0).token_ids
+    again = model.generate(prompts, max_new_tokens=2, temperature=0)
+    assert [text.stats.reused_tokens for text in again] == [(length - 2) // 2 * 2 for length in lengths]
+
+
+def test_prompts_that_begin_alike_are_not_computed_twice(alone: Model) -> None:
+    model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=8)
+    first, second = model.generate([BEGIN + "One day", BEGIN + "The dog"], max_new_tokens=2, temperature=0)
+    assert first.stats.reused_tokens == 0
+    assert second.stats.reused_tokens > 10
 
 
 @pytest.mark.parametrize("at", range(1, 14))

@@ -68,7 +68,7 @@ class Quantization:
 
 DEFAULTS: dict[str, Quantization] = {
     "int8": Quantization(8, block_size=64),
-    "int4": Quantization(4, block_size=64, symmetric=False),
+    "int4": Quantization(4, symmetric=False),
 }
 """By the name of the precision; see docs/precision.md for the measurements that chose them."""
 

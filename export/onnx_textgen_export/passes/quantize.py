@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -19,13 +18,13 @@ from onnx_textgen.artifact import Target
 
 from ..errors import ExportError
 from .experts import StackTensor
-from .linear import shared_constant, sizes_of
+from .linear import add_constant, sizes_of
 from .products import Part, Product, find_products, find_tables, part_of
 from .quantization import Bits, Quantization
 from .quantize_experts import quantize_experts
 from .quantizers import make_quantizer
 from .rounding import Rounding, Roundings
-from .stored import LastResult, Packed, Plain, store_lazily
+from .stored import LastResult, Packed, Plain, SameBytes, store_lazily
 
 SMALLEST_TABLE = 1024
 """Embedding rows below which a table (of positions, say) is not worth its loss."""
@@ -133,10 +132,8 @@ class Change:
             return
         codes = made["codes"]
         if shared:
-            shape = shared_constant(self.graph, f"{weight.name}.rows", np.array([sizes_of(weight)[0], -1], np.int64))
-            flat = ir.node("Reshape", [codes, shape])
-            self.graph.insert_before(node, flat)
-            codes = flat.outputs[0]
+            count, blocks, block_bytes = sizes_of(codes)
+            codes = add_constant(self.graph, f"{weight.name}.rows", SameBytes(codes, (count, blocks * block_bytes)))
         attributes = {"bits": bits, "block_size": self.options.block_size, "gather_axis": 0, "quantize_axis": 1}
         inputs = [codes, node.inputs[1], made["scales"], *([made["zeros"]] if "zeros" in made else [])]
         swap(self.graph, node, ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft"))

@@ -161,6 +161,23 @@ class LastResult:
         return self.arrays.pop(kind)
 
 
+class SameBytes(ir.LazyTensor):
+    """A stored tensor in another shape, which costs nothing: in the file it is the same bytes.
+
+    A Reshape node would be folded by ONNX Runtime when it opens the graph, into a copy in memory.
+    """
+
+    def __init__(self, source: ir.Value, shape: tuple[int, ...]) -> None:
+        assert source.dtype is not None, "constants have a type"
+        super().__init__(self.reshaped, dtype=source.dtype, shape=ir.Shape(shape))
+        self.source = source
+
+    def reshaped(self) -> ir.TensorProtocol:
+        """The data, for who reads it before it is written."""
+        assert self.source.const_value is not None, "constants have data"
+        return ir.tensor(self.source.const_value.numpy().reshape(self.shape.numpy()), dtype=self.dtype)
+
+
 def store_lazily(
     graph: ir.Graph, weight: ir.Value, layout: Layout, find: Callable[[Floats], Codes], last: LastResult, *, inputs_first: bool
 ) -> dict[str, ir.Value]:
