@@ -170,7 +170,7 @@ def test_keys_and_values_alone_go_back_to_any_length(case: Case) -> None:
         pytest.skip("has states")
     decoder.feed(IDS)
     for length in (11, 4, 1, 0):
-        assert decoder.reusable(IDS[:length]) == max(0, length - 2)  # two tokens are fed at least, as a prompt is
+        assert decoder.reusable(IDS[:length]) == max(0, length - 2) // 2 * 2  # two are fed at least, from an even place on
         decoder.rewind(length)
         check(decoder.feed([9])[0], tiny.logits([*IDS[:length], 9])[-1])
         decoder.rewind(length)
@@ -192,8 +192,8 @@ def test_a_prompt_that_comes_again_or_goes_on_is_not_computed_again(case: Case, 
     run = Decoder.run
     monkeypatch.setattr(Decoder, "run", lambda self, ids, *rest, **more: fed.append(ids.size) or run(self, ids, *rest, **more))
     longer, other = [*IDS[:9], 17, 18, 20], [1, 2, 3, 4]
-    last, behind = (1, 4) if decoder.has_states else (2, 3)
-    for prompt, new in ((IDS[:9], 9), (IDS[:9], last), (longer, behind), (longer, last), (other, 4)):
+    odd, even = (1, 1) if decoder.has_states else (3, 2)  # keys and values are gone on from at an even place
+    for prompt, new in ((IDS[:9], 9), (IDS[:9], odd), (longer, 4), (longer, even), (other, 4)):
         fed.clear()
         check(prefill(decoder, prompt), tiny.logits(prompt)[-1])
         assert (decoder.token_ids, sum(fed)) == ([prompt], new)
