@@ -49,6 +49,8 @@ def speeds(rounds: list[Record]) -> dict[Key, dict[str, Series]]:
         figures, turn = found[record["peer"], record["precision"]], record["round"]
         if "together" in record:
             figures[f"{record['together']} together"][turn] = record["together"] * 64 / record["seconds"]
+        elif "editing" in record:
+            figures["editing"][turn] = record["speed"]
         else:
             context = record["context"]
             figures[f"prefill {context}"][turn] = context / record["prefill"]
@@ -85,6 +87,21 @@ def speed_table(found: dict[Key, dict[str, Series]]) -> str:
             cells.append(f"{middle(figures[column].values()):,.0f}{times}")
         rows.append(cells)
     return table(["tokens/s (ours over it)", *columns], rows)
+
+
+def editing_line(found: dict[Key, dict[str, Series]]) -> str:
+    """Ours with prompt lookup beside ours and the fastest of the others without it; empty where it was not measured."""
+    mine = next((figures for (peer, _), figures in found.items() if peer == OURS), {})
+    others = {
+        " ".join(key): each["decode 128"] for key, each in found.items() if key[0][: len(OURS)] != OURS and "decode 128" in each
+    }
+    if "editing" not in mine:
+        return ""
+    times = {name: ratio(mine["editing"], series) for name, series in {"itself without it": mine["decode 128"], **others}.items()}
+    fastest = min(times, key=lambda name: (name == "itself without it", times[name]))
+    beside = dict.fromkeys(["itself without it", fastest])
+    compared = " and ".join(f"{times[name]:.2f} times {name}" for name in beside)
+    return f"Editing by prompt lookup: {middle(mine['editing'].values()):,.0f} tokens/s, {compared}, the fastest of the others."
 
 
 def cold_table(cold: list[Record], models: dict[Key, int]) -> str:
@@ -188,6 +205,8 @@ def report(results: Path, *, write: bool) -> None:
             parts += [f"### {shape}, {precision}", speed_table(found)]
             if cold := those("cold"):
                 parts.append(cold_table(cold, sizes))
+            if editing := editing_line(found):
+                parts.append(editing)
             parts.append(roofline_table(found, sizes, machine))
             widest = max(
                 (spread(series.values()), " ".join((*key, name)))

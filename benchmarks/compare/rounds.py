@@ -21,6 +21,8 @@ NEW = 24
 """Tokens generated behind each prompt; the first of them belongs to the prefill."""
 TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
 """Requests at once, tokens of the prompt of each, new tokens of each."""
+DOCUMENT, CHANGED = 128, 16
+"""Tokens of a document that is edited; one in so many is another one in the answer."""
 SETTLE_SECONDS = 0.4
 """Between two peers, so that the threads of the one have stopped spinning before the next is asked."""
 
@@ -109,6 +111,13 @@ def cold_start(work: Path, peer: Peer, model: Path, threads: int, vocab_size: in
     return {"first token": first, "load": worker.load, "peak": peak}
 
 
+def document_and_answer(vocab_size: int, seed: int) -> tuple[list[int], list[int]]:
+    """A document of random tokens, and the same with some of them changed."""
+    draw, document = random.Random(seed), prompt_of(DOCUMENT, vocab_size, seed)
+    changed = set(draw.sample(range(DOCUMENT), DOCUMENT // CHANGED))
+    return document, [draw.randrange(256, vocab_size) if place in changed else token for place, token in enumerate(document)]
+
+
 def shuffled(workers: dict[Peer, Worker], *seed: int) -> list[tuple[Peer, Worker]]:
     """In another order each time, as what a peer's threads still do falls to the next one."""
     return random.Random(repr(seed)).sample(list(workers.items()), len(workers))
@@ -144,5 +153,11 @@ def measure(
                 with contextlib.suppress(PeerError):  # not every peer computes several at once
                     answer = worker.ask(prompts=prompts, new=TOGETHER_NEW)
                     yield {"peer": peer.name, "precision": peer.precision, "together": TOGETHER, "round": turn} | answer
+            document, answer = document_and_answer(vocab_size, turn)
+            for peer, worker in shuffled(workers, turn, 1):
+                time.sleep(SETTLE_SECONDS)
+                with contextlib.suppress(PeerError):  # only ours can be told what to answer
+                    speed = worker.ask(document=document, answer=answer)
+                    yield {"peer": peer.name, "precision": peer.precision, "editing": DOCUMENT, "round": turn} | speed
             print(".", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)

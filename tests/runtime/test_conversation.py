@@ -102,7 +102,7 @@ def test_what_was_computed_is_not_computed_again(forgetful: Model, tmp_path: Pat
     session.save(tmp_path / "saved")
     for other in (session.fork(), forgetful.load_session(tmp_path / "saved"), session):
         other.append(" Then they")
-        assert other.generate(max_new_tokens=2, seed=1).stats.reused_tokens == prompt
+        assert other.generate(max_new_tokens=2, seed=1).stats.reused_tokens == prompt // 2 * 2  # up to an even place
 
 
 def test_a_saved_session_goes_on_in_another_process(forgetful: Model, tmp_path: Path) -> None:

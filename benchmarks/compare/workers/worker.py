@@ -30,6 +30,10 @@ class Engine(Protocol):
         """Seconds that `new` tokens behind each of several prompts take, computed at once; optional."""
         ...
 
+    def editing(self, document: Sequence[int], answer: Sequence[int]) -> float:
+        """Tokens per second of an answer behind a document, guesses from what came before switched on; optional."""
+        ...
+
 
 def timed(engine: Engine, token_ids: Sequence[int], new: int) -> dict[str, Any]:
     """Seconds to the first token, and of each later one."""
@@ -68,6 +72,8 @@ def main(make: Callable[[str, int, int], Engine]) -> None:
         try:
             if "prompts" in request:
                 answer(seconds=engine.together(request["prompts"], request["new"]))
+            elif "document" in request:
+                answer(speed=engine.editing(request["document"], request["answer"]))
             else:
                 answer(**timed(engine, request["token_ids"], request["new"]), peak=peak_bytes())
         except Exception as error:  # noqa: BLE001 - a peer's failure is an entry of the table
