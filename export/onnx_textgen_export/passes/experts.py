@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from .linear import add_constant, shared_constant, sizes_of
+from .linear import add_constant, replace, shared_constant, sizes_of
 from .provenance import made_of, parameters_of
 
 DOMAIN = "onnx_textgen"
@@ -156,10 +156,3 @@ def expert_tensor(
         return ir.tensor(np.ascontiguousarray(part if transposed else part.T))
 
     return made_of(ir.LazyTensor(load, dtype=dtype, shape=ir.Shape(sizes)), parameters_of(shared.tensor), turned=not transposed)
-
-
-def replace(graph: ir.Graph, old: ir.Node, new: list[ir.Node]) -> None:
-    """Put nodes in the place of one of one output."""
-    made, before = new[-1].outputs[0], old.outputs[0]
-    made.name, made.shape, made.type = before.name, before.shape, before.type
-    ir.convenience.replace_nodes_and_values(graph, old, [old], new, [before], [made])

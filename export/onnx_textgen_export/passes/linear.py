@@ -106,6 +106,13 @@ def shared_constant(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) 
     return graph.initializers[name] if name in graph.initializers else add_constant(graph, name, ir.tensor(array))
 
 
+def replace(graph: ir.Graph, old: ir.Node, new: list[ir.Node]) -> None:
+    """Put nodes in the place of one of one output."""
+    made, before = new[-1].outputs[0], old.outputs[0]
+    made.name, made.shape, made.type = before.name, before.shape, before.type
+    ir.convenience.replace_nodes_and_values(graph, old, [old], new, [before], [made])
+
+
 def transposed_lazily(tensor: ir.TensorProtocol) -> ir.LazyTensor:
     """The transpose of a matrix, computed when it is written."""
     rows, columns = tensor.shape.numpy()

@@ -18,7 +18,7 @@ from onnx_textgen.artifact import Target
 
 from ..errors import ExportError
 from .experts import StackTensor
-from .linear import add_constant, sizes_of
+from .linear import add_constant, replace, sizes_of
 from .products import Part, Product, find_products, find_tables, part_of
 from .quantization import Bits, Quantization
 from .quantize_experts import quantize_experts
@@ -128,7 +128,7 @@ class Change:
             self.graph.insert_before(node, rows)
             axis = len(node.outputs[0].shape) - 1 if node.outputs[0].shape is not None else 2
             taken = [gather.outputs[0] for gather in rows]
-            swap(self.graph, node, ir.node("DequantizeLinear", taken, {"axis": axis, "block_size": self.options.block_size}))
+            replace(self.graph, node, [ir.node("DequantizeLinear", taken, {"axis": axis, "block_size": self.options.block_size})])
             return
         codes = made["codes"]
         if shared:
@@ -136,7 +136,7 @@ class Change:
             codes = add_constant(self.graph, f"{weight.name}.rows", SameBytes(codes, (count, blocks * block_bytes)))
         attributes = {"bits": bits, "block_size": self.options.block_size, "gather_axis": 0, "quantize_axis": 1}
         inputs = [codes, node.inputs[1], made["scales"], *([made["zeros"]] if "zeros" in made else [])]
-        swap(self.graph, node, ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft"))
+        replace(self.graph, node, [ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft")])
 
     def replace_product(self, product: Product, part: Part) -> None:
         """Multiply with a quantised weight; a Gemm's bias becomes an Add."""
@@ -146,7 +146,7 @@ class Change:
         if product.bias is not None:
             self.graph.insert_before(node, new)
             new = ir.node("Add", [new.outputs[0], product.bias])
-        swap(self.graph, node, new)
+        replace(self.graph, node, [new])
 
     def nbits(self, product: Product, made: dict[str, ir.Value]) -> ir.Node:
         """A MatMulNBits."""
@@ -173,9 +173,3 @@ class Change:
         weight = ir.node("DequantizeLinear", values, attributes)
         self.graph.insert_before(product.node, weight)
         return ir.node("MatMul", [product.node.inputs[0], weight.outputs[0]], name=product.node.name)
-
-
-def swap(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
-    """Replace one node of one output by another."""
-    new.outputs[0].name, new.outputs[0].shape, new.outputs[0].type = old.outputs[0].name, old.outputs[0].shape, old.outputs[0].type
-    ir.convenience.replace_nodes_and_values(graph, old, [old], [new], old.outputs, new.outputs)

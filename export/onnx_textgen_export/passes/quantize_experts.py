@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from .experts import StackTensor, replace
-from .linear import add_constant, shared_constant, sizes_of
+from .experts import StackTensor
+from .linear import add_constant, replace, shared_constant, sizes_of
 from .quantization import Bits, Quantization
 from .quantizers import Codes, make_quantizer, quantize_matrix
 from .stored import Arrays, LastResult, Packed, Shapes, as_tensor

@@ -7,18 +7,16 @@ second table in memory. FusedMatMul is ONNX Runtime's own operator, so this is f
 from __future__ import annotations
 
 import onnx_ir as ir
-import onnx_ir.passes.common as common_passes
 
+from .linear import replace
 from .products import find_products
 
 
 def turned_products(model: ir.Model) -> None:
-    """Replace such products, in place."""
+    """Replace such products, in place; a Transpose that nothing reads any more is left to be removed."""
     for node, product in find_products(model.graph).items():
         if node.op_type == "MatMul" and not product.inputs_first:
-            fused = ir.node("FusedMatMul", [node.inputs[0], product.weight], {"transB": 1}, domain="com.microsoft", name=node.name)
-            out, made = node.outputs[0], fused.outputs[0]
-            made.name, made.shape, made.type = out.name, out.shape, out.type
-            ir.convenience.replace_nodes_and_values(model.graph, node, [node], [fused], [out], [made])
+            inputs = [node.inputs[0], product.weight]
+            fused = ir.node("FusedMatMul", inputs, {"transB": 1}, domain="com.microsoft", name=node.name)
+            replace(model.graph, node, [fused])
             model.opset_imports["com.microsoft"] = 1
-    common_passes.RemoveUnusedNodesPass()(model)
