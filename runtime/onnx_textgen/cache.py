@@ -111,8 +111,8 @@ def make_cache(graph: Graph, *, rows: int, capacity: int | None, context_length:
 def side_by_side(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[npt.NDArray[Any]]:
     """Arrays of these shapes and types in one piece of memory, whose content means nothing yet.
 
-    NumPy asks Linux for huge pages where a piece is 4 MiB or larger, which a single layer's keys seldom are; attention over 2,000
-    tokens is a tenth faster with them (`benchmarks/cache_memory.py`).
+    NumPy asks Linux for huge pages where a piece is 4 MiB or larger, which a single layer's keys seldom are; a step behind 2,048
+    tokens takes a sixteenth less with them (`benchmarks/cache_memory.py`).
     """
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
     starts = [0, *itertools.accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]

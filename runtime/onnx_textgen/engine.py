@@ -214,7 +214,7 @@ class Engine:
 
     def admit(self) -> None:
         """Give free rows to those who wait, one prompt at a time, or several that are fed together."""
-        while len(self.rows) < self.most_rows:
+        while self.queue and len(self.rows) < self.most_rows:
             with self._lock:
                 request = self.next_waiting()
                 if request is None or not self.can_be_fed_with(request, self.feeding):
