@@ -19,7 +19,6 @@ from onnx_textgen import cache
 from onnx_textgen.decoder import Decoder, prefill
 
 STEPS = 12
-SIDE_BY_SIDE = cache.side_by_side
 
 
 def apart(kinds: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
@@ -27,7 +26,7 @@ def apart(kinds: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
     return [np.empty(shape, dtype) for shape, dtype in kinds]
 
 
-WAYS = {"each by itself": apart, "side by side": SIDE_BY_SIDE}
+WAYS = {"each by itself": apart, "side by side": cache.side_by_side}
 
 
 def measure(decoder: Decoder) -> float:
