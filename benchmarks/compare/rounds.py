@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ NEW = 24
 TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
 """Requests at once, tokens of the prompt of each, new tokens of each."""
 DOCUMENT, CHANGED = 128, 16
-"""Tokens of a document that is edited; one in so many is another one in the answer."""
+"""Tokens of a document that is edited, and one in how many of them is."""
 SETTLE_SECONDS = 0.4
 """Between two peers, so that the threads of the one have stopped spinning before the next is asked."""
 
@@ -112,10 +113,16 @@ def cold_start(work: Path, peer: Peer, model: Path, threads: int, vocab_size: in
 
 
 def document_and_answer(vocab_size: int, seed: int) -> tuple[list[int], list[int]]:
-    """A document of random tokens, and the same with some of them changed."""
+    """A document of random tokens, and the same edited: tokens exchanged, left out, and put in, as often each."""
     draw, document = random.Random(seed), prompt_of(DOCUMENT, vocab_size, seed)
-    changed = set(draw.sample(range(DOCUMENT), DOCUMENT // CHANGED))
-    return document, [draw.randrange(256, vocab_size) if place in changed else token for place, token in enumerate(document)]
+    edits: tuple[Callable[[int], list[int]], ...] = (
+        lambda token: [draw.randrange(256, vocab_size)],
+        lambda token: [],
+        lambda token: [draw.randrange(256, vocab_size), token],
+    )
+    edited = {place: edits[index % len(edits)] for index, place in enumerate(draw.sample(range(DOCUMENT), DOCUMENT // CHANGED))}
+    answer = [edited[place](token) if place in edited else [token] for place, token in enumerate(document)]
+    return document, list(itertools.chain.from_iterable(answer))
 
 
 def shuffled(workers: dict[Peer, Worker], *seed: int) -> list[tuple[Peer, Worker]]:

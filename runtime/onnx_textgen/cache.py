@@ -28,6 +28,8 @@ from .states import States
 SMALLEST_CAPACITY = 64
 ALIGNMENT = 64
 """Bytes of a line of the processor's caches."""
+MASK_COLUMNS = 64
+"""Masks of single tokens have a multiple of so many columns, so that a binding to one lasts for as many steps."""
 EVERY = slice(None)
 
 Tensors = dict[str, OrtValue]
@@ -64,7 +66,7 @@ class Cache(Protocol):
         ...
 
     def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
-        """The attention mask of the run that `begin` prepared: [rows, past + new]."""
+        """The attention mask of the run that `begin` prepared: [rows, past + new], with columns of zeros behind a single token."""
         ...
 
     def rewind(self, row: int, length: int) -> None:
@@ -142,6 +144,8 @@ class SharedCache:
         self.runs: dict[tuple[range, int], BoundRun] = {}
         self.ones = np.ones((1, 0), dtype=np.int64)
         """What masks of a single row are cut from."""
+        self.step_mask = np.ones((1, 0), dtype=np.int64)
+        """The last mask of a single token of a single row: arrays made anew would take a hundredth of a step."""
         self.least = capacity
         """Tokens that buffers have room for at first."""
 
@@ -177,6 +181,7 @@ class SharedCache:
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.ones = np.ones((1, capacity), dtype=np.int64)
         self.ones.flags.writeable = False
+        self.step_mask = np.ones((1, 0), dtype=np.int64)
         self.buffers, self.rows_held, self.capacity, self.runs = buffers, rows, capacity, {}  # once nothing can fail any more
 
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
@@ -206,9 +211,20 @@ class SharedCache:
 
     def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
         """See `Cache.mask`; a row's tokens come first."""
-        if len(rows) == 1:
-            return self.ones[:, : self.lengths[rows.start] + new]
-        return mask_of([self.lengths[row] + new for row in rows])
+        lengths = [self.lengths[row] + new for row in rows]
+        longest = max(lengths)
+        if new > 1 or longest == 1:
+            return self.ones[:, :longest] if len(rows) == 1 else mask_of(lengths)
+        width = min(-(-longest // MASK_COLUMNS) * MASK_COLUMNS, self.capacity)
+        return self.mask_of_step(longest, width) if len(rows) == 1 else mask_of(lengths, width)
+
+    def mask_of_step(self, length: int, width: int) -> npt.NDArray[np.int64]:
+        """`length` ones and then zeros, of which there are fewer than `MASK_COLUMNS`."""
+        if self.step_mask.shape[1] != width:
+            self.step_mask = np.ones((1, width), dtype=np.int64)
+        self.step_mask[0, -MASK_COLUMNS:length] = 1
+        self.step_mask[0, length:] = 0
+        return self.step_mask
 
     def rewind(self, row: int, length: int) -> None:
         """See `Cache.rewind`."""

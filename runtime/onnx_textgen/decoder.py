@@ -401,8 +401,10 @@ class Decoder:
             if "position_ids" in self.roles:
                 self.give(run, "position_ids", (mask.cumsum(1) - 1)[:, -new:].clip(min=0))
             self.give(run, "logits_positions", positions)
-            self.give(run, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
-            self.give(run, "use_cache_branch", np.array(mask.shape[1] > new))
+            if "num_logits_to_keep" in self.roles:
+                self.give(run, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
+            if "use_cache_branch" in self.roles:
+                self.give(run, "use_cache_branch", np.array(mask.shape[1] > new))
             shape = len(ids), self.rows_of_logits(new, positions), self.width
             found, self.seen_beside = self.watch.run(lambda: run.compute(self.output, shape, self.beside), run.stop)
             logits: Logits = np.asarray(found, dtype=np.float32)
@@ -420,7 +422,8 @@ class Decoder:
     def give(self, run: Run, role: str, array: npt.NDArray[Any]) -> None:
         """Set the input of a role, in the graph's type and number of dimensions; nothing where the graph has no such."""
         if (taken := self.roles.get(role)) is not None:
-            array = array.reshape(np.shape(array) if len(taken.shape) == array.ndim else (1,) * len(taken.shape))
+            if array.ndim != len(taken.shape):
+                array = array.reshape((1,) * len(taken.shape))
             run.give(taken.name, np.asarray(array, dtype=taken.dtype, order="C"))
 
 

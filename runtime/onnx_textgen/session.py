@@ -31,9 +31,10 @@ CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 """It lays out images for convolutions, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
-SPIN_MICROSECONDS = 400
-"""Covers what the loop does between two runs. Without a limit (some milliseconds) a model that runs in turn with another one takes
-up to twice as long, as the other's threads are still at it: `benchmarks/spinning.py`."""
+SPIN_MICROSECONDS = 800
+"""Twice what the loop does between two runs: threads that went to sleep cost up to a twentieth of a step. Without a limit (some
+milliseconds) a model that runs in turn with another one takes twice as long, as the other's threads are still at it, with this one a
+tenth more: `benchmarks/spinning.py`."""
 INSTALL_CUDA = (
     'install it with: pip install "onnxruntime-gpu[cuda,cudnn]" && pip install --force-reinstall --no-deps onnxruntime-gpu; '
     "if that does not help, look at: onnx-textgen doctor"

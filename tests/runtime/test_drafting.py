@@ -122,7 +122,9 @@ def test_later_calls_do_not_notice(story: Model) -> None:
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 6), st.integers(1, 4), st.data())
 @settings(max_examples=60)
-def test_a_guess_is_what_followed_the_last_time(ids: list[int], most: int, longest: int, data: st.DataObject) -> None:
+def test_a_guess_is_what_followed_two_tokens_or_more_the_last_time(
+    ids: list[int], most: int, longest: int, data: st.DataObject
+) -> None:
     cut = data.draw(st.integers(1, len(ids)))
     drafter = PromptLookup(ids[:cut], most, longest)
     for end in range(cut, len(ids) + 1):
@@ -134,10 +136,29 @@ def test_a_guess_is_what_followed_the_last_time(ids: list[int], most: int, longe
                 size: [i + size for i in range(end - size) if text[i : i + size] == text[end - size :]]
                 for size in range(1, min(longest, end) + 1)
             }
-            best = max(size for size, found in places.items() if found)
-            followed = text[places[best][-1] :]
-            assert draft == (followed * len(draft))[: len(draft)]
+            best = max((size for size, found in places.items() if found), default=0)
+            copies = [(text[place:] * len(draft))[: len(draft)] for place in range(end)]
+            assert draft in ([copies[places[best][-1]]] if best > 1 else copies)
         drafter.judge(data.draw(st.integers(0, len(draft))))
+
+
+EDITS = {"exchanged": ([*range(20), 99, *range(21, 64)], 1), "left out": ([*range(20), *range(21, 64)], 1)}
+EDITS["put in"] = ([*range(20), 99, *range(20, 64)], 2)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_copy_goes_on_behind_an_edit(edit: str) -> None:
+    """Only the guesses at the edit itself are wrong, and no token goes without a guess."""
+    answer, most_wrong = EDITS[edit]
+    drafter, told, wrong = PromptLookup(range(64), 8, 3), 2, 0
+    while told < len(answer) - 1:
+        draft = drafter.propose(answer[:told], len(answer) - told - 1, Watch())
+        assert draft
+        right = next((place for place, token in enumerate(draft) if token != answer[told + place]), len(draft))
+        drafter.judge(right)
+        wrong += right < len(draft)
+        told += right + 1
+    assert wrong == most_wrong
 
 
 def test_guesses_that_are_wrong_are_made_less_and_less_often() -> None:
