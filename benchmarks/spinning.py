@@ -17,7 +17,7 @@ import onnx_textgen
 from onnx_textgen import session
 from onnx_textgen.decoder import Decoder
 
-LIMITS = {"ONNX Runtime's own": -1, "0": 0, "100 us": 100, "200 us": 200, "400 us": 400, "600 us": 600, "800 us": 800, "1000 us": 1000}
+LIMITS = {"ONNX Runtime's own": -1} | {f"{limit} us": limit for limit in (0, 100, 200, 400, 600, 800, 1000)}
 PROMPT, NEW_TOKENS, TURNS = [5] * 64, 100, 30
 
 

@@ -21,10 +21,8 @@ from .graph import Graph, Run, mask_of
 from .interface import ELEMENT_TYPES, LOGITS
 from .snapshots import Snapshot
 
-CHUNK = 256
-"""Most tokens of a prompt at a time, so that a caller can stop in between; 512 are a tenth slower."""
 SHORT_CHUNK = 16
-"""The same where each token takes a run of its own."""
+"""Tokens of a prompt at a time where each takes a run of its own."""
 
 Logits = npt.NDArray[np.float32]
 MOST_LOGITS = 2**25
@@ -151,7 +149,8 @@ class Decoder:
         if not self.takes_several_over_past:
             return self.geometry.context_length
         chooses = self.last_row_only or not self.roles.keys().isdisjoint({"logits_positions", "num_logits_to_keep"})
-        return CHUNK if chooses else min(CHUNK, max(SHORT_CHUNK, MOST_LOGITS // self.geometry.vocab_size // 2 * 2))
+        best = self.session.best_part
+        return best if chooses else min(best, max(SHORT_CHUNK, MOST_LOGITS // self.geometry.vocab_size // 2 * 2))
 
     def short_chunk(self, size: int) -> int:
         """Tokens of a prompt at a time where other rows wait: `size`, unless interrupting the prompt costs more than it helps."""
@@ -238,17 +237,17 @@ class Decoder:
             self.check_room(row, 1)
         if len(ids) == len(going) == 1:
             return self.feed(token_ids)
-        logits = np.zeros((len(ids), self.geometry.vocab_size), dtype=np.float32)
-        if not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
+        if not going or not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
+            logits = np.zeros((len(ids), self.geometry.vocab_size), dtype=np.float32)
             for row in going:
                 logits[row] = self.feed([int(ids[row])], row=row)[0]
-        elif going:
-            with TakingOver(self):
-                logits = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active])[:, -1]
-                for row in going:
-                    self.count_prefilled(row, 1)
-                    self.token_ids[row].append(int(ids[row]))
-        return logits
+            return logits
+        with TakingOver(self):
+            rows = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active])
+            for row in going:
+                self.count_prefilled(row, 1)
+                self.token_ids[row].append(int(ids[row]))
+        return rows[:, -1]
 
     def takes_prompts(self, lengths: Sequence[int], most: int) -> bool:
         """Whether prompts of these lengths should be fed in one run that computes `most` tokens: few of them would be padding.

@@ -70,6 +70,11 @@ class Graph(Protocol):
         ...
 
     @property
+    def best_part(self) -> int:
+        """Tokens of a prompt at a time that the engine is fastest with, or nearly: a caller can stop in between."""
+        ...
+
+    @property
     def rotary_switch(self) -> int | None:
         """The length beyond which the graph turns keys by other frequencies, so that a text which crosses it is fed anew."""
         ...

@@ -64,6 +64,11 @@ class OpenVINOSession:
     hints: Hints = dataclasses.field(default_factory=Hints)
 
     @property
+    def best_part(self) -> int:
+        """See `Graph.best_part`: 256 are a seventh slower in bfloat16, 1,024 no faster."""
+        return 512
+
+    @property
     def roles(self) -> dict[str, Input]:
         """See `Graph.roles`."""
         return read_inputs(self.inputs, self.hints, self.cache_tensors)

@@ -32,9 +32,9 @@ CPU_PROVIDER = "CPUExecutionProvider"
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 """It lays out images for convolutions, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
 SPIN_MICROSECONDS = 800
-"""Twice what the loop does between two runs: threads that went to sleep cost up to a twentieth of a step. Without a limit (some
-milliseconds) a model that runs in turn with another one takes twice as long, as the other's threads are still at it, with this one a
-tenth more: `benchmarks/spinning.py`."""
+"""Twice what the loop takes between two runs: waking threads that went to sleep costs up to a twentieth of a step. Without a limit
+(some milliseconds) a model that runs in turn with another one takes twice as long, as the other's threads are still at it; with
+this one it takes a tenth more. `benchmarks/spinning.py` measures both."""
 INSTALL_CUDA = (
     'install it with: pip install "onnxruntime-gpu[cuda,cudnn]" && pip install --force-reinstall --no-deps onnxruntime-gpu; '
     "if that does not help, look at: onnx-textgen doctor"
@@ -59,6 +59,11 @@ class Session:
     def threads(self) -> int | None:
         """See `Graph.threads`."""
         return self.ort.get_session_options().intra_op_num_threads or None
+
+    @property
+    def best_part(self) -> int:
+        """See `Graph.best_part`: 512 are a tenth slower."""
+        return 256
 
     @functools.cached_property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
