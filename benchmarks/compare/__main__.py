@@ -120,9 +120,11 @@ def run_side_by_side(options: argparse.Namespace, log: Log, shape: str, models: 
                 log.write("cold", about(peer, shape) | cold_start(options.work, peer, model, THREADS, vocab_size))
             except PeerError as error:
                 log.write("failure", about(peer, shape) | {"error": str(error)})
-    longest = min(options.longest, SHAPES[shape].context - 64)
+    mended = cycles(SHAPES[shape]) if SHAPES[shape].cycle else []
+    longest = min(options.longest, 128 if mended else SHAPES[shape].context - 64)
     contexts = {length: min(options.rounds, rounds) for length, rounds in ROUNDS.items() if length <= longest}
-    sizes = {"threads": THREADS, "vocab_size": vocab_size, "length": max(contexts) + 64}
+    length = max(contexts) + (2 * SHAPES[shape].cycle or 64)
+    sizes = {"threads": THREADS, "vocab_size": vocab_size, "length": length, "mended": mended}
     for found in measure(options.work, models, contexts=contexts, **sizes):
         log.write("failure" if "error" in found else "round", {"shape": shape, **found})
 
@@ -154,7 +156,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(THREADS))  # before NumPy is imported
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     from machine import multiply_rate, read_rate
-    from models import SHAPES, make_checkpoint
+    from models import SHAPES, cycles, make_checkpoint
     from peers import Peer, all_peers, convert, make_environment, program
     from report import report
     from rounds import PeerError, cold_start, measure

@@ -59,8 +59,9 @@ def main(checkpoint: Path, out: Path) -> None:
         writer.add_rope_freq_base(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])
     names = gguf.get_tensor_name_map(architecture, layers)
     tensors = {name: value for file in sorted(checkpoint.glob("*.safetensors")) for name, value in load_file(file).items()}
+    tied = config.get("tie_word_embeddings", True)
     for name, stored in tensors.items():
-        if name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight")):
+        if name.endswith((".attn.bias", ".attn.masked_bias")) or (tied and name == "lm_head.weight"):
             continue
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         value = as_llama_cpp(stored.float(), name, kind, heads if "q_proj" in name else kv_heads)

@@ -39,7 +39,7 @@ class Peer:
     suffix: str = ""
     """Of the converted file or folder."""
     variables: tuple[tuple[str, str], ...] = ()
-    shapes: tuple[str, ...] = ("llama-135m", "qwen2-0.5b", "gpt2-124m")
+    shapes: tuple[str, ...] = ("llama-135m", "qwen2-0.5b", "gpt2-124m", "editor-163m")
     base: str = ""
     """Whose converted model this one opens, if not its own."""
 
@@ -54,7 +54,7 @@ LLAMA_CPP_BUILD = " ".join(
 )
 """llama.cpp is compiled for AVX-512 with VNNI. Left to itself it would add AMX, whose kernels ended the process on the machine that
 this was written on (a virtual one: SIGSEGV in the first product of 4 or 8 bits)."""
-NO_GPT2 = ("llama-135m", "qwen2-0.5b")
+NO_GPT2 = ("llama-135m", "qwen2-0.5b", "editor-163m")
 """onnxruntime-genai's builder refuses GPT-2."""
 
 

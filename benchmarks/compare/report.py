@@ -49,9 +49,9 @@ def speeds(rounds: list[Record]) -> dict[Key, dict[str, Series]]:
         figures, turn = found[record["peer"], record["precision"]], record["round"]
         if "together" in record:
             figures[f"{record['together']} together"][turn] = record["together"] * 64 / record["seconds"]
-        elif "editing" in record:
-            figures["editing"][turn] = record["speed"]
-        else:
+        elif "right" in record:
+            figures["editing"][turn], figures["right"][turn] = record["speed"], record["right"]
+        elif "context" in record:
             context = record["context"]
             figures[f"prefill {context}"][turn] = context / record["prefill"]
             figures[f"decode {context}"][turn] = 1 / middle(record["steps"])
@@ -89,19 +89,18 @@ def speed_table(found: dict[Key, dict[str, Series]]) -> str:
     return table(["tokens/s (ours over it)", *columns], rows)
 
 
-def editing_line(found: dict[Key, dict[str, Series]]) -> str:
-    """Ours with prompt lookup beside ours and the fastest of the others without it; empty where it was not measured."""
-    mine = next((figures for (peer, _), figures in found.items() if peer == OURS), {})
-    others = {
-        " ".join(key): each["decode 128"] for key, each in found.items() if key[0][: len(OURS)] != OURS and "decode 128" in each
-    }
-    if "editing" not in mine:
-        return ""
-    times = {name: ratio(mine["editing"], series) for name, series in {"itself without it": mine["decode 128"], **others}.items()}
-    fastest = min(times, key=lambda name: (name == "itself without it", times[name]))
-    beside = dict.fromkeys(["itself without it", fastest])
-    compared = " and ".join(f"{times[name]:.2f} times {name}" for name in beside)
-    return f"Editing by prompt lookup: {middle(mine['editing'].values()):,.0f} tokens/s, {compared}, the fastest of the others."
+def editing_table(found: dict[Key, dict[str, Series]]) -> str:
+    """Tokens per second without and with prompt lookup, and in brackets what ours with it is times that."""
+    mine = next(figures["editing"] for (peer, _), figures in found.items() if peer == OURS)
+    rows = []
+    for key, figures in found.items():
+        cells = [" ".join(key)]
+        for name in ("decode 128", "editing"):
+            series = figures.get(name, {})
+            times = "" if series is mine or not series else f" ({ratio(mine, series):.2f})"
+            cells.append(f"{middle(series.values()):,.0f}{times}" if series else "has none")
+        rows.append([*cells, f"{middle(figures['right'].values()):.0%}" if "right" in figures else ""])
+    return table(["editing, tokens/s (ours with prompt lookup over it)", "without", "with prompt lookup", "as it should be"], rows)
 
 
 def cold_table(cold: list[Record], models: dict[Key, int]) -> str:
@@ -202,11 +201,12 @@ def report(results: Path, *, write: bool) -> None:
             if not (rounds := those("round")):
                 continue
             found, sizes = speeds(rounds), {key[1:]: size for key, size in models.items() if key[0] == shape}
+            if any("editing" in figures for figures in found.values()):
+                parts += [f"### {shape}, {precision}", editing_table(found)]
+                continue
             parts += [f"### {shape}, {precision}", speed_table(found)]
             if cold := those("cold"):
                 parts.append(cold_table(cold, sizes))
-            if editing := editing_line(found):
-                parts.append(editing)
             parts.append(roofline_table(found, sizes, machine))
             widest = max(
                 (spread(series.values()), " ".join((*key, name)))

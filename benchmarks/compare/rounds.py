@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import random
@@ -12,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ NEW = 24
 """Tokens generated behind each prompt; the first of them belongs to the prefill."""
 TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
 """Requests at once, tokens of the prompt of each, new tokens of each."""
-DOCUMENT, CHANGED = 128, 16
-"""Tokens of a document that is edited, and one in how many of them is."""
+CHANGED = 16
+"""One in so many tokens of a document is mended."""
 SETTLE_SECONDS = 0.4
 """Between two peers, so that the threads of the one have stopped spinning before the next is asked."""
 
@@ -112,17 +111,17 @@ def cold_start(work: Path, peer: Peer, model: Path, threads: int, vocab_size: in
     return {"first token": first, "load": worker.load, "peak": peak}
 
 
-def document_and_answer(vocab_size: int, seed: int) -> tuple[list[int], list[int]]:
-    """A document of random tokens, and the same edited: tokens exchanged, left out, and put in, as often each."""
-    draw, document = random.Random(seed), prompt_of(DOCUMENT, vocab_size, seed)
-    edits: tuple[Callable[[int], list[int]], ...] = (
+def faulty(answer: Sequence[int], vocab_size: int, seed: int) -> list[int]:
+    """A text with faults: tokens exchanged, left out, and put in, as often each, but for the last ones."""
+    draw = random.Random(seed)
+    faults: tuple[Callable[[int], list[int]], ...] = (
         lambda token: [draw.randrange(256, vocab_size)],
         lambda token: [],
         lambda token: [draw.randrange(256, vocab_size), token],
     )
-    edited = {place: edits[index % len(edits)] for index, place in enumerate(draw.sample(range(DOCUMENT), DOCUMENT // CHANGED))}
-    answer = [edited[place](token) if place in edited else [token] for place, token in enumerate(document)]
-    return document, list(itertools.chain.from_iterable(answer))
+    places = draw.sample(range(len(answer) - 2), len(answer) // CHANGED)
+    changed = {place: faults[index % len(faults)] for index, place in enumerate(places)}
+    return [each for place, token in enumerate(answer) for each in (changed[place](token) if place in changed else [token])]
 
 
 def shuffled(workers: dict[Peer, Worker], *seed: int) -> list[tuple[Peer, Worker]]:
@@ -131,9 +130,19 @@ def shuffled(workers: dict[Peer, Worker], *seed: int) -> list[tuple[Peer, Worker
 
 
 def measure(
-    work: Path, peers: dict[Peer, Path], *, contexts: dict[int, int], threads: int, vocab_size: int, length: int
+    work: Path,
+    peers: dict[Peer, Path],
+    *,
+    contexts: dict[int, int],
+    threads: int,
+    vocab_size: int,
+    length: int,
+    mended: list[range],
 ) -> Iterator[dict[str, Any]]:
-    """Rounds over all peers: a record of each measurement, failures among them. `contexts` says how many rounds each gets."""
+    """Rounds over all peers: a record of each measurement, failures among them. `contexts` says how many rounds each gets.
+
+    `mended`: the texts that models which edit write behind faulty copies of them; nothing else is measured of such.
+    """
     with contextlib.ExitStack() as stack:
         workers: dict[Peer, Worker] = {}
         for peer, model in peers.items():
@@ -154,17 +163,21 @@ def measure(
                     except PeerError as error:
                         answer = {"error": str(error)}
                     yield record | answer
+            if mended:
+                text = list(mended[turn])
+                document = faulty(text, vocab_size, turn)
+                for peer, worker in shuffled(workers, turn, 1):
+                    time.sleep(SETTLE_SECONDS)
+                    with contextlib.suppress(PeerError):  # not every peer has prompt lookup
+                        answer = worker.ask(document=document, new=len(text))
+                        right = sum(a == b for a, b in zip(answer.pop("tokens"), text, strict=False)) / len(text)
+                        yield {"peer": peer.name, "precision": peer.precision, "right": right, "round": turn} | answer
+                continue
             prompts = [prompt_of(TOGETHER_PROMPT, vocab_size, seed=100 * turn + row) for row in range(TOGETHER)]
             for peer, worker in shuffled(workers, turn, 0):
                 time.sleep(SETTLE_SECONDS)
                 with contextlib.suppress(PeerError):  # not every peer computes several at once
                     answer = worker.ask(prompts=prompts, new=TOGETHER_NEW)
                     yield {"peer": peer.name, "precision": peer.precision, "together": TOGETHER, "round": turn} | answer
-            document, answer = document_and_answer(vocab_size, turn)
-            for peer, worker in shuffled(workers, turn, 1):
-                time.sleep(SETTLE_SECONDS)
-                with contextlib.suppress(PeerError):  # only ours can be told what to answer
-                    speed = worker.ask(document=document, answer=answer)
-                    yield {"peer": peer.name, "precision": peer.precision, "editing": DOCUMENT, "round": turn} | speed
             print(".", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)

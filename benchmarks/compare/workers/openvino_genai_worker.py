@@ -15,7 +15,7 @@ class Engine:
 
         self.numpy, self.openvino, self.genai, self.path, self.threads = np, openvino, openvino_genai, model, threads
         self.pipeline = openvino_genai.LLMPipeline(model, "CPU", INFERENCE_NUM_THREADS=threads, ATTENTION_BACKEND="SDPA")
-        self.batches = None
+        self.batches = self.drafting = None
 
     def options(self, new):
         options = self.genai.GenerationConfig()
@@ -41,6 +41,18 @@ class Engine:
         begun = time.perf_counter()
         self.batches.generate(ids, [self.options(new)] * len(prompts))
         return time.perf_counter() - begun
+
+    def editing(self, document, new):
+        if self.drafting is None:
+            self.drafting = self.genai.LLMPipeline(self.path, "CPU", INFERENCE_NUM_THREADS=self.threads, prompt_lookup=True)
+        options = self.options(new)
+        options.num_assistant_tokens, options.max_ngram_size = worker.GUESSES, 3
+        ids = self.numpy.array([document], dtype=self.numpy.int64)
+        inputs = self.genai.TokenizedInputs(self.openvino.Tensor(ids), self.openvino.Tensor(self.numpy.ones_like(ids)))
+        result = self.drafting.generate(inputs, options)
+        metrics = result.perf_metrics
+        milliseconds = metrics.get_generate_duration().mean - metrics.get_ttft().mean
+        return result.tokens[0], 1000 * (new - 1) / milliseconds
 
 
 def timed(engine, token_ids, new):

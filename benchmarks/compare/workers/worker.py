@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 BEGUN = time.perf_counter()
 """When this process had its interpreter; what the engine's own import takes comes after."""
+GUESSES = 8
+"""Tokens that prompt lookup guesses at a time, at most."""
 
 
 class Engine(Protocol):
@@ -30,8 +32,8 @@ class Engine(Protocol):
         """Seconds that `new` tokens behind each of several prompts take, computed at once; optional."""
         ...
 
-    def editing(self, document: Sequence[int], answer: Sequence[int]) -> float:
-        """Tokens per second of an answer behind a document, guesses from what came before switched on; optional."""
+    def editing(self, document: Sequence[int], new: int) -> tuple[list[int], float]:
+        """`new` tokens behind a document, with prompt lookup, and how many came per second behind the first; optional."""
         ...
 
 
@@ -73,7 +75,8 @@ def main(make: Callable[[str, int, int], Engine]) -> None:
             if "prompts" in request:
                 answer(seconds=engine.together(request["prompts"], request["new"]))
             elif "document" in request:
-                answer(speed=engine.editing(request["document"], request["answer"]))
+                tokens, speed = engine.editing(request["document"], request["new"])
+                answer(tokens=[int(token) for token in tokens], speed=speed)
             else:
                 answer(**timed(engine, request["token_ids"], request["new"]), peak=peak_bytes())
         except Exception as error:  # noqa: BLE001 - a peer's failure is an entry of the table
