@@ -34,7 +34,7 @@ class PromptLookup(Drafter):
         """Whether two tokens or more spoke for that place; one alone has come before too often."""
 
     def guess(self, most: int, watch: Watch) -> list[int]:
-        """What followed the longest match; a lookup takes next to nothing."""
+        """What followed the longest match, or what follows behind an edit; a lookup takes next to nothing."""
         self.remember()
         goes_well = self.right > 4 * self.wrong
         found = self.match(self.longest_match, 2)

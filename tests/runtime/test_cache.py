@@ -71,6 +71,26 @@ def test_a_row_that_goes_on_after_idling_has_no_gap_between_its_columns(exact: M
     assert decoder.cache.mask(range(2), 1).tolist() == [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
 
 
+@given(st.lists(st.tuples(st.integers(1, 150), st.integers(1, 40)), min_size=1, max_size=6))
+@settings(max_examples=25, deadline=None)
+def test_the_mask_of_a_step_has_a_one_for_each_token_and_few_zeros_behind_them(story: Model, moves: list[tuple[int, int]]) -> None:
+    """However the row is rewound and fed in between; few shapes, so that bindings last."""
+    decoder, shapes, steps = decoder_of(story, 1), set(), 0
+    for length, more in moves:
+        decoder.rewind(min(length, len(decoder.token_ids[0])))
+        decoder.feed([5] * length)
+        for _ in range(more):
+            ones = decoder.cache.lengths[0] + 1
+            decoder.reserve(ones)
+            mask = decoder.cache.mask(range(1), 1)
+            assert mask[0].tolist() == [1] * ones + [0] * (mask.shape[1] - ones)
+            assert mask.shape[1] - ones < cache.MASK_COLUMNS
+            decoder.feed([7])
+            shapes.add(mask.shape)
+            steps += 1
+    assert len(shapes) <= 2 * len(moves) + steps // cache.MASK_COLUMNS
+
+
 def test_a_single_row_may_idle(exact: Model) -> None:
     decoder = decoder_of(exact, 1)
     decoder.step([5], [True])
