@@ -120,10 +120,10 @@ def run_side_by_side(options: argparse.Namespace, log: Log, shape: str, models: 
                 log.write("cold", about(peer, shape) | cold_start(options.work, peer, model, THREADS, vocab_size))
             except PeerError as error:
                 log.write("failure", about(peer, shape) | {"error": str(error)})
-    mended = cycles(SHAPES[shape]) if SHAPES[shape].cycle else []
-    longest = min(options.longest, 128 if mended else SHAPES[shape].context - 64)
+    cycle, mended = SHAPES[shape].cycle, cycles(SHAPES[shape])
+    longest = min(options.longest, cycle or SHAPES[shape].context - 64)
     contexts = {length: min(options.rounds, rounds) for length, rounds in ROUNDS.items() if length <= longest}
-    length = max(contexts) + (2 * SHAPES[shape].cycle or 64)
+    length = max(contexts) + (2 * cycle or 64)
     sizes = {"threads": THREADS, "vocab_size": vocab_size, "length": length, "mended": mended}
     for found in measure(options.work, models, contexts=contexts, **sizes):
         log.write("failure" if "error" in found else "round", {"shape": shape, **found})

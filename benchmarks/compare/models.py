@@ -86,8 +86,10 @@ def make_checkpoint(folder: Path, shape: Shape) -> None:
 def cycles(shape: Shape) -> list[range]:
     """Tokens in the order in which the model of a shape that edits goes through them, whatever came before the last one.
 
-    So it writes a whole cycle behind a faulty copy of it, as a model does that is asked to mend a text.
+    So it writes a whole cycle behind a faulty copy of it, as a model does that is asked to mend a text. None for other shapes.
     """
+    if not shape.cycle:
+        return []
     return [
         range(start, start + shape.cycle) for start in range(VOCABULARY_START, shape.sizes["vocab_size"] - shape.cycle, shape.cycle)
     ]

@@ -129,6 +129,27 @@ def shuffled(workers: dict[Peer, Worker], *seed: int) -> list[tuple[Peer, Worker
     return random.Random(repr(seed)).sample(list(workers.items()), len(workers))
 
 
+def edited(workers: dict[Peer, Worker], text: list[int], vocab_size: int, turn: int) -> Iterator[dict[str, Any]]:
+    """A record of each peer that has prompt lookup: its speed behind a faulty copy of `text`, and how much of that it wrote."""
+    document = faulty(text, vocab_size, turn)
+    for peer, worker in shuffled(workers, turn, 1):
+        time.sleep(SETTLE_SECONDS)
+        with contextlib.suppress(PeerError):
+            answer = worker.ask(document=document, new=len(text))
+            right = sum(a == b for a, b in zip(answer.pop("tokens"), text, strict=False)) / len(text)
+            yield {"peer": peer.name, "precision": peer.precision, "right": right, "round": turn} | answer
+
+
+def together(workers: dict[Peer, Worker], vocab_size: int, turn: int) -> Iterator[dict[str, Any]]:
+    """A record of each peer that computes several requests at once."""
+    prompts = [prompt_of(TOGETHER_PROMPT, vocab_size, seed=100 * turn + row) for row in range(TOGETHER)]
+    for peer, worker in shuffled(workers, turn, 0):
+        time.sleep(SETTLE_SECONDS)
+        with contextlib.suppress(PeerError):
+            answer = worker.ask(prompts=prompts, new=TOGETHER_NEW)
+            yield {"peer": peer.name, "precision": peer.precision, "together": TOGETHER, "round": turn} | answer
+
+
 def measure(
     work: Path,
     peers: dict[Peer, Path],
@@ -141,7 +162,7 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Rounds over all peers: a record of each measurement, failures among them. `contexts` says how many rounds each gets.
 
-    `mended`: the texts that models which edit write behind faulty copies of them; nothing else is measured of such.
+    `mended`: the texts that models which edit write behind faulty copies of them; of others several requests at once are measured.
     """
     with contextlib.ExitStack() as stack:
         workers: dict[Peer, Worker] = {}
@@ -163,21 +184,6 @@ def measure(
                     except PeerError as error:
                         answer = {"error": str(error)}
                     yield record | answer
-            if mended:
-                text = list(mended[turn])
-                document = faulty(text, vocab_size, turn)
-                for peer, worker in shuffled(workers, turn, 1):
-                    time.sleep(SETTLE_SECONDS)
-                    with contextlib.suppress(PeerError):  # not every peer has prompt lookup
-                        answer = worker.ask(document=document, new=len(text))
-                        right = sum(a == b for a, b in zip(answer.pop("tokens"), text, strict=False)) / len(text)
-                        yield {"peer": peer.name, "precision": peer.precision, "right": right, "round": turn} | answer
-                continue
-            prompts = [prompt_of(TOGETHER_PROMPT, vocab_size, seed=100 * turn + row) for row in range(TOGETHER)]
-            for peer, worker in shuffled(workers, turn, 0):
-                time.sleep(SETTLE_SECONDS)
-                with contextlib.suppress(PeerError):  # not every peer computes several at once
-                    answer = worker.ask(prompts=prompts, new=TOGETHER_NEW)
-                    yield {"peer": peer.name, "precision": peer.precision, "together": TOGETHER, "round": turn} | answer
+            yield from edited(workers, list(mended[turn]), vocab_size, turn) if mended else together(workers, vocab_size, turn)
             print(".", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)

@@ -181,7 +181,6 @@ class SharedCache:
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.ones = np.ones((1, capacity), dtype=np.int64)
         self.ones.flags.writeable = False
-        self.step_mask = np.ones((1, 0), dtype=np.int64)
         self.buffers, self.rows_held, self.capacity, self.runs = buffers, rows, capacity, {}  # once nothing can fail any more
 
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:

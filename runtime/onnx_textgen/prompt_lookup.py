@@ -36,9 +36,9 @@ class PromptLookup(Drafter):
     def guess(self, most: int, watch: Watch) -> list[int]:
         """What followed the longest match, or what follows behind an edit; a lookup takes next to nothing."""
         self.remember()
-        goes_well = self.right > 4 * self.wrong
         found = self.match(self.longest_match, 2)
         place = found if found is not None else self.behind_edit()
+        goes_well = self.right > 4 * self.wrong
         if place is None and (goes_well or self.longest_match == 1):
             place = self.match(1, 1)
         self.copied, self.length_then, self.was_sure = place, len(self.text), found is not None

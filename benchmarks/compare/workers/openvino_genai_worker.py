@@ -22,11 +22,13 @@ class Engine:
         options.max_new_tokens, options.min_new_tokens, options.ignore_eos, options.do_sample = new, new, True, False
         return options
 
+    def inputs(self, token_ids):
+        ids = self.numpy.array([token_ids], dtype=self.numpy.int64)
+        return self.genai.TokenizedInputs(self.openvino.Tensor(ids), self.openvino.Tensor(self.numpy.ones_like(ids)))
+
     def generate(self, token_ids, new):
         """Tokens come all at once; `worker.timed` is replaced below."""
-        ids = self.numpy.array([token_ids], dtype=self.numpy.int64)
-        inputs = self.genai.TokenizedInputs(self.openvino.Tensor(ids), self.openvino.Tensor(self.numpy.ones_like(ids)))
-        result = self.pipeline.generate(inputs, self.options(new))
+        result = self.pipeline.generate(self.inputs(token_ids), self.options(new))
         self.times = result.perf_metrics.raw_metrics
         yield from result.tokens[0]
 
@@ -47,9 +49,7 @@ class Engine:
             self.drafting = self.genai.LLMPipeline(self.path, "CPU", INFERENCE_NUM_THREADS=self.threads, prompt_lookup=True)
         options = self.options(new)
         options.num_assistant_tokens, options.max_ngram_size = worker.GUESSES, 3
-        ids = self.numpy.array([document], dtype=self.numpy.int64)
-        inputs = self.genai.TokenizedInputs(self.openvino.Tensor(ids), self.openvino.Tensor(self.numpy.ones_like(ids)))
-        result = self.drafting.generate(inputs, options)
+        result = self.drafting.generate(self.inputs(document), options)
         metrics = result.perf_metrics
         milliseconds = metrics.get_generate_duration().mean - metrics.get_ttft().mean
         return result.tokens[0], 1000 * (new - 1) / milliseconds
