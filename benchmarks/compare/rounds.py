@@ -21,6 +21,7 @@ NEW = 24
 """Tokens generated behind each prompt; the first of them belongs to the prefill."""
 TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
 """Requests at once, tokens of the prompt of each, new tokens of each."""
+TOGETHER_ROUNDS = 4
 CHANGED = 16
 """One in so many tokens of a document is mended."""
 SETTLE_SECONDS = 0.4
@@ -184,6 +185,9 @@ def measure(
                     except PeerError as error:
                         answer = {"error": str(error)}
                     yield record | answer
-            yield from edited(workers, list(mended[turn]), vocab_size, turn) if mended else together(workers, vocab_size, turn)
+            if mended:
+                yield from edited(workers, list(mended[turn]), vocab_size, turn)
+            elif turn < TOGETHER_ROUNDS:
+                yield from together(workers, vocab_size, turn)
             print(".", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
