@@ -16,7 +16,8 @@ import numpy as np
 
 import onnx_textgen
 from onnx_textgen import cache
-from onnx_textgen.decoder import Decoder, prefill
+from onnx_textgen.decoder import Decoder
+from onnx_textgen.prefilling import prefill
 
 STEPS = 12
 

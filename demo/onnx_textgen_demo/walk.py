@@ -10,8 +10,9 @@ import functools
 from typing import TYPE_CHECKING
 
 from onnx_textgen.choosing import Chooser
-from onnx_textgen.decoder import Logits, prefill
+from onnx_textgen.decoder import Logits
 from onnx_textgen.inspection import Step, Token, Weighing, look_at_step, tokens_of, weigh
+from onnx_textgen.prefilling import prefill
 
 if TYPE_CHECKING:
     from onnx_textgen import Model

@@ -21,8 +21,9 @@ import numpy.typing as npt
 import torch
 
 from onnx_textgen.artifact import GoldenRun, Precision
-from onnx_textgen.decoder import Decoder, Logits, prefill
+from onnx_textgen.decoder import Decoder, Logits
 from onnx_textgen.errors import ModelError, PackageError, first_line
+from onnx_textgen.prefilling import prefill
 from onnx_textgen.session import Session, open_session
 
 from .errors import ExportError

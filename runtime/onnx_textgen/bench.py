@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from .cancellation import Cancellation, Watch
-from .decoder import prefill
 from .errors import OptionError
 from .loading import load
+from .prefilling import prefill
 from .sampling import most_likely
 from .textgen import Model
 

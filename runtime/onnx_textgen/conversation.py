@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .cancellation import Cancellation, Watch
 from .continuation import Continuation
-from .decoder import Progress
 from .errors import OptionError, PackageError, PromptError
 from .generation_config import Options
 from .loop import run
 from .option_checks import whole_number
+from .prefilling import Progress
 from .prompts import Prompt
 from .results import Chunk, Generation
 from .session_file import read_session, write_session

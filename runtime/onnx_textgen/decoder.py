@@ -6,19 +6,19 @@ is read off the graph. Choosing tokens is `sampling`'s business, text is `tokeni
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .artifact import Geometry
-from .cache import check_cache, make_cache
+from .cache import make_cache
 from .cancellation import Watch
-from .errors import ModelError, OnnxTextgenError, PackageError, PromptError, first_line
+from .errors import ModelError, OnnxTextgenError, PromptError, first_line
 from .graph import Graph, Run, mask_of
-from .interface import ELEMENT_TYPES, LOGITS
+from .graph_checks import check_graph, check_rows
+from .interface import LOGITS
 from .snapshots import Snapshot
 
 SHORT_CHUNK = 16
@@ -27,36 +27,6 @@ SHORT_CHUNK = 16
 Logits = npt.NDArray[np.float32]
 MOST_LOGITS = 2**25
 """Numbers of logits at a time, where a graph gives those of every token: 128 MiB."""
-
-
-def check_graph(session: Graph, geometry: Geometry) -> None:
-    """Refuse a graph whose inputs, outputs, types or sizes are not those that `Decoder` works with; raises `PackageError`."""
-    check_cache(session)
-    roles = session.roles
-    logits = session.name_of(LOGITS)
-    if "input_ids" not in roles or logits not in session.outputs:
-        raise PackageError("the graph lacks input_ids or logits, which no decoder here can do without; export the model again")
-    for role in ("input_ids", "attention_mask", "position_ids"):
-        taken = roles[role].shape if role in roles else ()
-        if role in roles and (len(taken) != 2 or (isinstance(taken[1], int) and taken[1] != 1)):
-            raise PackageError(f"the graph takes {role} as {list(taken)}, not [batch, tokens]; export the model again")
-    shape, size = session.outputs[logits][0], geometry.vocab_size
-    if len(shape) != 3 or (isinstance(shape[-1], int) and shape[-1] != size):
-        raise PackageError(
-            f"the graph's logits have the shape {shape}, the manifest's geometry asks for [any, any, {size}]; "
-            "export the model again"
-        )
-    check_rows(session, LOGITS)
-
-
-def check_rows(session: Graph, output: str) -> None:
-    """Refuse an output that is no row of real numbers for each token."""
-    shape, element = session.outputs[session.name_of(output)]
-    if len(shape) != 3 or element not in ELEMENT_TYPES:
-        raise PackageError(
-            f"the graph's {output.replace('_', ' ')} are {element} {shape}, not float, float16 or double [batch, tokens, width]; "
-            "export the model again"
-        )
 
 
 class model_errors:  # noqa: N801 - a context, and a class rather than a generator because every step of the model is in one
@@ -440,65 +410,6 @@ class TakingOver:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, OnnxTextgenError):  # after such an error the cache is as before the run
             self.decoder.is_torn = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a prompt has been fed."""
-
-    done: int
-    total: int
-
-
-def prefill(
-    decoder: Decoder, token_ids: Sequence[int], *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
-) -> Logits:
-    """Make a row hold exactly `token_ids`, fed in chunks; returns the logits [vocabulary] of the last one.
-
-    What the row holds already is kept as far as it agrees, so the next turn of a conversation feeds only what is new.
-    `on_progress` is called between chunks; what it raises ends the prefill, with the chunks fed so far in the cache.
-    """
-    *_, logits = prefill_in_parts(decoder, token_ids, row=lambda: row, size=lambda: decoder.chunk, on_progress=on_progress)
-    assert logits is not None, "the last part gives logits"
-    return logits
-
-
-def prefill_in_parts(
-    decoder: Decoder,
-    token_ids: Sequence[int],
-    *,
-    row: Callable[[], int],
-    size: Callable[[], int],
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Iterator[Logits | None]:
-    """The same, with a pause after each chunk: None, and behind the last one the logits.
-
-    `row` and `size` (tokens of the next chunk) are asked before each one, as others may have changed them meanwhile.
-    """
-    start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
-    decoder.rewind(start, row=row())
-    decoder.reserve(end, row=row())
-    while start < end:
-        following = next_cut(start, end, size=size(), last_alone=decoder.has_states)
-        if decoder.has_states and following == end:
-            decoder.keep(row=row())  # for the same prompt again, or one that goes on from it
-        logits = decoder.feed(token_ids[start:following], row=row())
-        if on_progress is not None:
-            on_progress(Progress(following, end))
-        start = following
-        yield np.asarray(logits[-1]) if start == end else None
-
-
-def next_cut(start: int, end: int, *, size: int, last_alone: bool) -> int:
-    """Where the part of a prompt that begins at `start` ends; none has a single token but the last, where it is to be alone.
-
-    >>> [next_cut(start, 5, size=2, last_alone=True) for start in (0, 2, 4)]
-    [2, 4, 5]
-    >>> [next_cut(start, 5, size=2, last_alone=False) for start in (0, 2)]
-    [2, 5]
-    """
-    cut = end - 1 if last_alone and start < end - 1 else end
-    return cut if start + size >= cut - 1 else start + size
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
-from .decoder import Decoder, Logits, Progress, common_prefix, prefill_in_parts
+from .decoder import Decoder, Logits, common_prefix
 from .errors import BusyError, ModelError, OnnxTextgenError, OptionError, first_line
 from .loop import forget_guesses, go_on, take_verified
+from .prefilling import Progress, prefill_in_parts
 from .prefix_store import SHORTEST, PrefixStore
 from .results import Chunk, FinishReason
 from .session import LOG

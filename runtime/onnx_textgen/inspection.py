@@ -15,8 +15,9 @@ import numpy as np
 
 from .choosing import Chooser
 from .cuts import softmax
-from .decoder import Decoder, Logits, prefill
+from .decoder import Decoder, Logits
 from .generation_config import GenerationConfig
+from .prefilling import prefill
 from .sampling import Survivors, uniform
 
 if TYPE_CHECKING:

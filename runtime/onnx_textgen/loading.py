@@ -6,12 +6,12 @@ from pathlib import Path
 
 from .artifact import GRAPH, checking_files, package_bytes, read_manifest
 from .assistant import Source, step_seconds
-from .decoder import check_graph
 from .end_of_turn import read_template
 from .engine import ROWS
 from .errors import DeviceError, OptionError
 from .foreign import home_of, is_foreign, open_foreign
 from .graph import Graph
+from .graph_checks import check_graph
 from .hub import locate
 from .memory import plan
 from .openvino_session import PRECISIONS, open_openvino

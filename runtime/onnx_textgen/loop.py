@@ -13,8 +13,9 @@ import numpy as np
 
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
-from .decoder import Decoder, Logits, Progress, prefill
+from .decoder import Decoder, Logits
 from .errors import OptionError
+from .prefilling import Progress, prefill
 from .results import Chunk
 
 

@@ -22,7 +22,7 @@ from .chat import render_chat
 from .constraints import Rules
 from .continuation import Continuation, Limits
 from .conversation import Conversation
-from .decoder import Decoder, Progress
+from .decoder import Decoder
 from .drafting import Drafter
 from .embedding import Pooling, Vectors, pooled
 from .engine import ROWS, Engine, Request
@@ -33,6 +33,7 @@ from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
 from .memory import MemoryPlan, check_fits, plan
 from .option_checks import shown, whole_number
+from .prefilling import Progress
 from .prefix_store import PrefixStore
 from .prompt_lookup import PromptLookup
 from .prompts import Prompt, is_batch, read_token_ids

@@ -10,8 +10,8 @@ import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run
 from onnx_textgen.cli.screen import collect, prefill_progress, writer
-from onnx_textgen.decoder import Progress
 from onnx_textgen.errors import ModelError
+from onnx_textgen.prefilling import Progress
 
 STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | stop: length\n"
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 import onnx_textgen
 from onnx_textgen import Cancellation, Model, engine
 from onnx_textgen.cancellation import Watch
-from onnx_textgen.decoder import Decoder, Progress
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.engine import Engine, Request
 from onnx_textgen.errors import BusyError, ModelError, OptionError, PromptError
+from onnx_textgen.prefilling import Progress
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
 PROMPTS = [BEGIN + "One day", "The dog", BEGIN, "Tom and Sue went to the park. They", "A", BEGIN + "One day they", "It was night"]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import textgen
-from onnx_textgen.decoder import Decoder, prefill
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
+from onnx_textgen.prefilling import prefill
 from onnx_textgen.session import open_session
 
 Model = onnx_textgen.Model

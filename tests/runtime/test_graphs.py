@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cache_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, Attention, Recurrent, Tiny
-from onnx_textgen.decoder import Decoder, Progress, check_graph, prefill
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError, PackageError, PromptError
+from onnx_textgen.graph_checks import check_graph
 from onnx_textgen.interface import CacheTensor, present_of
+from onnx_textgen.prefilling import Progress, prefill
 from onnx_textgen.session import Session
 from onnx_textgen.states import States
 

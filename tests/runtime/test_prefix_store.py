@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import onnx_textgen
 from cache_graphs import GRAPHS
 from onnx_textgen import Model
-from onnx_textgen.decoder import Decoder, prefill
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import OptionError
+from onnx_textgen.prefilling import prefill
 from onnx_textgen.prefix_store import SHORTEST, PrefixStore
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ..decoder import Progress
+    from ..prefilling import Progress
     from ..results import Alternative, Chunk, Generation, Stats
 
 CANCELLED = "cancelled"
