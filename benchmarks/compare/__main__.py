@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 THREADS = 2
-ROUNDS = {32: 5, 128: 9, 512: 7, 2048: 4, 8192: 2}
+ROUNDS = {32: 6, 128: 10, 512: 8, 2048: 3, 8192: 1}
 """Rounds by tokens of the prompt."""
 
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=SHAPES)
     parser.add_argument("--precision", action="append", choices=["int4", "int8", "fp32", "bf16"])
     parser.add_argument("--peer", default="", help="regular expression")
-    parser.add_argument("--rounds", type=int, default=9, help="at most")
+    parser.add_argument("--rounds", type=int, default=10, help="at most")
     parser.add_argument("--longest", type=int, default=8192, help="longest prompt")
     parser.add_argument("--cold", type=int, default=3, help="cold starts of each peer")
     parser.add_argument("--static", action="store_true", help="measure installed size and import time too")

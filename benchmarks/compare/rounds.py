@@ -21,7 +21,9 @@ NEW = 24
 """Tokens generated behind each prompt; the first of them belongs to the prefill."""
 TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
 """Requests at once, tokens of the prompt of each, new tokens of each."""
-TOGETHER_ROUNDS = 4
+TOGETHER_ROUNDS = 3
+ROUNDS_OF_A_PROCESS = 2
+"""Then all are started anew: where in memory the weights happen to lie makes a tenth of difference as long as a process lasts."""
 CHANGED = 16
 """One in so many tokens of a document is mended."""
 SETTLE_SECONDS = 0.4
@@ -151,6 +153,34 @@ def together(workers: dict[Peer, Worker], vocab_size: int, turn: int) -> Iterato
             yield {"peer": peer.name, "precision": peer.precision, "together": TOGETHER, "round": turn} | answer
 
 
+def started(
+    stack: contextlib.ExitStack, work: Path, peers: dict[Peer, Path], *, threads: int, length: int, vocab_size: int, turn: int
+) -> tuple[dict[Peer, Worker], list[dict[str, Any]]]:
+    """A warm worker of each peer, ended with the stack, and records of those that failed."""
+    workers, failures = dict[Peer, Worker](), []
+    for peer in random.Random(turn).sample(list(peers), len(peers)):
+        try:
+            worker = stack.enter_context(running(work, peer, peers[peer], threads, length))
+            worker.ask(token_ids=prompt_of(64, vocab_size), new=4)
+            workers[peer] = worker
+        except PeerError as error:
+            failures.append({"peer": peer.name, "precision": peer.precision, "error": str(error)})
+    return workers, failures
+
+
+def alone(workers: dict[Peer, Worker], context: int, vocab_size: int, turn: int) -> Iterator[dict[str, Any]]:
+    """A record of each peer: one prompt of `context` tokens, and what follows it."""
+    prompt = prompt_of(context, vocab_size, seed=turn)
+    for peer, worker in shuffled(workers, turn, context):
+        record = {"peer": peer.name, "precision": peer.precision, "context": context, "round": turn}
+        time.sleep(SETTLE_SECONDS)
+        try:
+            answer = worker.ask(token_ids=prompt, new=NEW)
+        except PeerError as error:
+            answer = {"error": str(error)}
+        yield record | answer
+
+
 def measure(
     work: Path,
     peers: dict[Peer, Path],
@@ -165,29 +195,18 @@ def measure(
 
     `mended`: the texts that models which edit write behind faulty copies of them; of others several requests at once are measured.
     """
-    with contextlib.ExitStack() as stack:
-        workers: dict[Peer, Worker] = {}
-        for peer, model in peers.items():
-            try:
-                workers[peer] = stack.enter_context(running(work, peer, model, threads, length))
-                workers[peer].ask(token_ids=prompt_of(64, vocab_size), new=4)  # warms up
-            except PeerError as error:
-                workers.pop(peer, None)
-                yield {"peer": peer.name, "precision": peer.precision, "error": str(error)}
-        for turn in range(max(contexts.values())):
-            for context in (context for context, rounds in contexts.items() if turn < rounds):
-                prompt = prompt_of(context, vocab_size, seed=turn)
-                for peer, worker in shuffled(workers, turn, context):
-                    record = {"peer": peer.name, "precision": peer.precision, "context": context, "round": turn}
-                    time.sleep(SETTLE_SECONDS)
-                    try:
-                        answer = worker.ask(token_ids=prompt, new=NEW)
-                    except PeerError as error:
-                        answer = {"error": str(error)}
-                    yield record | answer
-            if mended:
-                yield from edited(workers, list(mended[turn]), vocab_size, turn)
-            elif turn < TOGETHER_ROUNDS:
-                yield from together(workers, vocab_size, turn)
-            print(".", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+    turns = range(max(contexts.values()))
+    for some in (turns[begin : begin + ROUNDS_OF_A_PROCESS] for begin in turns[::ROUNDS_OF_A_PROCESS]):
+        with contextlib.ExitStack() as stack:
+            sizes = {"threads": threads, "length": length, "vocab_size": vocab_size, "turn": some.start}
+            workers, failures = started(stack, work, peers, **sizes)
+            yield from failures
+            for turn in some:
+                for context in (context for context, rounds in contexts.items() if turn < rounds):
+                    yield from alone(workers, context, vocab_size, turn)
+                if mended:
+                    yield from edited(workers, list(mended[turn]), vocab_size, turn)
+                elif turn < TOGETHER_ROUNDS:
+                    yield from together(workers, vocab_size, turn)
+                print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)

@@ -13,6 +13,7 @@ from .foreign import home_of, is_foreign, open_foreign
 from .graph import Graph
 from .graph_checks import check_graph
 from .hub import locate
+from .huge_pages import new_memory_in_huge_pages
 from .memory import plan
 from .openvino_session import PRECISIONS, open_openvino
 from .option_checks import whole_number
@@ -55,10 +56,11 @@ def load(
     if is_foreign(place):
         if device in PRECISIONS:
             raise DeviceError(f"OpenVINO runs packages that onnx-textgen exported; take another device than {device} for {place}")
-        manifest, session = open_foreign(place, device=device, threads=threads)
+        with new_memory_in_huge_pages():
+            manifest, session = open_foreign(place, device=device, threads=threads)
     else:
         manifest = read_manifest(folder)
-        with checking_files(folder, manifest):
+        with new_memory_in_huge_pages(), checking_files(folder, manifest):
             session = open_graph(folder / GRAPH, device=device, threads=threads)
     check_graph(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)

@@ -1,0 +1,78 @@
+"""Memory in huge pages: which pieces are taken, and that what they hold stays."""
+
+import mmap
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnx_textgen.huge_pages import HUGE_PAGE, gather, new_memory_in_huge_pages, without
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell what memory is in use")
+pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=6)
+
+
+@given(pieces, pieces)
+def test_what_is_left_of_pieces_is_every_address_that_no_known_one_has(some: list, known: list) -> None:
+    for piece in some:
+        left = [address for start, end in without([piece], known) for address in range(start, end)]
+        assert left == [address for address in range(*piece) if not any(first <= address < last for first, last in known)]
+
+
+def in_huge_pages(array: np.ndarray) -> int:
+    """Bytes, of the mapping that the array lies in."""
+    place, inside = array.ctypes.data, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(each, 16) for each in first.split("-"))
+            inside = start <= place < end
+        elif inside and first == "AnonHugePages:":
+            return 1024 * int(line.split()[1])
+    raise AssertionError("the array lies nowhere")
+
+
+def small_pages(size: int) -> np.ndarray:
+    """Numbers in memory that nobody asked huge pages for, as NumPy would."""
+    return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
+
+
+def wait() -> None:
+    """Until what is being gathered is."""
+    for thread in threading.enumerate():
+        if thread.name == "huge pages":
+            thread.join()
+
+
+@on_linux
+def test_new_memory_that_is_in_use_is_gathered_and_keeps_what_it_holds() -> None:
+    with new_memory_in_huge_pages():
+        array = small_pages(16 * HUGE_PAGE)
+        array[:] = content = np.arange(array.size, dtype=np.uint32).astype(np.uint8)
+    wait()
+    assert (array == content).all()
+    if in_huge_pages(array) == 0:
+        pytest.skip("this kernel gathers no memory: older than Linux 6.1, or built without huge pages")
+    assert in_huge_pages(array) >= 8 * HUGE_PAGE
+
+
+@on_linux
+def test_memory_that_is_hardly_in_use_stays_so() -> None:
+    with new_memory_in_huge_pages():
+        array = small_pages(16 * HUGE_PAGE)
+        array[:1000] = 1
+        before = in_huge_pages(array)  # a neighbour's, where the system has made one mapping of both
+    wait()
+    assert in_huge_pages(array) == before
+
+
+@on_linux
+def test_a_piece_that_is_gone_meanwhile_does_no_harm() -> None:
+    memory = mmap.mmap(-1, 4 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = np.frombuffer(memory, dtype=np.uint8).ctypes.data
+    memory.close()
+    gather([(start, start + 4 * HUGE_PAGE)])
