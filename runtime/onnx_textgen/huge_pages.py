@@ -19,7 +19,7 @@ MADV_COLLAPSE = 25
 """From Linux's include/uapi/asm-generic/mman-common.h; 3.11's `mmap` does not name it."""
 AT_A_TIME = 16 * HUGE_PAGE
 """So that a process which ends need not wait for long."""
-RESIDENT = 0.9
+RESIDENT = 0.95
 """What of a piece must be in use: a thread's stack, say, is mostly a promise, which would be kept."""
 
 Piece = tuple[int, int]
