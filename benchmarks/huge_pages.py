@@ -1,4 +1,4 @@
-"""What weights in huge pages give: a token's time behind a prompt, and the prompt's, with and without.
+"""What weights in huge pages give, and what gathering them takes: a token's time behind a prompt, and the prompt's.
 
     python benchmarks/huge_pages.py PACKAGE [--threads 2] [--rounds 7]
 
@@ -16,6 +16,7 @@ import random
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 PROMPT, NEW_TOKENS, TEXTS = 128, 48, 4
@@ -23,12 +24,23 @@ PROMPT, NEW_TOKENS, TEXTS = 128, 48, 4
 
 def measure(package: str, threads: int, *, are_huge: bool) -> None:
     """Print the medians of some texts: seconds of the prompt and of each token."""
-    from onnx_textgen import loading  # noqa: PLC0415 - not in the process that starts the others
+    from onnx_textgen import huge_pages, loading  # noqa: PLC0415 - not in the process that starts the others
 
+    gather, seconds = huge_pages.gather, 0.0
+
+    def timed(pieces: list[huge_pages.Piece]) -> None:
+        nonlocal seconds
+        begun = time.perf_counter()
+        gather(pieces)
+        seconds = time.perf_counter() - begun
+
+    huge_pages.gather = timed
     if not are_huge:
         loading.new_memory_in_huge_pages = contextlib.nullcontext  # type: ignore[assignment]
     model = loading.load(package, device="cpu", threads=threads, prefix_cache=0)
-    time.sleep(1)  # the weights are gathered meanwhile
+    for thread in threading.enumerate():
+        if thread.name == "huge pages":
+            thread.join()
     prompts, steps = [], []
     for seed in range(TEXTS + 1):
         draw = random.Random(seed)
@@ -39,7 +51,7 @@ def measure(package: str, threads: int, *, are_huge: bool) -> None:
         if seed:  # the first one warms up
             prompts.append(times[1] - times[0])
             steps += [after - before for before, after in itertools.pairwise(times[1:])]
-    print(json.dumps({"prompt": statistics.median(prompts), "token": statistics.median(steps)}))
+    print(json.dumps({"prompt": statistics.median(prompts), "token": statistics.median(steps), "gathering": seconds}))
 
 
 def shown(seconds: list[float]) -> str:
@@ -64,6 +76,7 @@ def main() -> None:
         for pages, each in sorted(found.items(), reverse=turn % 2 == 1):
             command = [sys.executable, __file__, options.package, "--threads", str(options.threads), "--pages", pages]
             each.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    print(f"gathering {shown([each['gathering'] for each in found['huge']])}, in a thread of its own")
     for part in ("prompt", "token"):
         huge, small = ([each[part] for each in found[pages]] for pages in ("huge", "small"))
         ratio = statistics.median(without / with_them for with_them, without in zip(huge, small, strict=True))

@@ -46,9 +46,10 @@ def without(pieces: list[Piece], known: list[Piece]) -> Iterator[Piece]:
     >>> list(without([(0, 10), (20, 30)], [(2, 4), (8, 22)]))
     [(0, 2), (4, 8), (22, 30)]
     """
+    known = sorted(known)
     for start, end in pieces:
         free = start
-        for first, last in sorted(known):
+        for first, last in known:
             if first < end and last > free:
                 if first > free:
                     yield free, first
