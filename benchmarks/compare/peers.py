@@ -62,19 +62,23 @@ def all_peers() -> list[Peer]:
     """Every combination that is measured, ours first."""
     peers = []
     for precision in ("int4", "int8", "fp32"):
-        export = ("dev:onnx-textgen", "export", "CHECKPOINT", "--out", "OUT", "--precision", precision)
+        export = ("dev:onnx-textgen", "export", "CHECKPOINT", "--out", "OUT", "--precision", precision, "--int8-cache")
         peers.append(Peer("onnx-textgen", "onnx-textgen", precision, (export,), "onnx_textgen_worker.py"))
         if precision == "int4":
             larger = ((*export, "--block-size", "64"),)
             peers.append(Peer("onnx-textgen, blocks of 64", "onnx-textgen", precision, larger, "onnx_textgen_worker.py"))
-        for title, device in (("onnx-textgen, OpenVINO", "openvino"), ("onnx-textgen, OpenVINO bf16", "openvino:bf16")):
+        for title, environment, variable in (
+            ("onnx-textgen, cache of 8 bits", "onnx-textgen", ("GRAPH", "int8_cache_model.onnx")),
+            ("onnx-textgen, OpenVINO", "onnx-textgen+openvino", ("DEVICE", "openvino")),
+            ("onnx-textgen, OpenVINO bf16", "onnx-textgen+openvino", ("DEVICE", "openvino:bf16")),
+        ):
             peers.append(
                 Peer(
                     title,
-                    "onnx-textgen+openvino",
+                    environment,
                     precision,
                     worker="onnx_textgen_worker.py",
-                    variables=(("DEVICE", device),),
+                    variables=(variable,),
                     base=f"onnx-textgen-{precision}",
                 )
             )

@@ -61,6 +61,9 @@ def export(
     attention_maps: Annotated[
         bool, typer.Option("--attention-maps", help="Add a graph that shows who looks at whom, for the web page.")
     ] = False,
+    int8_cache: Annotated[
+        bool, typer.Option("--int8-cache", help="Add a graph with keys and values at 8 bits, for long contexts on a CPU.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the model folder that is there.")] = False,
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, for a source that brings none.")] = None,
     eos_id: Annotated[list[int] | None, typer.Option(help="An id that ends a text, where the source names none.")] = None,
@@ -116,6 +119,7 @@ def export(
         genai=genai,
         hidden_states=hidden_states,
         attention_maps=attention_maps,
+        int8_cache=int8_cache,
         force=force,
         report=stages.begin,
     )
@@ -168,7 +172,7 @@ def show(made: Exported) -> None:
     """Print the certificate."""
     from rich.console import Console  # noqa: PLC0415
 
-    from onnx_textgen.artifact import TOKENIZER  # noqa: PLC0415
+    from onnx_textgen.artifact import INT8_CACHE_GRAPH, TOKENIZER  # noqa: PLC0415
     from onnx_textgen.cli.certificate import precision_in_words, scenario_table, summary_in_words  # noqa: PLC0415
 
     manifest: Manifest = made.manifest
@@ -184,6 +188,8 @@ def show(made: Exported) -> None:
     if exact := manifest.certificate.get("same_weights"):
         error = max(scenario["logits_error"] for scenario in exact)
         console.print(f"With the same rounded weights PyTorch's logits differ by {error:.1e}: the rest is rounding")
+    if rounded := manifest.certificate.get("int8_cache"):
+        console.print(f"With keys and values at 8 bits ({INT8_CACHE_GRAPH}): {summary_in_words(rounded)}")
     if untested := manifest.certificate["untested"]:
         console.print(f"Not tested: {' and '.join(untested)} tokens, beyond the longest text compared")
     prompt = '"Once upon a time"' if TOKENIZER in manifest.files else "--token-ids 1,2,3"

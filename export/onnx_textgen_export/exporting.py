@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import onnx
 import onnx_ir as ir
@@ -17,7 +17,7 @@ import transformers
 from tokenizers import Tokenizer
 from torch import nn
 
-from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, Manifest, Precision, Target
+from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest, Precision, Target
 
 from .attention_maps import attentions_of, prove_attention_maps, write_attention_graph
 from .errors import ExportError
@@ -26,8 +26,9 @@ from .folder import check_target, new_folder, records, write_manifest
 from .forecast import Forecast, check_disk, forecast, stored_parameters
 from .genai import opens_in_genai, write_genai
 from .hidden_states import prove_hidden_states
+from .int8_cache import check_int8_cache, prove_int8_cache, write_int8_cache_graph
 from .opening import as_source, open_source
-from .parity import SHORTEST_CONTEXT, Scenario, certificate, prove
+from .parity import REMEDIES, SHORTEST_CONTEXT, TOLERANCES, Scenario, certificate, prove
 from .passes.half import to_half
 from .passes.lean import lean
 from .passes.quantization import Quantization, default_for
@@ -108,6 +109,7 @@ def export_source(
     genai: bool = True,
     hidden_states: bool = False,
     attention_maps: bool = False,
+    int8_cache: bool = False,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -120,6 +122,8 @@ def export_source(
     check_ids_and_context(source, assets)
     if attention_maps:
         attentions_of(source)
+    if int8_cache:
+        check_int8_cache(precision)
     target_folder = Path(out)
     check_target(target_folder, force=force)
     ids = probe_ids(source, assets.tokenizer)
@@ -138,19 +142,24 @@ def export_source(
             write_genai(folder, source, assets, target)
         if attention_maps:
             write_attention_graph(folder, source.geometry.heads)
+        if int8_cache:
+            write_int8_cache_graph(source, folder, assets.tokenizer)
         exact = list[Scenario]()
         if roundings is not None:
             report("compare, weights rounded")
             exact = prove_exactly(source, weights, folder / GRAPH, ids, roundings)
         report("compare with PyTorch")
-        measured, golden = prove(source, weights, folder / GRAPH, ids, precision)
-        more = dict[str, float]()
+        measured, golden = prove(source, weights, folder / GRAPH, ids, tolerance=TOLERANCES[precision], remedy=REMEDIES[precision])
+        more = dict[str, Any]()
         if hidden_states:
             more["hidden_states_error"] = prove_hidden_states(source, weights, folder / GRAPH, ids, precision)
         if attention_maps:
             more["attention_maps_error"] = prove_attention_maps(
                 source, weights, folder / ATTENTION_GRAPH, ids, precision=precision, roundings=roundings
             )
+        if int8_cache:
+            report("compare, cache at 8 bits")
+            more["int8_cache"] = prove_int8_cache(source, weights, folder / INT8_CACHE_GRAPH, ids, precision)
         files = records(folder)
         manifest = Manifest(
             name=name,
@@ -215,6 +224,7 @@ def export(
     genai: bool = True,
     hidden_states: bool = False,
     attention_maps: bool = False,
+    int8_cache: bool = False,
     force: bool = False,
     report: Report = lambda stage: None,
 ) -> Exported:
@@ -226,7 +236,8 @@ def export(
     generate from token ids. `quantization` says more about int8 and int4 than their defaults; `context_length` overrides what the
     source says; `origin` tells where the weights came from, and their licence. `allow_pickle` lets weights be read from a pickle,
     tensors only. `genai` adds what onnxruntime-genai opens the folder by, where it can run the decoder;
-    `hidden_states` an output that `Model.embed` needs, `attention_maps` the graph that `Model.attentions` needs.
+    `hidden_states` an output that `Model.embed` needs, `attention_maps` the graph that `Model.attentions` needs, `int8_cache` one
+    that keeps keys and values at 8 bits.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """
@@ -248,6 +259,7 @@ def export(
             genai=genai,
             hidden_states=hidden_states,
             attention_maps=attention_maps,
+            int8_cache=int8_cache,
             force=force,
             report=report,
         )

@@ -306,23 +306,21 @@ def judge_greedy(reference: Reference, run: GoldenRun, tolerance: Tolerance) -> 
 
 
 def prove(
-    source: Source, weights: Weights, graph: Path, ids: list[int], precision: Precision
+    source: Source, weights: Weights, graph: Path, ids: list[int], *, tolerance: Tolerance, remedy: str
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure every scenario and the greedy runs; raises `ExportError` where the package disagrees with PyTorch.
 
-    ids: `long_length(source)` real tokens.
+    ids: `long_length(source)` real tokens; `remedy` says what to do then.
     """
     with why_it_does_not_run():
         fed, golden = run_package(source, graph, ids)
-    reference, tolerance, measured = Reference(source), TOLERANCES[precision], list[Scenario]()
+    reference, measured = Reference(source), list[Scenario]()
     with weights.present():
         for each in fed:
             scenario = judge_scenario(reference, each)
             measured.append(scenario)
             if not tolerance.admits(scenario):
-                raise ExportError(
-                    f"the export disagrees with PyTorch ({scenario.in_words()}), so nothing was written; {REMEDIES[precision]}"
-                )
+                raise ExportError(f"the export disagrees with PyTorch ({scenario.in_words()}), so nothing was written; {remedy}")
         for run in golden:
             judge_greedy(reference, run, tolerance)
     return measured, golden

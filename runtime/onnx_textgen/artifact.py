@@ -29,11 +29,15 @@ TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 ATTENTION_GRAPH = "attention_model.onnx"
 """The same graph over the same weights, with the attention of every layer as outputs more."""
+INT8_CACHE_GRAPH = "int8_cache_model.onnx"
+"""The same graph over the same weights, with keys and values kept at 8 bits."""
 GENAI_GRAPH = "genai_model.onnx"
 GENAI_CONFIG = "genai_config.json"
 GENAI_TOKENIZER = "tokenizer_config.json"
 """What onnxruntime-genai opens the folder by; nothing here reads these three."""
-ALLOWED_FILES = frozenset({GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, ATTENTION_GRAPH, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER})
+ALLOWED_FILES = frozenset(
+    {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER}
+)
 DEFAULT_PACKAGE = "story"
 
 Target = Literal["ort", "standard"]
@@ -307,6 +311,16 @@ def graph_files(folder: Path, manifest: Manifest) -> list[Path]:
     """The graph, and its weights where they are called like it, as all exporters do."""
     graph = folder / (GRAPH if GRAPH in manifest.files else next(name for name in manifest.files if name.endswith(".onnx")))
     return [graph, *sorted(graph.parent.glob(f"{graph.name}?*"))]
+
+
+def graph_of(place: Path) -> Path:
+    """The graph to open of a model folder, or of a path that names one in it; raises `PackageError` for one of another use."""
+    with readable(place):
+        if not place.is_file():
+            return place / GRAPH
+    if place.name not in (GRAPH, INT8_CACHE_GRAPH):
+        raise PackageError(f"{place} is not for generating from; give its folder, or the folder's {INT8_CACHE_GRAPH}")
+    return place
 
 
 def embedded_packages() -> dict[str, Path]:

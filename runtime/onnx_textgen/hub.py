@@ -106,8 +106,9 @@ def missing_file(place: Path) -> str | None:
     """What a folder (or graph) in the cache lacks to be opened; None where nothing is missing."""
     if not place.exists():
         return place.name
-    if (place / MANIFEST).is_file():
-        return next((name for name in read_manifest(place).files if not (place / name).is_file()), None)
+    folder = place.parent if place.is_file() else place
+    if (folder / MANIFEST).is_file():
+        return next((name for name in read_manifest(folder).files if not (folder / name).is_file()), None)
     graphs = [place] if place.is_file() else [*place.glob("*.onnx"), *place.glob("onnx/*.onnx")]
     return None if graphs else "the graph"
 
@@ -122,7 +123,7 @@ def wanted(files: Sequence[str], name: HubName) -> list[str]:
 
     inside = PurePosixPath(name.inside)
     folder = inside.parent if inside.suffix == ".onnx" else inside
-    if str(folder / MANIFEST) in files and inside == folder:
+    if str(folder / MANIFEST) in files:
         return [file for file in files if file in {str(folder / each) for each in (MANIFEST, *ALLOWED_FILES)}]
     graphs = sorted(file for file in files if file.endswith(".onnx") and PurePosixPath(file).parent in (folder, folder / SUBFOLDER))
     usual = [f"{stem}{variant}.onnx" for variant, stem in itertools.product(VARIANTS, STEMS)]

@@ -31,6 +31,7 @@ NUMBER_TYPES = ELEMENT_TYPES | {
     "tensor(int32)": np.dtype(np.int32),
     "tensor(bool)": np.dtype(np.bool_),
 }
+CACHE_TYPES = ELEMENT_TYPES | {"tensor(int8)": np.dtype(np.int8)}
 ROLES = {
     "input_ids": ("i", "integers"),
     "attention_mask": ("ifb", "numbers"),
@@ -153,8 +154,8 @@ def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, 
     shape, element = inputs[past]
     if present not in outputs:
         raise PackageError(f"the graph's cache is not whole: it lacks the output {present!r}; export the model again")
-    if element not in ELEMENT_TYPES:
-        raise PackageError(f"the graph's cache holds {element}, not float, float16 or double; export the model again")
+    if element not in CACHE_TYPES:
+        raise PackageError(f"the graph's cache holds {element}, not float, float16, double or int8; export the model again")
     after, element_after = outputs[present]
     batch = 1 if len(shape) == 5 and shape[0] == 2 else 0
     sizes = [pair for axis, pair in enumerate(zip(shape, after, strict=False)) if axis != batch]
@@ -171,7 +172,7 @@ def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, 
     if axis is not None:
         in_place = (isinstance(shape[axis], str) and shape[axis] == after[axis]) or (hints.shares_cache and batch == 0)
         kind = "shared" if in_place else "growing"
-    return CacheTensor(past, present, known, axis, kind, ELEMENT_TYPES[element], batch)
+    return CacheTensor(past, present, known, axis, kind, CACHE_TYPES[element], batch)
 
 
 def read_rotary_switch(found: str) -> int | None:

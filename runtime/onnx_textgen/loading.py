@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .artifact import GRAPH, checking_files, package_bytes, read_manifest
+from .artifact import INT8_CACHE_GRAPH, checking_files, graph_of, package_bytes, read_manifest
 from .assistant import Source, step_seconds
 from .end_of_turn import read_template
 from .engine import ROWS
@@ -34,9 +34,10 @@ def load(
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
     `owner/name`, or `hf:owner/name`, is a model of the Hugging Face hub where there is no such folder; it is fetched once. A folder
-    that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. `device` is `auto`,
-    `cpu`, `cuda` or `cuda:N` for ONNX Runtime, `openvino` or `openvino:bf16` for that engine on the CPU; `threads` the number of
-    CPU threads (default: one per core); `capacity` the tokens a new text's cache has room for at first (it grows as needed);
+    that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. The path of
+    `int8_cache_model.onnx` in a folder of ours, where it was exported with that, keeps keys and values at 8 bits. `device` is
+    `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime, `openvino` or `openvino:bf16` for that engine on the CPU; `threads` the
+    number of CPU threads (default: one per core); `capacity` the tokens a new text's cache has room for at first (it grows);
     `prefix_cache` the most bytes of keys and values that are kept from earlier calls, for later ones that begin alike (0: none);
     `batch_size` the most texts, of all callers, that go on side by side; `assistant_model` a smaller model of the same tokenizer, a
     folder or an open one, that guesses tokens ahead so that the large one checks several in a run (see `num_assistant_tokens`).
@@ -61,7 +62,7 @@ def load(
     else:
         manifest = read_manifest(folder)
         with new_memory_in_huge_pages(), checking_files(folder, manifest):
-            session = open_graph(folder / GRAPH, device=device, threads=threads)
+            session = open_graph(graph_of(place), device=device, threads=threads)
     check_graph(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
@@ -85,6 +86,8 @@ def load(
 
 def open_graph(path: Path, *, device: str, threads: int | None) -> Graph:
     """The graph at `path` on the engine that the device names."""
+    if device in PRECISIONS and path.name == INT8_CACHE_GRAPH:
+        raise DeviceError(f"OpenVINO keeps keys and values in its own way; give it the folder {path.parent}")
     if device in PRECISIONS:
         return open_openvino(path, device=device, threads=threads)
     return open_session(path, device=device, threads=threads)

@@ -92,8 +92,8 @@ class Session:
 
     @property
     def suits_cuda(self) -> bool:
-        """Whether ONNX Runtime has CUDA kernels for the graph's attention: not for GroupQueryAttention in float32."""
-        return not any(tensor.kind == "shared" and tensor.dtype == np.float32 for tensor in self.cache_tensors)
+        """Whether ONNX Runtime has CUDA kernels for the graph's attention: for GroupQueryAttention only in 16 bits."""
+        return all(tensor.dtype.itemsize == 2 for tensor in self.cache_tensors if tensor.kind == "shared")
 
 
 def new_run_options() -> onnxruntime.RunOptions:
@@ -222,8 +222,8 @@ def open_session(path: Path, *, device: str = "auto", threads: int | None = None
                 return session
             if kind == "cuda":
                 LOG.warning(
-                    "%s has a float32 cache, whose attention ONNX Runtime computes on the CPU; device cpu may be faster", path
+                    "%s has no float16 cache, so ONNX Runtime computes its attention on the CPU; device cpu may be faster", path
                 )
                 return session
-            LOG.info("taking the CPU: ONNX Runtime has no CUDA attention for the float32 cache of %s", path)
+            LOG.info("taking the CPU: ONNX Runtime has CUDA attention for float16 alone, which the cache of %s is not", path)
     return open_on(path, CPU, options, hints)

@@ -115,7 +115,7 @@ def test_auto_takes_cuda_only_where_its_attention_runs_there(
     monkeypatch.setattr(onnxruntime, "InferenceSession", WorkingCuda)
     with caplog.at_level(logging.INFO, logger="onnx_textgen"):
         assert str(session.open_session(GRAPH, device="auto").device) == "cpu"
-        assert "taking the CPU: ONNX Runtime has no CUDA attention for the float32 cache" in caplog.text
+        assert "taking the CPU: ONNX Runtime has CUDA attention for float16 alone" in caplog.text
         assert str(session.open_session(GRAPH, device="cuda").device) == "cuda:0"
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     for name, value in (("element_type", "tensor(float16)"), ("present", "total_length")):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import worker
 
@@ -13,7 +14,8 @@ class Engine:
         import onnx_textgen  # noqa: PLC0415 - counts as loading
 
         self.options = {"temperature": 0.0, "loop_guard": "off"}  # random weights do not choose the end of text
-        self.model = onnx_textgen.load(model, device=os.environ.get("DEVICE", "cpu"), threads=threads, prefix_cache=0)
+        place, device = Path(model) / os.environ.get("GRAPH", ""), os.environ.get("DEVICE", "cpu")
+        self.model = onnx_textgen.load(place, device=device, threads=threads, prefix_cache=0)
 
     def generate(self, token_ids, new):
         for chunk in self.model.stream(token_ids, max_new_tokens=new, **self.options):

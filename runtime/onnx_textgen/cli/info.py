@@ -35,7 +35,7 @@ def show_info(
         onnx-textgen info DIR --context 4096 --batch 8
     """
     from ..artifact import manifest_to_json, read_manifest  # noqa: PLC0415
-    from ..foreign import is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+    from ..foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
     from ..hub import locate  # noqa: PLC0415
 
     path = locate(options.one_folder(folder, model))
@@ -43,7 +43,7 @@ def show_info(
     if is_foreign(path):
         manifest, session = open_foreign(path, device="cpu")
     else:
-        manifest = read_manifest(path)
+        manifest = read_manifest(home_of(path))
     if as_json:
         typer.echo(manifest_to_json(manifest).rstrip())
         return
@@ -83,12 +83,12 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
 
 def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
     """What texts' keys, values and states take, as the graph itself has them; `session`: the graph, if it is open."""
-    from ..artifact import GRAPH  # noqa: PLC0415
+    from ..artifact import graph_of  # noqa: PLC0415
     from ..memory import plan  # noqa: PLC0415
     from ..session import open_session  # noqa: PLC0415
 
     try:
-        wanted = plan((session or open_session(path / GRAPH, device="cpu")).cache_tensors, tokens, batch)
+        wanted = plan((session or open_session(graph_of(path), device="cpu")).cache_tensors, tokens, batch)
     except PackageError as error:
         return f"not known: {error}"
     texts = f"{batch} texts of {tokens:,} tokens" if batch > 1 else f"{tokens:,} tokens"

@@ -50,13 +50,14 @@ def verify_package(
         onnx-textgen verify DIR --against CHECKPOINT
     """
     from ..artifact import MANIFEST, check_files, read_manifest  # noqa: PLC0415
-    from ..foreign import is_foreign  # noqa: PLC0415
+    from ..foreign import home_of, is_foreign  # noqa: PLC0415
     from ..hub import locate  # noqa: PLC0415
 
     compare = find_verifier() if against is not None else None
     path = locate(options.one_folder(folder, model))
     if is_foreign(path):
         raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
+    path = home_of(path)
     manifest = read_manifest(path)
     check_files(path, manifest)
 
