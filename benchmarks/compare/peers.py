@@ -65,7 +65,7 @@ def all_peers() -> list[Peer]:
         export = ("dev:onnx-textgen", "export", "CHECKPOINT", "--out", "OUT", "--precision", precision, "--int8-cache")
         peers.append(Peer("onnx-textgen", "onnx-textgen", precision, (export,), "onnx_textgen_worker.py"))
         if precision == "int4":
-            larger = ((*export, "--block-size", "64"),)
+            larger = ((*export[:-1], "--block-size", "64"),)
             peers.append(Peer("onnx-textgen, blocks of 64", "onnx-textgen", precision, larger, "onnx_textgen_worker.py"))
         for title, environment, variable in (
             ("onnx-textgen, cache of 8 bits", "onnx-textgen", ("GRAPH", "int8_cache_model.onnx")),

@@ -123,7 +123,7 @@ def export_source(
     if attention_maps:
         attentions_of(source)
     if int8_cache:
-        check_int8_cache(precision)
+        check_int8_cache(precision, target)
     target_folder = Path(out)
     check_target(target_folder, force=force)
     ids = probe_ids(source, assets.tokenizer)
@@ -143,6 +143,7 @@ def export_source(
         if attention_maps:
             write_attention_graph(folder, source.geometry.heads)
         if int8_cache:
+            report("scale the cache")
             write_int8_cache_graph(source, folder, assets.tokenizer)
         exact = list[Scenario]()
         if roundings is not None:

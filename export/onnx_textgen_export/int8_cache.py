@@ -11,6 +11,7 @@ parts.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from onnx_textgen.artifact import GRAPH, INT8_CACHE_GRAPH, Precision
+from onnx_textgen.artifact import GRAPH, INT8_CACHE_GRAPH, Precision, Target
 from onnx_textgen.decoder import Decoder
 from onnx_textgen.prefilling import prefill
 from onnx_textgen.session import open_session
@@ -44,6 +45,7 @@ MARGIN = 1.2
 SMALLEST = 1e-6
 """What a channel of nothing but zeros is taken to hold, as nothing divides by 0."""
 LEAVE_OUT = "leave out --int8-cache"
+TOO_COARSE = f"that is with keys and values at 8 bits, so {LEAVE_OUT}"
 ROUNDED = Tolerance(logits_error=0.5, top1_agreement=0.9, kl_divergence=0.02)
 TOLERANCES: dict[Precision, Tolerance] = {"fp32": ROUNDED, "int8": ROUNDED, "int4": parity.TOLERANCES["int4"]}
 """What the graph must reach, by the precision of the weights; what rounding costs is in the certificate."""
@@ -89,8 +91,9 @@ def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | 
     for layer in layers:
         key, value = (seen[name] for name in layer.node.input[3:5])
         for kind, scales in (("key", key_scales(key, layer)), ("value", channel_scales(value))):
-            for shape, name in ((scales.shape, f"{kind}_scale"), ((1, 1, scales.size), f"{kind}_scale_of_new")):
-                model.graph.initializer.append(numpy_helper.from_array(scales.reshape(shape), layer.name(name)))
+            flat = scales.reshape(1, 1, -1)
+            for what, data in (("scale", scales), ("scale_of_new", flat), ("inverse_of_new", 1 / flat)):
+                model.graph.initializer.append(numpy_helper.from_array(data, layer.name(f"{kind}_{what}")))
     nodes = [branches(node, layers) for node in model.graph.node]
     del model.graph.node[:], model.graph.value_info[:]
     model.graph.node.extend([*shared_nodes(model.graph), *(each for node in nodes for each in node)])
@@ -99,13 +102,15 @@ def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | 
 
 def prove_int8_cache(source: Source, weights: Weights, graph: Path, ids: list[int], precision: Precision) -> dict[str, Any]:
     """What the long text of the proof measures of the graph; raises `ExportError` where it differs too much from PyTorch."""
-    measured, _ = prove(source, weights, graph, ids, tolerance=TOLERANCES[precision], remedy=LEAVE_OUT)
+    measured, _ = prove(source, weights, graph, ids, tolerance=TOLERANCES[precision], remedy=TOO_COARSE)
     text = measured[-1]
     return {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}
 
 
-def check_int8_cache(precision: Precision) -> None:
-    """Refuse a precision that has no such graph."""
+def check_int8_cache(precision: Precision, target: Target) -> None:
+    """Refuse what can have no such graph, before anything is traced."""
+    if target != "ort":
+        raise ExportError(f"no 8-bit cache: it is kept by an operator of ONNX Runtime's; {LEAVE_OUT}, or take --target ort")
     if precision not in TOLERANCES:
         raise ExportError(f"no 8-bit cache: {precision} is meant for CUDA, and this is for the CPU; {LEAVE_OUT}")
 
@@ -123,17 +128,18 @@ def find_layers(graph: onnx.GraphProto) -> list[Layer]:
             found.append(Layer(node, attributes, sizes[node.input[3]][3], turned))
             presents.difference_update(node.output[1:3])
     if presents or not found:
-        which = min(presents) if presents else "anything"
-        raise ExportError(f"no 8-bit cache: {which} is not kept by ONNX Runtime's GroupQueryAttention; {LEAVE_OUT}")
+        what = f"{min(presents)} is not" if presents else "nothing is"
+        raise ExportError(f"no 8-bit cache: {what} kept by ONNX Runtime's GroupQueryAttention; {LEAVE_OUT}")
     return found
 
 
 def calibration_texts(source: Source, tokenizer: Tokenizer | None) -> list[list[int]]:
     """Ids from all over the vocabulary, and those of a real text where there is a tokenizer."""
-    length = min(TOKENS, source.geometry.context_length)
-    drawn = np.random.default_rng(2).integers(0, source.geometry.vocab_size, length)
-    texts = [drawn.tolist(), tokenizer.encode(CALIBRATION_TEXT).ids[:length] if tokenizer is not None else []]
-    return [[token_id for token_id in ids if token_id != source.padding_id] for ids in texts if ids]
+    length, vocab_size = min(TOKENS, source.geometry.context_length), source.geometry.vocab_size
+    drawn = np.random.default_rng(2).integers(0, vocab_size, length).tolist()
+    text = [] if tokenizer is None else tokenizer.encode(CALIBRATION_TEXT).ids
+    known = [token_id for token_id in text if token_id < vocab_size]  # a tokenizer may have more than the model has logits for
+    return [ids for ids in (drawn, known[:length]) if ids]
 
 
 def keys_and_values(source: Source, graph: Path, texts: list[list[int]]) -> Arrays:
@@ -156,11 +162,12 @@ def key_scales(seen: Floats, layer: Layer) -> Floats:
     """The same for keys: large enough wherever in a text they stand.
 
     Position turns pairs of channels, some of them slowly, so that a channel which is small in every text seen may be large in a
-    longer one. The length of a pair stays. Where pairs are not known, as the operator does not turn them, a head has one scale.
+    longer one. The length of a pair stays. Where pairs are not known, as the operator does not turn them, any two channels of a
+    head may be one: all have the scale of the longest pair there can be.
     """
     scales = channel_scales(seen)
     if not layer.rotary_size:
-        return np.broadcast_to(scales.max(axis=3, keepdims=True), scales.shape).copy()
+        return np.broadcast_to(math.sqrt(2) * scales.max(axis=3, keepdims=True), scales.shape).astype(np.float32)
     half = layer.rotary_size // 2
     if layer.attributes.get("rotary_interleaved"):
         first, second = slice(0, layer.rotary_size, 2), slice(1, layer.rotary_size, 2)
@@ -263,8 +270,8 @@ class Way:
 
     def rounded(self, value: str, kind: str) -> tuple[str, str]:
         """New keys or values as the cache will give them back, and their codes [batch, kv_heads, new, head_size]."""
-        scale = self.layer.name(f"{kind}_scale_of_new")
-        steps = self.add("Round", self.add("Div", [value, scale]))
+        scale, inverse = (self.layer.name(f"{kind}_{what}_of_new") for what in ("scale", "inverse"))
+        steps = self.add("Round", self.add("Mul", [value, inverse]))  # as the operator's kernel does it, to the last bit
         steps = self.add("Clip", [*steps, LOW, HIGH])
         shape = self.add("Constant", [], value_ints=[0, 0, self.layer.heads[1], self.layer.head_size])
         split = self.add("Reshape", [*self.add("Cast", steps, to=TensorProto.INT8), *shape])

@@ -291,7 +291,7 @@ def judge_scenario(reference: Reference, fed: Fed) -> Scenario:
     return compare(fed.name, got, want, [target for ids, logits in parts for target in followers(ids)[-len(logits) :]])
 
 
-def judge_greedy(reference: Reference, run: GoldenRun, tolerance: Tolerance) -> None:
+def judge_greedy(reference: Reference, run: GoldenRun, tolerance: Tolerance, remedy: str) -> None:
     """Refuse a greedy continuation with a token that PyTorch puts behind on the same text."""
     text, count = [*run.prompt_ids, *run.new_ids[:-1]], len(run.new_ids)
     early = reference.before_the_switch(text, count)
@@ -302,7 +302,9 @@ def judge_greedy(reference: Reference, run: GoldenRun, tolerance: Tolerance) -> 
     wrong = np.flatnonzero(behind > tolerance.logits_error * np.abs(want).max())
     if len(wrong):
         prompt = len(run.prompt_ids)
-        raise ExportError(f"greedy token {wrong[0] + 1} after a prompt of {prompt} is not PyTorch's, so nothing was written")
+        raise ExportError(
+            f"greedy token {wrong[0] + 1} after a prompt of {prompt} is not PyTorch's, so nothing was written; {remedy}"
+        )
 
 
 def prove(
@@ -322,7 +324,7 @@ def prove(
             if not tolerance.admits(scenario):
                 raise ExportError(f"the export disagrees with PyTorch ({scenario.in_words()}), so nothing was written; {remedy}")
         for run in golden:
-            judge_greedy(reference, run, tolerance)
+            judge_greedy(reference, run, tolerance, remedy)
     return measured, golden
 
 

@@ -290,9 +290,9 @@ def check_hash(path: Path, expected: FileRecord) -> None:
         )
 
 
-def package_digest(folder: Path, manifest: Manifest) -> str:
+def package_digest(folder: Path, manifest: Manifest, graph: str = GRAPH) -> str:
     """A sha256 of the hashes of graph and weights; where a manifest has none, of the graph's files, which are read."""
-    files = graph_files(folder, manifest)
+    files = graph_files(folder, manifest, graph)
     hashes = {record.sha256 for name, record in manifest.files.items() if folder / name in files}
     if not all(hashes):
         with readable(files[0]):
@@ -307,20 +307,11 @@ def package_bytes(folder: Path, manifest: Manifest) -> int:
         return sum(path.stat().st_size for path in files)
 
 
-def graph_files(folder: Path, manifest: Manifest) -> list[Path]:
-    """The graph, and its weights where they are called like it, as all exporters do."""
-    graph = folder / (GRAPH if GRAPH in manifest.files else next(name for name in manifest.files if name.endswith(".onnx")))
-    return [graph, *sorted(graph.parent.glob(f"{graph.name}?*"))]
-
-
-def graph_of(place: Path) -> Path:
-    """The graph to open of a model folder, or of a path that names one in it; raises `PackageError` for one of another use."""
-    with readable(place):
-        if not place.is_file():
-            return place / GRAPH
-    if place.name not in (GRAPH, INT8_CACHE_GRAPH):
-        raise PackageError(f"{place} is not for generating from; give its folder, or the folder's {INT8_CACHE_GRAPH}")
-    return place
+def graph_files(folder: Path, manifest: Manifest, name: str = GRAPH) -> list[Path]:
+    """The graph and its weights: ours, or where they are called like the graph, as by all exporters."""
+    graph = folder / (name if name in manifest.files else next(name for name in manifest.files if name.endswith(".onnx")))
+    ours = {folder / WEIGHTS} if WEIGHTS in manifest.files else set[Path]()
+    return [graph, *sorted(ours | set(graph.parent.glob(f"{graph.name}?*")))]
 
 
 def embedded_packages() -> dict[str, Path]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .artifact import CHAT_TEMPLATE, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest, readable
+from .artifact import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest, readable
 from .end_of_turn import every_end, read_template
 from .errors import PackageError
 from .interface import HIDDEN_STATES, LOGITS, ROLES, Hints
@@ -68,6 +68,8 @@ def home_of(place: Path) -> Path:
     """The folder with the settings, of a path that may name one of its graphs, or the folder of its graphs."""
     with readable(place):
         folder = place.parent if place.suffix == ".onnx" and place.is_file() else place
+        if place.name == INT8_CACHE_GRAPH and not place.exists() and (place.parent / MANIFEST).is_file():
+            raise PackageError(f"{place.parent} has no cache of 8 bits; export it again with --int8-cache")
         whole = folder.absolute()
         if whole.name == SUBFOLDER and not has_settings(whole) and has_settings(whole.parent):
             return whole.parent
@@ -77,6 +79,19 @@ def home_of(place: Path) -> Path:
 def has_settings(folder: Path) -> bool:
     """Whether a folder tells what its graphs are."""
     return any((folder / name).is_file() for name in (MANIFEST, GENAI_CONFIG, "config.json", TOKENIZER))
+
+
+def graph_of(place: Path) -> Path:
+    """The graph to open of a package of ours: the one that the path names, or the folder's own.
+
+    Raises `PackageError` for one that is not there, or is of another use.
+    """
+    folder = home_of(place)
+    with readable(place):
+        is_graph = place.is_file()
+    if is_graph and (place.name not in (GRAPH, INT8_CACHE_GRAPH) or place.parent != folder):
+        raise PackageError(f"{place} is not for generating from; give {folder}, or its {INT8_CACHE_GRAPH}")
+    return folder / (place.name if is_graph else GRAPH)
 
 
 def choose_graph(place: Path, genai: Mapping[str, Any]) -> Path:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .artifact import INT8_CACHE_GRAPH, checking_files, graph_of, package_bytes, read_manifest
+from .artifact import GRAPH, INT8_CACHE_GRAPH, checking_files, package_bytes, read_manifest
 from .assistant import Source, step_seconds
 from .end_of_turn import read_template
 from .engine import ROWS
 from .errors import DeviceError, OptionError
-from .foreign import home_of, is_foreign, open_foreign
+from .foreign import graph_of, home_of, is_foreign, open_foreign
 from .graph import Graph
 from .graph_checks import check_graph
 from .hub import locate
@@ -52,7 +52,7 @@ def load(
     prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
-    folder = home_of(place)
+    folder, graph = home_of(place), Path(GRAPH)
     session: Graph
     if is_foreign(place):
         if device in PRECISIONS:
@@ -62,7 +62,8 @@ def load(
     else:
         manifest = read_manifest(folder)
         with new_memory_in_huge_pages(), checking_files(folder, manifest):
-            session = open_graph(graph_of(place), device=device, threads=threads)
+            graph = graph_of(place)
+            session = open_graph(graph, device=device, threads=threads)
     check_graph(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
@@ -76,6 +77,7 @@ def load(
         capacity=capacity,
         prefix_cache=prefix_cache,
         batch_size=batch_size,
+        graph_name=graph.name,
     )
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):

@@ -29,6 +29,9 @@ IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, o
 LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
+VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+INT8_CACHE_NEEDS = (1, 31)
+"""The first version that a cache of 8 bits was tried with; 1.27 had several rows of one wrong (microsoft/onnxruntime#28963)."""
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 """It lays out images for convolutions, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
 SPIN_MICROSECONDS = 800
@@ -196,7 +199,14 @@ def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions, hin
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was asked for and did not start (a driver or library is missing); {INSTALL_CUDA}")
     inputs = {node.name: (node.shape, node.type) for node in (*ort.get_inputs(), *ort.get_overridable_initializers())}
-    return Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()}, hints)
+    session = Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()}, hints)
+    if VERSION < INT8_CACHE_NEEDS and any(element == "tensor(int8)" for _, element in inputs.values()):
+        needed = ".".join(map(str, INT8_CACHE_NEEDS))
+        raise PackageError(
+            f"{path.name} keeps keys and values at 8 bits, for which onnxruntime {onnxruntime.__version__} is too old; "
+            f"take {needed} or newer (pip install -U onnxruntime), or the folder's own graph"
+        )
+    return session
 
 
 def open_session(path: Path, *, device: str = "auto", threads: int | None = None, hints: Hints = NO_HINTS) -> Session:

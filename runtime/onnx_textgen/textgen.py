@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, get_args, overload
 
 import numpy as np
 
-from .artifact import ATTENTION_GRAPH, TOKENIZER, Manifest, check_files, package_digest
+from .artifact import ATTENTION_GRAPH, GRAPH, TOKENIZER, Manifest, check_files, package_digest
 from .assistant import Assistant, Source
 from .async_calls import call, iterate
 from .attention_maps import AttentionMaps, read_maps
@@ -63,8 +63,10 @@ class Model:
         capacity: int | None = None,
         prefix_cache: int = PREFIX_CACHE,
         batch_size: int = ROWS,
+        graph_name: str = GRAPH,
     ) -> None:
         self.folder, self.manifest, self.graph, self.chat_template = folder, manifest, session, chat_template
+        self.graph_name = graph_name
         self.capacity = capacity
         self.prefixes = PrefixStore(prefix_cache)
         self.engine = Engine(self.new_rows, self.prefixes, rows=batch_size)
@@ -123,7 +125,7 @@ class Model:
     @functools.cached_property
     def digest(self) -> str:
         """What tells this graph and its weights from any other: a sha256 of their own. Files without a hash are read for it."""
-        return package_digest(self.folder, self.manifest)
+        return package_digest(self.folder, self.manifest, self.graph_name)
 
     def memory(self, tokens: int | None = None, batch: int = 1) -> MemoryPlan:
         """What keys and values of so many tokens take (default: a full context), in so many texts at once."""
@@ -484,7 +486,7 @@ class Model:
         """
         rows = None if last is None else whole_number("last", last, 1)
         graph, ids = self.attention_graph, self.encode(text, new_tokens=0)
-        check_fits(self.memory(len(ids)))
+        check_fits(plan(graph.cache_tensors, len(ids)))
         layers, weights = read_maps(graph, self.manifest.geometry, ids, rows=rows)
         return AttentionMaps(tuple(ids), tuple(self.piece(token_id) for token_id in ids), layers, weights)
 

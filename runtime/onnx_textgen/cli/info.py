@@ -48,7 +48,7 @@ def show_info(
         typer.echo(manifest_to_json(manifest).rstrip())
         return
     tokens = min(context or manifest.geometry.context_length, manifest.geometry.context_length)
-    screen.print_lines(facts(path, manifest, cache_in_words(path, session, tokens, batch)))
+    screen.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, tokens, batch)))
     for title, scenarios in comparisons(manifest.certificate):
         screen.screen().print(certificate.scenario_table(scenarios, title))
 
@@ -83,7 +83,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
 
 def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
     """What texts' keys, values and states take, as the graph itself has them; `session`: the graph, if it is open."""
-    from ..artifact import graph_of  # noqa: PLC0415
+    from ..foreign import graph_of  # noqa: PLC0415
     from ..memory import plan  # noqa: PLC0415
     from ..session import open_session  # noqa: PLC0415
 

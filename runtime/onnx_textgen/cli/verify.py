@@ -49,7 +49,7 @@ def verify_package(
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
     """
-    from ..artifact import MANIFEST, check_files, read_manifest  # noqa: PLC0415
+    from ..artifact import INT8_CACHE_GRAPH, MANIFEST, check_files, read_manifest  # noqa: PLC0415
     from ..foreign import home_of, is_foreign  # noqa: PLC0415
     from ..hub import locate  # noqa: PLC0415
 
@@ -57,7 +57,7 @@ def verify_package(
     path = locate(options.one_folder(folder, model))
     if is_foreign(path):
         raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
-    path = home_of(path)
+    named, path = path, home_of(path)
     manifest = read_manifest(path)
     check_files(path, manifest)
 
@@ -68,6 +68,8 @@ def verify_package(
     say(f"files: {len(manifest.files)} as the manifest says")
     if summary := certificate.summary_in_words(manifest.summary):
         say(f"certificate: {summary}")
+    if named.name == INT8_CACHE_GRAPH:
+        say(f"golden: of the folder's own graph; {INT8_CACHE_GRAPH} was compared with its hash")
     replays = replay_golden(path, manifest, device, threads, say)
     scenarios = compare_with(compare, path, against) if compare is not None and against is not None else []
     is_right = all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
