@@ -4,8 +4,9 @@
 
 PACKAGE was exported with --int8-cache. In one process and in turn, behind each context: a token, a part of a prompt as long as the
 runtime makes them, and what the cache takes; medians, and the ratio of the package's own by that of 8 bits. With a text that the
-model was not trained on (lines `<|endoftext|>` separate documents) it compares what both put next, the first half of a document fed as
-a prompt and the rest token by token: the same token (top-1), the divergence of the distributions (KL, nats per token), the perplexity. The machine should do nothing else meanwhile.
+model was not trained on (lines `<|endoftext|>` separate documents) it compares what both put next, the first half of a document
+fed as a prompt and the rest token by token: the same token (top-1), the divergence of the distributions (KL, nats per token), the
+perplexity. The machine should do nothing else meanwhile.
 """
 
 from __future__ import annotations
