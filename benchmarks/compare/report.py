@@ -91,7 +91,7 @@ def speed_table(found: dict[Key, dict[str, Series]]) -> str:
 
 
 def small_cache_in_words(found: dict[Key, dict[str, Series]], precision: str) -> str:
-    """How the cache of 8 bits stands beside the fastest of the others, behind long contexts; empty where it was not measured."""
+    """Decoding with a cache of 8 bits beside the fastest of the others, at each context; empty where it was not measured."""
     ours, parts = found.get((SMALL_CACHE, precision), {}), list[str]()
     for column in [name for name in COLUMNS if name.startswith("decode") and name in ours]:
         others = {key[0]: figures[column] for key, figures in found.items() if not key[0].startswith(OURS) and column in figures}

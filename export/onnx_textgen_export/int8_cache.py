@@ -53,6 +53,8 @@ PAST, TOTAL, START, END, AXIS, LOW, HIGH = (
     f"int8_cache.{name}" for name in ("past", "total", "start", "end", "axis", "low", "high")
 )
 """Names of what all layers share: tokens held before the run and after it, and constants."""
+TURNING = {"do_rotary", "rotary_interleaved"}
+"""What tells the operator to turn by position, which is done before it where new keys are rounded."""
 MANY = "int8_cache.many"
 """Name of what says whether a run has more than one new token."""
 
@@ -245,7 +247,7 @@ class Way:
         value, value_codes = self.rounded(value, "value")
         pasts = [self.past(node.input[3], "key"), self.past(node.input[4], "value")]
         others = ["" if index in (7, 8) else name for index, name in enumerate(node.input)][5:]
-        attributes = {name: given for name, given in self.layer.attributes.items() if not name.endswith(("rotary", "interleaved"))}
+        attributes = {name: given for name, given in self.layer.attributes.items() if name not in TURNING}
         inputs = [query, key, value, *(plain for plain, _ in pasts), *others]
         while not inputs[-1]:
             inputs.pop()
