@@ -17,7 +17,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 THREADS = 2
@@ -57,18 +56,6 @@ def import_seconds(work: Path, environment: str) -> float:
     command = [program(work, environment, "python"), "-c", code]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(5)]
     return min(float(run.stdout.split()[-1]) for run in runs)
-
-
-class Log:
-    """Where measurements go: a JSON object a line, the time of the run in each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.run = path, time.strftime("%Y-%m-%d %H:%M:%S")
-
-    def write(self, kind: str, record: dict[str, object]) -> None:
-        """Append a record."""
-        with self.path.open("a") as file:
-            print(json.dumps({"run": self.run, "kind": kind, **record}), file=file)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -155,6 +142,7 @@ def main() -> None:
 if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(THREADS))  # before NumPy is imported
     sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from log import Log
     from machine import multiply_rate, read_rate
     from models import SHAPES, cycles, make_checkpoint
     from peers import Peer, all_peers, convert, make_environment, program

@@ -1,11 +1,14 @@
-"""What this machine can do at most: the rate at which memory is read, and at which float32 numbers are multiplied and added."""
+"""What this machine is, and what it can do at most: the rates at which memory is read, and float32 numbers multiplied and added."""
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
@@ -34,3 +37,13 @@ def multiply_rate() -> float:
     """Floating-point operations per second of a float32 product by NumPy's own library (its threads: OPENBLAS_NUM_THREADS)."""
     matrix = np.random.default_rng(0).standard_normal((SIDE, SIDE), dtype=np.float32)
     return 2 * SIDE**3 / fastest(lambda: matrix @ matrix)
+
+
+def processor() -> str:
+    """The processor's name, its cores, and those of its instructions that products of few bits are made of (Linux on x86)."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = fields.get("flags", "").split()
+    special = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags]
+    return ", ".join([fields.get("model name", platform.machine()), f"{os.cpu_count()} cores", *special])

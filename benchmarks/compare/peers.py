@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -58,6 +59,28 @@ NO_GPT2 = ("llama-135m", "qwen2-0.5b", "editor-163m")
 """onnxruntime-genai's builder refuses GPT-2."""
 
 
+def genai_builder(precision: str, *options: str) -> tuple[str, ...]:
+    """onnxruntime-genai's model builder; each option is `key=value`."""
+    build = ("dev:python", "-m", "onnxruntime_genai.models.builder", "-i", "CHECKPOINT", "-o", "OUT", "-p", precision)
+    return (*build, "-e", "cpu", "-c", "CACHE", *(("--extra_options", *options) if options else ()))
+
+
+def gguf_writer(out: str) -> tuple[str, ...]:
+    """The checkpoint as llama.cpp's file, float32."""
+    return ("conversions:python", str(HERE / "convert_gguf.py"), "CHECKPOINT", out)
+
+
+def gguf_quantizer(source: str, kind: str, *importance: str) -> tuple[str, ...]:
+    """llama.cpp's quantisation of such a file; `importance` is the file of an importance matrix, if there is one."""
+    return ("llama.cpp:python", str(HERE / "quantize_gguf.py"), source, "OUT", kind, *importance)
+
+
+def openvino_exporter(precision: str, *options: str) -> tuple[str, ...]:
+    """optimum-intel's command."""
+    export = ("conversions:optimum-cli", "export", "openvino", "-m", "CHECKPOINT", "--task", "text-generation-with-past")
+    return (*export, "--weight-format", precision, *options, "OUT")
+
+
 def all_peers() -> list[Peer]:
     """Every combination that is measured, ours first."""
     peers = []
@@ -83,28 +106,14 @@ def all_peers() -> list[Peer]:
                 )
             )
         for title, options in (("default", ()), ("best", ("prune_lm_head=true", "fuse_mlp_gate_up=true"))):
-            build = ("dev:python", "-m", "onnxruntime_genai.models.builder", "-i", "CHECKPOINT", "-o", "OUT", "-p", precision)
-            build += ("-e", "cpu", "-c", "CACHE", *(("--extra_options", *options) if options else ()))
+            build = genai_builder(precision, *options)
             peers.append(
                 Peer(f"onnxruntime-genai {title}", "onnxruntime-genai", precision, (build,), "genai_worker.py", shapes=NO_GPT2)
             )
-        write = ("conversions:python", str(HERE / "convert_gguf.py"), "CHECKPOINT", "OUT")
         kind = {"int4": "Q4_0", "int8": "Q8_0", "fp32": ""}[precision]
-        quantize = ("llama.cpp:python", str(HERE / "quantize_gguf.py"), "OUT.fp32", "OUT", kind)
-        commands = ((*write[:-1], "OUT.fp32"), quantize) if kind else (write,)
+        commands = (gguf_writer("OUT.fp32"), gguf_quantizer("OUT.fp32", kind)) if kind else (gguf_writer("OUT"),)
         peers.append(Peer("llama.cpp", "llama.cpp", precision, commands, "llama_cpp_worker.py", suffix=".gguf"))
-        weights = ("--weight-format", precision, *(("--group-size", "64", "--ratio", "1.0") if precision == "int4" else ()))
-        intel = (
-            "conversions:optimum-cli",
-            "export",
-            "openvino",
-            "-m",
-            "CHECKPOINT",
-            "--task",
-            "text-generation-with-past",
-            *weights,
-            "OUT",
-        )
+        intel = openvino_exporter(precision, *(("--group-size", "64", "--ratio", "1.0") if precision == "int4" else ()))
         peers.append(Peer("OpenVINO GenAI", "openvino-genai", precision, (intel,), "openvino_genai_worker.py"))
     onnx = ("optimum-onnx:optimum-cli", "export", "onnx", "-m", "CHECKPOINT", "--task", "text-generation-with-past", "OUT")
     torch = (("LIBRARY", "optimum"), ("PRECISION", "fp32"))
@@ -121,10 +130,19 @@ def program(work: Path, environment: str, name: str) -> str:
     return str(folder / name)
 
 
+def use_environment(work: Path, name: str, folder: Path) -> None:
+    """Let a virtual environment that is there already serve as `name`, in this run and later ones."""
+    link = work / "environments" / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink():
+        link.unlink()
+    link.symlink_to(folder.resolve())
+
+
 def make_environment(work: Path, name: str) -> None:
     """A virtual environment with what `ENVIRONMENTS` names; kept for later runs."""
     folder = work / "environments" / name
-    if (folder / "ready").exists():
+    if folder.is_symlink() or (folder / "ready").exists():
         return
     print(f"environment {name} ...", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
@@ -136,17 +154,38 @@ def make_environment(work: Path, name: str) -> None:
     (folder / "ready").touch()
 
 
-def convert(work: Path, peer: Peer, checkpoint: Path) -> Path:
-    """The peer's model of a checkpoint; made the first time. Raises `CalledProcessError` where the peer's converter fails."""
+def converted(work: Path, peer: Peer, checkpoint: Path) -> Path:
+    """Where the peer's model of a checkpoint is, or will be."""
+    return work / "models" / checkpoint.name / (peer.base or peer.key + peer.suffix)
+
+
+def conversion_log(work: Path, peer: Peer, checkpoint: Path) -> Path:
+    """What the peer's converter printed."""
+    return work / "models" / checkpoint.name / f"{peer.key}.log"
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def convert(work: Path, peer: Peer, checkpoint: Path, sources: Mapping[str, Path] | None = None) -> Path:
+    """The peer's model of a checkpoint; made the first time. Raises `CalledProcessError` where the peer's converter fails.
+
+    `sources`: files that commands name by a word, beside CHECKPOINT and OUT.
+    """
     if not peer.convert and not peer.base:
         return checkpoint
-    out = work / "models" / checkpoint.name / (peer.base or peer.key + peer.suffix)
+    out = converted(work, peer, checkpoint)
     if out.exists():
         return out
     print(f"{peer.name} {peer.precision}: {checkpoint.name} ...", file=sys.stderr, flush=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     words = {"CHECKPOINT": str(checkpoint), "OUT": str(out), "OUT.fp32": f"{out}.fp32", "CACHE": str(work / "cache")}
-    log = out.parent / f"{peer.key}.log"
+    words |= {word: str(path) for word, path in (sources or {}).items()}
+    log = conversion_log(work, peer, checkpoint)
     try:
         for command in peer.convert:
             environment, _, name = command[0].partition(":")
@@ -154,7 +193,7 @@ def convert(work: Path, peer: Peer, checkpoint: Path) -> Path:
             with log.open("a") as file:
                 subprocess.run(line, check=True, stdout=file, stderr=file, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     except BaseException:
-        shutil.rmtree(out, ignore_errors=True)
+        remove(out)
         raise
     finally:
         Path(words["OUT.fp32"]).unlink(missing_ok=True)

@@ -168,14 +168,14 @@ def started(
     return workers, failures
 
 
-def alone(workers: dict[Peer, Worker], context: int, vocab_size: int, turn: int) -> Iterator[dict[str, Any]]:
-    """A record of each peer: one prompt of `context` tokens, and what follows it."""
+def alone(workers: dict[Peer, Worker], context: int, vocab_size: int, turn: int, new: int = NEW) -> Iterator[dict[str, Any]]:
+    """A record of each peer: one prompt of `context` tokens, and the `new` tokens that follow it."""
     prompt = prompt_of(context, vocab_size, seed=turn)
     for peer, worker in shuffled(workers, turn, context):
         record = {"peer": peer.name, "precision": peer.precision, "context": context, "round": turn}
         time.sleep(SETTLE_SECONDS)
         try:
-            answer = worker.ask(token_ids=prompt, new=NEW)
+            answer = worker.ask(token_ids=prompt, new=new)
         except PeerError as error:
             answer = {"error": str(error)}
         yield record | answer

@@ -36,6 +36,7 @@ class PrecisionName(StrEnum):
 class QuantizerName(StrEnum):
     """How the numbers of a quantised matrix are chosen."""
 
+    calibrated = "calibrated"
     rtn = "rtn"
     k_quant = "k_quant"
     hqq = "hqq"
@@ -77,6 +78,20 @@ def export(
     quantizer: Annotated[QuantizerName | None, typer.Option(help="int8, int4: how the numbers are chosen.")] = None,
     head_bits: Annotated[int | None, typer.Option(help="int4: 8 keeps the output layer in int8.")] = None,
     sensitive_bits: Annotated[int | None, typer.Option(help="int4: 8 keeps the layers that suffer most in int8.")] = None,
+    max_kl: Annotated[
+        float | None, typer.Option(help="int8, int4: most divergence from the unrounded model, in nats per token.")
+    ] = None,
+    target_size: Annotated[float | None, typer.Option(help="int4: as good as it gets in so many MB.", metavar="MB")] = None,
+    strict_bits: Annotated[
+        bool, typer.Option("--strict-bits", help="int4: 4 bits for every matrix, whatever that costs in quality.")
+    ] = False,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibrate", help="int8, int4: a text like yours to find the numbers by.", metavar="FILE")
+    ] = None,
+    calibrates: Annotated[bool, typer.Option(" /--no-calibrate", help="int8, int4: look at no text; quicker, and coarser.")] = True,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="int8, int4: multiply in float32, so that every runtime writes the same; slower.")
+    ] = False,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read weights from a pickle where there is nothing else; tensors only.")
     ] = False,
@@ -87,11 +102,13 @@ def export(
     Try:
         onnx-textgen export ./my-checkpoint --out ./my-model
         onnx-textgen export ./my-checkpoint --out ./small --precision int4
+        onnx-textgen export ./my-checkpoint --out ./smaller --precision int4 --target-size 90
         onnx-textgen export HuggingFaceTB/SmolLM2-135M-Instruct --out ./smollm --precision int8
         onnx-textgen export my_model.py:build --out ./my-model --tokenizer tokenizer.json
     """
     import logging  # noqa: PLC0415
 
+    from .calibration.attempts import Wish  # noqa: PLC0415
     from .exporting import export as make  # noqa: PLC0415
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -109,6 +126,14 @@ def export(
             method=quantizer and quantizer.value,
             head_bits=head_bits,
             sensitive_bits=sensitive_bits,
+            accuracy_level=0 if exact else None,
+        ),
+        wish=Wish(
+            max_kl=max_kl,
+            target_bytes=None if target_size is None else round(target_size * 1e6),
+            strict_bits=strict_bits or bool(head_bits or sensitive_bits),
+            calibrates=calibrates,
+            calibration=calibration,
         ),
         tokenizer=tokenizer,
         eos_ids=tuple(eos_id or ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -20,15 +21,17 @@ from torch import nn
 from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest, Precision, Target
 
 from .attention_maps import attentions_of, prove_attention_maps, write_attention_graph
+from .calibration.attempts import Traced, Wish, round_within_budget
+from .calibration.calibrate import Plan
 from .errors import ExportError
 from .exactness import prove_exactly
-from .folder import check_target, new_folder, records, write_manifest
+from .folder import check_target, new_folder, records, scratch_folder, write_manifest
 from .forecast import Forecast, check_disk, forecast, stored_parameters
 from .genai import opens_in_genai, write_genai
 from .hidden_states import prove_hidden_states
 from .int8_cache import check_int8_cache, prove_int8_cache, write_int8_cache_graph
 from .opening import as_source, open_source
-from .parity import REMEDIES, SHORTEST_CONTEXT, TOLERANCES, Scenario, certificate, prove
+from .parity import ANY_ROUNDING, REMEDIES, SHORTEST_CONTEXT, TOLERANCES, Scenario, certificate, prove
 from .passes.half import to_half
 from .passes.lean import lean
 from .passes.quantization import Quantization, default_for
@@ -71,28 +74,17 @@ def check_ids_and_context(source: Source, assets: TextAssets) -> None:
             )
 
 
-def make_graph(
-    source: Source,
-    weights: Weights,
-    *,
-    precision: Precision,
-    options: Quantization | None,
-    target: Target,
-    hidden_states: bool = False,
-) -> tuple[ir.Model, Roundings | None]:
-    """Trace a source and change the graph to what is stored; its weights are still to be read.
-
-    With it comes what is rounded of them, if anything is.
-    """
-    model = trace(source, target, weights, hidden_states=hidden_states)
-    lean(model, context_length=source.geometry.context_length, target=target)
-    roundings = quantize(model, options, target) if options is not None else None
+def finish_graph(
+    model: ir.Model, precision: Precision, target: Target, options: Quantization | None = None, plan: Plan | None = None
+) -> Roundings | None:
+    """Change a lean graph to what is stored, in place, its weights still unread; returns what is rounded of them, if anything."""
+    roundings = quantize(model, options, target, plan) if options is not None else None
     if precision == "fp16":
         to_half(model)
     elif target == "ort":
         turned_products(model)
     common_passes.RemoveUnusedNodesPass()(model)
-    return model, roundings
+    return roundings
 
 
 def export_source(
@@ -106,6 +98,7 @@ def export_source(
     precision: Precision = "fp32",
     target: Target = "ort",
     quantization: Quantization | None = None,
+    wish: Wish | None = None,
     genai: bool = True,
     hidden_states: bool = False,
     attention_maps: bool = False,
@@ -118,49 +111,51 @@ def export_source(
     Raises `ExportError` and leaves nothing behind if the model cannot be traced or its logits differ from PyTorch's.
     """
     check_precision(precision, quantization)
-    options = quantization or default_for(precision, source.geometry.hidden_size)
+    wish = wish or Wish()
+    options = chosen_options(precision, quantization, wish, source.geometry.hidden_size)
     check_ids_and_context(source, assets)
-    if attention_maps:
-        attentions_of(source)
-    if int8_cache:
-        check_int8_cache(precision, target)
+    check_extras(source, precision, target, attention_maps=attention_maps, int8_cache=int8_cache)
     target_folder = Path(out)
     check_target(target_folder, force=force)
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, precision=precision, options=options, target=target)
     check_disk(target_folder, expected.package_bytes)
     report(f"forecast: {expected.describe()}")
-    report("trace")
-    model, roundings = make_graph(source, weights, precision=precision, options=options, target=target, hidden_states=hidden_states)
-    check_disk(target_folder, weights_bytes(model))  # exact now, with tables that the passes made
-    with new_folder(target_folder, force=force) as folder:
-        report("write")
-        write_graph(model, folder)
-        del model
+    model = lean_graph(source, weights, target, hidden_states=hidden_states, report=report)
+    with new_folder(target_folder, force=force) as folder, scratch_folder(target_folder) as work:
         assets.write(folder)
+        write = functools.partial(write_attempt, model=model, folder=folder, precision=precision, target=target)
+        made, rounded = Traced(model, source, weights, assets, folder / GRAPH, work), None
+        if options is not None:
+            rounded = round_within_budget(made, options=options, wish=wish, write=write, report=report)
+        else:
+            report("write")
+            write(None, None)
+        roundings = rounded.roundings if rounded is not None else None
+        del model, made, write
         if genai and opens_in_genai(source, assets):
             write_genai(folder, source, assets, target)
-        if attention_maps:
-            write_attention_graph(folder, source.geometry.heads)
-        if int8_cache:
-            report("scale the cache")
-            write_int8_cache_graph(source, folder, assets.tokenizer)
+        write_extras(source, folder, assets, attention_maps=attention_maps, int8_cache=int8_cache, report=report)
         exact = list[Scenario]()
         if roundings is not None:
             report("compare, weights rounded")
             exact = prove_exactly(source, weights, folder / GRAPH, ids, roundings)
         report("compare with PyTorch")
-        measured, golden = prove(source, weights, folder / GRAPH, ids, tolerance=TOLERANCES[precision], remedy=REMEDIES[precision])
-        more = dict[str, Any]()
+        tolerance = ANY_ROUNDING if exact else TOLERANCES[precision]  # where the graph is right, the rounding has been measured
+        measured, golden = prove(source, weights, folder / GRAPH, ids, tolerance=tolerance, remedy=REMEDIES[precision])
+        more: dict[str, Any] = {}
         if hidden_states:
-            more["hidden_states_error"] = prove_hidden_states(source, weights, folder / GRAPH, ids, precision)
+            more["hidden_states_error"] = prove_hidden_states(
+                source, weights, folder / GRAPH, ids, precision=precision, roundings=roundings
+            )
         if attention_maps:
             more["attention_maps_error"] = prove_attention_maps(
                 source, weights, folder / ATTENTION_GRAPH, ids, precision=precision, roundings=roundings
             )
         if int8_cache:
             report("compare, cache at 8 bits")
-            more["int8_cache"] = prove_int8_cache(source, weights, folder / INT8_CACHE_GRAPH, ids, precision)
+            graph, own = folder / INT8_CACHE_GRAPH, measured[-1]
+            more["int8_cache"] = prove_int8_cache(source, weights, graph, ids, precision=precision, own=own)
         files = records(folder)
         manifest = Manifest(
             name=name,
@@ -171,15 +166,71 @@ def export_source(
             eos_ids=assets.eos_ids,
             pad_id=assets.pad_id,
             files=files,
-            quantization=options.as_record() if options is not None else {},
+            quantization=rounded.as_record() if rounded is not None else {},
             generation=assets.generation,
             source=origin,
             versions=versions(),
-            certificate=certificate(source, measured, exact, precision, sum(record.size for record in files.values())) | more,
+            certificate=certificate(
+                source,
+                measured,
+                exact,
+                precision,
+                size_bytes=sum(record.size for record in files.values()),
+                quality=rounded.quality if rounded is not None else None,
+            )
+            | more,
             golden=golden,
         )
         write_manifest(folder, manifest)
     return Exported(target_folder, manifest)
+
+
+def check_extras(source: Source, precision: Precision, target: Target, *, attention_maps: bool, int8_cache: bool) -> None:
+    """Refuse graphs that there can be none of, before anything is traced."""
+    if attention_maps:
+        attentions_of(source)
+    if int8_cache:
+        check_int8_cache(precision, target)
+
+
+def write_extras(
+    source: Source, folder: Path, assets: TextAssets, *, attention_maps: bool, int8_cache: bool, report: Report
+) -> None:
+    """Write the graphs beside the package's own that are asked for."""
+    if attention_maps:
+        write_attention_graph(folder, source.geometry.heads)
+    if int8_cache:
+        report("scale the cache")
+        write_int8_cache_graph(source, folder, assets.tokenizer)
+
+
+def lean_graph(source: Source, weights: Weights, target: Target, *, hidden_states: bool, report: Report) -> ir.Model:
+    """The source as a small graph in float32."""
+    report("trace")
+    model = trace(source, target, weights, hidden_states=hidden_states)
+    lean(model, context_length=source.geometry.context_length, target=target)
+    return model
+
+
+def write_attempt(
+    options: Quantization | None, plan: Plan | None, *, model: ir.Model, folder: Path, precision: Precision, target: Target
+) -> tuple[int, Roundings | None]:
+    """Write a package's graph, which leaves `model` as it is; returns the bytes in its folder so far, and what was rounded."""
+    attempt = model.clone()
+    roundings = finish_graph(attempt, precision, target, options, plan)
+    check_disk(folder, weights_bytes(attempt))  # exact, with tables that the passes made
+    write_graph(attempt, folder)
+    return sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file()), roundings
+
+
+def chosen_options(precision: Precision, quantization: Quantization | None, wish: Wish, width: int) -> Quantization | None:
+    """The options of a precision: the ones given or its defaults, without calibration where none is wanted."""
+    options = quantization or default_for(precision, width)
+    if options is None and wish != Wish():
+        raise ExportError(f"{precision} is not quantised, so there is no rounding to make better; take --precision int8 or int4")
+    if options is not None and options.method == "calibrated" and not wish.calibrates:
+        options = dataclasses.replace(options, method="k_quant")
+    return options
 
 
 def check_precision(precision: Precision, quantization: Quantization | None) -> None:
@@ -216,6 +267,7 @@ def export(
     precision: Precision = "fp32",
     target: Target = "ort",
     quantization: Quantization | None = None,
+    wish: Wish | None = None,
     tokenizer: str | Path | Tokenizer | None = None,
     eos_ids: tuple[int, ...] = (),
     context_length: int | None = None,
@@ -234,7 +286,8 @@ def export(
     source: a Hugging Face checkpoint folder, `owner/name` on the hub, a `TinyTransformer` folder, a transformers model, or an
     `nn.Module` (or `file.py:name` of one) whose forward takes `(input_ids, position_ids, cache)` or
     `(input_ids, past_key_values=...)`. A module brings no text of its own: give it `tokenizer` (a tokenizer.json) and `eos_ids`, or
-    generate from token ids. `quantization` says more about int8 and int4 than their defaults; `context_length` overrides what the
+    generate from token ids. `quantization` says more about int8 and int4 than their defaults, `wish` how much they may lose or how
+    large they may be; `context_length` overrides what the
     source says; `origin` tells where the weights came from, and their licence. `allow_pickle` lets weights be read from a pickle,
     tensors only. `genai` adds what onnxruntime-genai opens the folder by, where it can run the decoder;
     `hidden_states` an output that `Model.embed` needs, `attention_maps` the graph that `Model.attentions` needs, `int8_cache` one
@@ -257,6 +310,7 @@ def export(
             precision=precision,
             target=target,
             quantization=quantization,
+            wish=wish,
             genai=genai,
             hidden_states=hidden_states,
             attention_maps=attention_maps,

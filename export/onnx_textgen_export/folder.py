@@ -110,6 +110,17 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
                     parent.rmdir()
 
 
+@contextlib.contextmanager
+def scratch_folder(target: Path) -> Iterator[Path]:
+    """A folder beside the target for what only the making of it needs; a killed export's is cleared away with the rest."""
+    folder = hidden(target.resolve(), "partial")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def hidden(target: Path, kind: str) -> Path:
     """A fresh name beside the target, for a folder that is being made (`partial`) or that stepped aside (`old`)."""
     return target.with_name(f".{target.name}.{kind}-{secrets.token_hex(4)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from onnx_textgen.interface import HIDDEN_STATES
 from onnx_textgen.session import open_session
 
 from .errors import ExportError
+from .exactness import in_float32
 from .parity import REMEDIES, TOLERANCES, WHOLE_LENGTH, why_it_does_not_run
+from .passes.rounding import Roundings
 from .sources import Source
 from .trace import only_these_positions
 from .weights import Weights
@@ -22,22 +25,26 @@ from .weights import Weights
 PIECE = 7
 
 
-def prove_hidden_states(source: Source, weights: Weights, graph: Path, ids: list[int], precision: Precision) -> float:
+def prove_hidden_states(
+    source: Source, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, roundings: Roundings | None
+) -> float:
     """How far the hidden states of a text are from PyTorch's, as a share of their length (of the whole text's as one vector).
 
-    Raises `ExportError` beyond what the precision allows of logits.
+    Of a quantised package both sides have the same rounded weights. Raises `ExportError` beyond what is allowed of logits.
     """
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
-    with why_it_does_not_run():
-        decoder = Decoder(open_session(graph, device="cpu"), source.geometry, output=HIDDEN_STATES)
+    changes = roundings.by_name(source.module) if roundings is not None else None
+    opened = contextlib.nullcontext(open_session(graph, device="cpu")) if changes is None else in_float32(graph)
+    with why_it_does_not_run(), opened as session:
+        decoder = Decoder(session, source.geometry, output=HIDDEN_STATES)
         cuts = pieces(len(text), PIECE, decoder.rotary_switch)
         parts = [decoder.feed(text[start:end], every_position=True) for start, end in cuts]
     got = np.concatenate(parts).astype(np.float64)
-    with weights.present(), torch.no_grad(), only_these_positions(source.head, torch.arange(len(text))) as taken:
+    with weights.present(changes), torch.no_grad(), only_these_positions(source.head, torch.arange(len(text))) as taken:
         source.reference(torch.tensor([text]))
     want = taken[0][0].double().numpy()
     error = float(np.linalg.norm(got - want) / np.linalg.norm(want))
-    if not error <= TOLERANCES[precision].logits_error:
+    if not error <= TOLERANCES[precision if changes is None else "fp32"].logits_error:
         raise ExportError(
             f"the hidden states disagree with PyTorch's (relative error {error:.1e}), so nothing was written; {REMEDIES[precision]}"
         )

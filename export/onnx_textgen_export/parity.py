@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,21 @@ MOST_LOGITS = 1 << 25
 ROWS_AT_A_TIME = 32
 """Rows of logits that one run gives, or one comparison takes, so that memory stays small."""
 SHORTEST_CONTEXT = 32
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quality:
+    """What rounding does on a text, as a package runs."""
+
+    tokens: int
+    kl_mean: float
+    """Divergence of the package's predictions from PyTorch's, in nats per token."""
+    kl_p99: float
+    """Its 99th percentile."""
+    top1_agreement: float
+    """Share of positions at which both think the same token likeliest."""
+    perplexity_change: float
+    """Relative; 0.01 is one per cent worse."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +96,9 @@ TOLERANCES: dict[Precision, Tolerance] = {
     "int4": Tolerance(logits_error=0.5, top1_agreement=0.75, kl_divergence=0.2),
 }
 
+
+ANY_ROUNDING = Tolerance(logits_error=float("inf"), top1_agreement=0.0, kl_divergence=float("inf"))
+"""Where a comparison with the same rounded weights has shown that the graph is right: then this one only measures."""
 
 REMEDIES: dict[Precision, str] = {
     "fp32": "its forward does something with lengths, positions, masks or its own state that the graph does not follow",
@@ -329,28 +347,35 @@ def prove(
 
 
 def certificate(
-    source: Source, measured: list[Scenario], exact: list[Scenario], precision: Precision, size_bytes: int
+    source: Source,
+    measured: list[Scenario],
+    exact: list[Scenario],
+    precision: Precision,
+    *,
+    size_bytes: int,
+    quality: Mapping[str, Quality] | None = None,
 ) -> dict[str, Any]:
     """What goes into the manifest; `summary` is the long text's, the only scenario of real length.
 
-    exact: what `exactness` measured of a quantised package.
+    Of a quantised package `exact` is what `exactness` measured, and `quality` what rounding does on real texts, which the summary
+    is of then.
     """
     longest, text = long_length(source), measured[-1]
+    summary = {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}
+    if quality is not None:
+        everything = quality["all"]
+        summary |= {name: getattr(everything, name) for name in ("tokens", "top1_agreement", "perplexity_change")}
+        summary["kl_divergence"] = everything.kl_mean
     return {
         "reference": f"PyTorch {torch.__version__}, float32, no cache",
-        "summary": {
-            "size_bytes": size_bytes,
-            "tokens": text.tokens,
-            "top1_agreement": text.top1_agreement,
-            "kl_divergence": text.kl_divergence,
-            "perplexity_change": text.perplexity_change,
-        },
+        "summary": {"size_bytes": size_bytes} | summary,
         "longest_text": longest,
         "untested": [
             border.in_words() for border in source.borders if longest - LAST_STEPS <= border.length < source.geometry.context_length
         ],
         "largest_logits_error": max(scenario.logits_error for scenario in measured),
-        "tolerance": dataclasses.asdict(TOLERANCES[precision]),
+        "tolerance": dataclasses.asdict(TOLERANCES["fp32" if exact else precision]),
         "scenarios": [dataclasses.asdict(scenario) for scenario in measured],
         **({"same_weights": [dataclasses.asdict(scenario) for scenario in exact]} if exact else {}),
+        **({"rounding": {kind: dataclasses.asdict(each) for kind, each in quality.items()}} if quality is not None else {}),
     }

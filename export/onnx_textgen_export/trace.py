@@ -27,7 +27,7 @@ from onnx_textgen.interface import HIDDEN_STATES
 from .errors import ExportError
 from .experts import experts_for
 from .passes.experts import experts
-from .passes.provenance import Parameter, made_of
+from .passes.provenance import Parameter, Piece, made_of
 from .passes.simplify import simplify
 from .sources import Source
 from .weights import HOLLOW_FROM, OwnWeights, Weights
@@ -185,7 +185,7 @@ def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None
             tensor = ir.LazyTensor(read, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
             value.const_value = tensor
         if len(tensor.shape) > 1:
-            made_of(tensor, [Parameter(name)])
+            made_of(tensor, [Parameter(name)], pieces=[Piece(name, None)] if len(tensor.shape) == 2 else ())
 
 
 def read_weight(weights: Weights, name: str) -> ir.TensorProtocol:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -22,6 +23,9 @@ HOLLOW_FROM = 65_536
 
 Change = Callable[[Tensor], None]
 """Changes a parameter's numbers in place."""
+
+
+Forward = Callable[..., object]
 
 
 class Weights(Protocol):
@@ -103,24 +107,17 @@ class Loan:
     @contextlib.contextmanager
     def lent_while_running(self, block: nn.Module, names: list[list[str]]) -> Iterator[None]:
         """Lend a block its numbers whenever its forward runs."""
-        running: list[contextlib.AbstractContextManager[None]] = []
 
-        def begin(*_: object) -> None:
-            lent = self.lent(names)
-            lent.__enter__()
-            running.append(lent)
+        def lending(forward: Forward) -> Forward:
+            @functools.wraps(forward)
+            def run(*given: object, **named: object) -> object:
+                with self.lent(names):
+                    return forward(*given, **named)
 
-        def end(*_: object) -> None:
-            if running:
-                running.pop().__exit__(None, None, None)
+            return run
 
-        handles = (block.register_forward_pre_hook(begin), block.register_forward_hook(end, always_call=True))
-        try:
+        with forward_within(block, lending):
             yield
-        finally:
-            end()
-            for handle in handles:
-                handle.remove()
 
     @contextlib.contextmanager
     def lent(self, names: list[list[str]]) -> Iterator[None]:
@@ -142,6 +139,20 @@ class Loan:
         if change is not None:
             change(numbers)
         return nn.Parameter(numbers, requires_grad=False)
+
+
+@contextlib.contextmanager
+def forward_within(module: nn.Module, wrap: Callable[[Forward], Forward]) -> Iterator[None]:
+    """Let a module run its forward in another function."""
+    before, own = module.forward, "forward" in vars(module)
+    module.forward = wrap(before)
+    try:
+        yield
+    finally:
+        if own:
+            module.forward = before
+        else:
+            del module.forward
 
 
 def alike(names: Iterable[str], changes: Mapping[str, Change]) -> Iterable[list[str]]:

@@ -33,6 +33,11 @@ class Engine:
             generator.generate_next_token()
             yield generator.get_next_tokens()[0]
 
+    def logits(self, token_ids):
+        generator = self.generator(1, len(token_ids) + 1)
+        generator.append_tokens(list(token_ids))
+        return generator.get_output("logits")[0]
+
     def together(self, prompts, new):
         begun = time.perf_counter()
         generator = self.generator(len(prompts), len(prompts[0]) + new)

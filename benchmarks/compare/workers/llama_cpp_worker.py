@@ -44,6 +44,30 @@ class Engine:
             token = self.decode([token])
             yield token
 
+    def logits(self, token_ids):
+        import numpy as np  # noqa: PLC0415
+
+        library, size = self.library, 512
+        library.llama_memory_clear(library.llama_get_memory(self.context), False)
+        vocabulary = library.llama_vocab_n_tokens(library.llama_model_get_vocab(self.model))
+        batch, rows = library.llama_batch_init(size, 0, 1), []
+        for start in range(0, len(token_ids), size):
+            batch.n_tokens = 0
+            for position, token in enumerate(token_ids[start : start + size], start):
+                self.add(batch, token, position, row=0, wanted=True)
+            if library.llama_decode(self.context, batch):
+                raise RuntimeError("llama_decode failed")
+            found = library.llama_get_logits(self.context)
+            rows.append(np.ctypeslib.as_array(found, shape=(batch.n_tokens, vocabulary)).copy())
+        library.llama_batch_free(batch)
+        return np.concatenate(rows)
+
+    def add(self, batch, token, position, *, row, wanted):
+        index = batch.n_tokens
+        batch.token[index], batch.pos[index], batch.logits[index] = token, position, wanted
+        batch.n_seq_id[index], batch.seq_id[index][0] = 1, row
+        batch.n_tokens += 1
+
     def together(self, prompts, new):
         library, rows = self.library, len(prompts)
         context = self.open(rows * (len(prompts[0]) + new), rows)
@@ -55,11 +79,7 @@ class Engine:
             batch.n_tokens, last = 0, []
             for row, ids in pieces:
                 for offset, token in enumerate(ids):
-                    index = batch.n_tokens
-                    batch.token[index], batch.pos[index] = token, position + offset
-                    batch.n_seq_id[index], batch.seq_id[index][0] = 1, row
-                    batch.logits[index] = offset == len(ids) - 1
-                    batch.n_tokens += 1
+                    self.add(batch, token, position + offset, row=row, wanted=offset == len(ids) - 1)
                 last.append(batch.n_tokens - 1)
             if library.llama_decode(context, batch):
                 raise RuntimeError("llama_decode failed")

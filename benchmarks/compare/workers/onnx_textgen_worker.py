@@ -21,6 +21,9 @@ class Engine:
         for chunk in self.model.stream(token_ids, max_new_tokens=new, **self.options):
             yield from chunk.token_ids
 
+    def logits(self, token_ids):
+        return self.model.new_context().feed(token_ids, every_position=True)
+
     def together(self, prompts, new):
         begun = time.perf_counter()
         self.model.generate(prompts, max_new_tokens=new, **self.options)

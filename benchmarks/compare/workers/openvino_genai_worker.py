@@ -1,6 +1,8 @@
 """OpenVINO GenAI, by its pipeline; times of single tokens are those that the pipeline itself keeps."""
 
+import os
 import time
+from pathlib import Path
 
 import worker
 
@@ -14,8 +16,11 @@ class Engine:
         import openvino_genai  # noqa: PLC0415
 
         self.numpy, self.openvino, self.genai, self.path, self.threads = np, openvino, openvino_genai, model, threads
-        self.pipeline = openvino_genai.LLMPipeline(model, "CPU", INFERENCE_NUM_THREADS=threads, ATTENTION_BACKEND="SDPA")
-        self.batches = self.drafting = None
+        self.properties = {"INFERENCE_NUM_THREADS": threads}
+        if "INFERENCE_PRECISION" in os.environ:
+            self.properties["INFERENCE_PRECISION_HINT"] = os.environ["INFERENCE_PRECISION"]
+        self.pipeline = openvino_genai.LLMPipeline(model, "CPU", ATTENTION_BACKEND="SDPA", **self.properties)
+        self.batches = self.drafting = self.plain = None
 
     def options(self, new):
         options = self.genai.GenerationConfig()
@@ -31,6 +36,23 @@ class Engine:
         result = self.pipeline.generate(self.inputs(token_ids), self.options(new))
         self.times = result.perf_metrics.raw_metrics
         yield from result.tokens[0]
+
+    def logits(self, token_ids):
+        """By OpenVINO itself: the pipeline keeps only the logits of the last position."""
+        if self.plain is None:
+            model = self.openvino.Core().compile_model(Path(self.path, "openvino_model.xml"), "CPU", self.properties)
+            self.plain = model.create_infer_request()
+        self.plain.reset_state()
+        length = len(token_ids)
+        inputs = {
+            "input_ids": self.numpy.array([token_ids], dtype=self.numpy.int64),
+            "attention_mask": self.numpy.ones((1, length), dtype=self.numpy.int64),
+            "position_ids": self.numpy.arange(length, dtype=self.numpy.int64)[None],
+            "beam_idx": self.numpy.zeros(1, dtype=self.numpy.int32),
+        }
+        names = {name for port in self.plain.model_inputs for name in port.names}
+        self.plain.infer({name: value for name, value in inputs.items() if name in names})
+        return self.plain.get_tensor("logits").data[0].copy()
 
     def together(self, prompts, new):
         if self.batches is None:

@@ -37,6 +37,10 @@ class Engine:
                 ids = out.logits[:, -1:].argmax(-1)
                 yield int(ids)
 
+    def logits(self, token_ids):
+        with self.torch.inference_mode():
+            return self.model(input_ids=self.torch.tensor([token_ids])).logits[0].float().numpy()
+
 
 if __name__ == "__main__":
     worker.main(Engine)

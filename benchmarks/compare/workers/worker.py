@@ -28,6 +28,10 @@ class Engine(Protocol):
         """Forget all, take the prompt, and give `new` greedy tokens one after the other, the end of text not heeded."""
         ...
 
+    def logits(self, token_ids: Sequence[int]) -> Any:
+        """Forget all, take the tokens, and give the logits of every position, a float32 array [tokens, vocabulary]; optional."""
+        ...
+
     def together(self, prompts: Sequence[Sequence[int]], new: int) -> float:
         """Seconds that `new` tokens behind each of several prompts take, computed at once; optional."""
         ...
@@ -54,6 +58,16 @@ def peak_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
+def write_logits(engine: Engine, windows: Sequence[Sequence[int]], path: str) -> None:
+    """Logits of each window fed alone, one row after the other, as float32 without a header."""
+    with Path(path).open("wb") as file:
+        for token_ids in windows:
+            logits = engine.logits(token_ids)
+            if len(logits) != len(token_ids):
+                raise RuntimeError(f"gave logits of {len(logits)} positions out of {len(token_ids)}")
+            logits.astype("float32", copy=False).tofile(file)
+
+
 def main(make: Callable[[str, int, int], Engine]) -> None:
     """Open the model by `make(path, threads, context)`, say how long it took, and answer requests until the input ends."""
     parser = argparse.ArgumentParser()
@@ -72,7 +86,10 @@ def main(make: Callable[[str, int, int], Engine]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            if "prompts" in request:
+            if "windows" in request:
+                write_logits(engine, request["windows"], request["path"])
+                answer()
+            elif "prompts" in request:
                 answer(seconds=engine.together(request["prompts"], request["new"]))
             elif "document" in request:
                 tokens, speed = engine.editing(request["document"], request["new"])

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from .provenance import Parameter, made_of, parameters_of
+from .provenance import Columns, Parameter, Piece, chosen_pieces, made_of, parameters_of, pieces_of
 
 SMALL = 65_536
 """Elements up to which a constant may be read in a pass."""
-
-Columns = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def transposed_lazily(tensor: ir.TensorProtocol) -> ir.LazyTensor:
         dtype=tensor.dtype,
         shape=ir.Shape([columns, rows]),
     )
-    return made_of(turned, parameters_of(tensor), turned=True)
+    return made_of(turned, parameters_of(tensor), turned=True, pieces=pieces_of(tensor))
 
 
 def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
@@ -144,7 +142,8 @@ def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
             start += len(columns)
         return ir.tensor(out, dtype=dtype)
 
-    return made_of(ir.LazyTensor(gather, dtype=dtype, shape=ir.Shape([inputs, width])), parameters_of_all(parts))
+    joined = ir.LazyTensor(gather, dtype=dtype, shape=ir.Shape([inputs, width]))
+    return made_of(joined, parameters_of_all(parts), pieces=pieces_of_all(parts))
 
 
 def parameters_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Parameter]:
@@ -154,6 +153,12 @@ def parameters_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Parameter
         for linear, _ in parts
     ]
     return list(dict.fromkeys(each for one in found for each in one)) if all(found) else []
+
+
+def pieces_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Piece]:
+    """Where the outputs of the layers' weights side by side come from; nothing where one of them is not known."""
+    known = [(pieces_of(linear.weight.const_value), columns) for linear, columns in parts]
+    return [each for pieces, columns in known for each in chosen_pieces(pieces, columns)] if all(p for p, _ in known) else []
 
 
 def joined_biases(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor | None:

@@ -8,7 +8,8 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from .linear import Columns, find_linear, is_constant
+from .linear import find_linear, is_constant
+from .provenance import Columns
 from .rotary import Movement, Turning, find_columns, find_turning, only_moves
 
 MOVING = frozenset({"Reshape", "Transpose", "Slice", "Split", "Squeeze", "Unsqueeze", "Identity", "Concat", "Expand"})

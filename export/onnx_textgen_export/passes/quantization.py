@@ -7,9 +7,11 @@ from typing import Any, Literal, get_args
 
 from ..errors import ExportError
 
-Method = Literal["rtn", "k_quant", "hqq"]
+Method = Literal["rtn", "k_quant", "hqq", "calibrated"]
 Bits = Literal[4, 8]
 BLOCK_SIZES = (16, 32, 64, 128, 256)
+SMALLEST_TABLE = 1024
+"""Embedding rows below which a table (of positions, say) is not worth its loss."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,23 +32,27 @@ class Quantization:
     """Zero is the middle code; otherwise each block has a zero point of its own, which costs 4 or 8 bits more per block."""
     method: Method = "k_quant"
     """`rtn` rounds to the nearest code; `k_quant` searches each block's scale (and zero point) for the least weighted squared
-    error; `hqq` (half-quadratic quantisation) finds fractional zero points that ignore outliers."""
+    error; `hqq` (half-quadratic quantisation) finds fractional zero points that ignore outliers; `calibrated` looks at what each
+    layer is given on real text, and is k_quant for what no layer multiplies with (see `calibration`)."""
     head_bits: Bits | None = None
     """Of the output layer, and so of a tied embedding; None: as the others."""
     sensitive_bits: Bits | None = None
     """Of the layers that suffer most from rounding, besides the head: the values' and the feed-forward's last projection,
     but for a mixture's experts at the target `ort`, whose operator has one width."""
+    all_bits: Bits | None = None
+    """Of every product, whatever `bits` say, which tables keep; None: as `bits`."""
     accuracy_level: Literal[0, 1, 4] = 4
     """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 its own choice."""
 
     def __post_init__(self) -> None:
-        for name, bits in (("bits", self.bits), ("head bits", self.head_bits), ("sensitive bits", self.sensitive_bits)):
+        widths = {"head bits": self.head_bits, "sensitive bits": self.sensitive_bits, "all bits": self.all_bits}
+        for name, bits in [("bits", self.bits), *widths.items()]:
             if bits not in get_args(Bits) and (bits is not None or name == "bits"):
                 raise ExportError(f"weights can be stored in 4 or 8 bits, found {name} {bits!r}; take 4 or 8")
         if self.block_size not in BLOCK_SIZES:
             raise ExportError(f"a block has 16, 32, 64, 128 or 256 weights, found {self.block_size!r}; take one of these")
         if self.method not in get_args(Method):
-            raise ExportError(f"the quantizers are rtn, k_quant and hqq, found {self.method!r}; take one of these")
+            raise ExportError(f"the quantizers are calibrated, k_quant, rtn and hqq, found {self.method!r}; take one of these")
         if self.accuracy_level not in (0, 1, 4):
             raise ExportError(f"the accuracy level is 0, 1 or 4, found {self.accuracy_level!r}; take 4 for speed, 1 for exactness")
         if self.method == "hqq" and self.symmetric:
@@ -58,6 +64,7 @@ class Quantization:
         """In words, for a line of a report."""
         words = [f"int{self.bits}", f"block {self.block_size}", "symmetric" if self.symmetric else "asymmetric", self.method]
         words += [f"head int{self.head_bits}"] if self.head_bits not in (None, self.bits) else []
+        words += [f"all products int{self.all_bits}"] if self.all_bits not in (None, self.bits) else []
         words += [f"sensitive layers int{self.sensitive_bits}"] if self.sensitive_bits not in (None, self.bits) else []
         return ", ".join(words)
 
@@ -67,8 +74,8 @@ class Quantization:
 
 
 DEFAULTS: dict[str, Quantization] = {
-    "int8": Quantization(8, block_size=64),
-    "int4": Quantization(4, symmetric=False),
+    "int8": Quantization(8, block_size=64, method="calibrated"),
+    "int4": Quantization(4, symmetric=False, method="calibrated"),
 }
 """By the name of the precision; see docs/precision.md for the measurements that chose them."""
 
@@ -79,7 +86,7 @@ def default_for(precision: str, width: int) -> Quantization | None:
     An embedding is quantised in whole blocks only, so they are smaller where they would not divide the width.
 
     >>> default_for("int8", 320).describe(), default_for("int8", 96).describe()
-    ('int8, block 64, symmetric, k_quant', 'int8, block 32, symmetric, k_quant')
+    ('int8, block 64, symmetric, calibrated', 'int8, block 32, symmetric, calibrated')
     """
     options = DEFAULTS.get(precision)
     if options is not None and width % options.block_size:

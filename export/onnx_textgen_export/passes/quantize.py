@@ -10,6 +10,8 @@ and so are the routers of a mixture, whose rounding would send tokens elsewhere.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -20,18 +22,32 @@ from ..errors import ExportError
 from .experts import StackTensor
 from .linear import add_constant, replace, sizes_of
 from .products import Part, Product, find_products, find_tables, part_of
-from .quantization import Bits, Quantization
+from .quantization import SMALLEST_TABLE, Bits, Quantization
 from .quantize_experts import quantize_experts
-from .quantizers import make_quantizer
+from .quantizers import Codes, make_quantizer, quantize_matrix
 from .rounding import Rounding, Roundings
-from .stored import LastResult, Packed, Plain, SameBytes, store_lazily
+from .smoothing import Norm, find_maker
+from .stored import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
 
-SMALLEST_TABLE = 1024
-"""Embedding rows below which a table (of positions, say) is not worth its loss."""
+if TYPE_CHECKING:
+    from ..calibration.calibrate import Plan
+    from ..calibration.codes import FoundCodes
 
 
-def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> Roundings:
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A weight in the graph."""
+
+    values: dict[str, ir.Value]
+    """By kind: codes, scales and, where there are any, zeros."""
+    bits: Bits
+    block_size: int
+
+
+def quantize(model: ir.Model, options: Quantization, target: Target = "ort", plan: Plan | None = None) -> Roundings:
     """Quantise `model` in place; returns what that does to the module's parameters.
+
+    plan: codes found before; what it does not name is rounded as `options` say.
 
     Raises `ExportError` where the target has no operator for what is asked.
     """
@@ -42,7 +58,10 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> 
     logits = next(value for value in graph.outputs if value.name == "logits")
     parts = {node: part_of(product, products, logits) for node, product in products.items()}
     tables = [node for node in find_tables(graph, SMALLEST_TABLE) if can_gather(node, options)]
-    change = Change(graph, options, target, LastResult(), tables=frozenset(id(node.inputs[0]) for node in tables))
+    tabled = frozenset(id(node.inputs[0]) for node in tables)
+    change = Change(graph, options, target, LastResult(), tables=tabled, plan=plan)
+    if plan is not None:
+        smooth(graph, products, plan)
     for node in tables:
         change.replace_gather(node, heads=[p for n, p in products.items() if parts[n] == "head" and p.weight is node.inputs[0]])
     for node, product in products.items():
@@ -55,6 +74,14 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort") -> 
     common.RemoveUnusedNodesPass()(model)  # the weights in float32, and what turned them round
     change.roundings.see_plain(graph)
     return change.roundings
+
+
+def smooth(graph: ir.Graph, products: dict[ir.Node, Product], plan: Plan) -> None:
+    """Divide the inputs of products whose codes were found for smoothed ones, where a norm makes them."""
+    for product in products.values():
+        found = plan.found.get(str(product.weight.name))
+        if found is not None and found.smoothing is not None and isinstance(maker := find_maker(product, products), Norm):
+            maker.divide(graph, found.smoothing)
 
 
 def can_gather(node: ir.Node, options: Quantization) -> bool:
@@ -73,37 +100,77 @@ class Change:
     last: LastResult
     tables: frozenset[int]
     """Ids of the weights that are gathered from."""
-    made: dict[tuple[int, bool], dict[str, ir.Value]] = dataclasses.field(default_factory=dict)
+    plan: Plan | None = None
+    made: dict[tuple[int, bool], StoredWeight] = dataclasses.field(default_factory=dict)
     """The tensors of each weight, by its id and whether it is read as [in, out]."""
     roundings: Roundings = dataclasses.field(default_factory=Roundings)
 
     def bits(self, part: Part) -> Bits:
         """Of a product."""
+        if self.options.all_bits is not None:
+            return self.options.all_bits
         if part == "head":
             return self.options.head_bits or self.options.bits
         if part in ("values", "feed-forward out"):
             return self.options.sensitive_bits or self.options.bits
         return self.options.bits
 
-    def tensors(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool) -> dict[str, ir.Value]:
+    def found(self, weight: ir.Value) -> FoundCodes | None:
+        """A weight's codes, where the plan has some."""
+        return self.plan.found.get(str(weight.name)) if self.plan is not None else None
+
+    def tensors(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool) -> StoredWeight:
         """A weight's tensors, made once; `product`: for a product and not only for a table."""
         key = (id(weight), inputs_first)
         if key not in self.made:
-            first, second = sizes_of(weight)
-            outputs, inputs = (second, first) if inputs_first else (first, second)
-            gathered, block = id(weight) in self.tables and not inputs_first, self.options.block_size
-            layout: Packed | Plain
-            if self.target == "ort":
-                fractional = self.options.method == "hqq" and bits == 4 and not gathered
-                zeros = "none" if self.options.symmetric else "fractional" if fractional else "whole"
-                layout = Packed(outputs, inputs, bits, block, zeros, flat=not product)  # type: ignore[arg-type]
+            found, gathered = self.found(weight), id(weight) in self.tables and not inputs_first
+            if found is not None and product and (self.target == "ort" or not gathered):
+                self.made[key] = self.stored(weight, found, inputs_first=inputs_first, product=product, gathered=gathered)
             else:
-                layout = Plain(outputs, inputs, bits, block, self.options.symmetric, rows=gathered)
-            find = make_quantizer(self.options, bits, gathered=gathered)
-            rounding = Rounding(self.options, bits, gathered, inputs_first)
-            self.roundings.add(weight.const_value, rounding, product=product, table=gathered)
-            self.made[key] = store_lazily(self.graph, weight, layout, find, self.last, inputs_first=inputs_first)
+                self.made[key] = self.rounded(weight, bits, inputs_first=inputs_first, product=product, gathered=gathered)
         return self.made[key]
+
+    def rounded(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
+        """A weight that is rounded when it is written."""
+        source, block = weight.const_value, self.options.block_size
+        assert source is not None, "weights have data"
+        fractional = self.options.method == "hqq" and bits == 4 and not gathered
+        zeros: Zeros = "none" if self.options.symmetric else "fractional" if fractional else "whole"
+        find = make_quantizer(self.options, bits, gathered=gathered)
+
+        def fill(store: Callable[[slice, Codes], None]) -> None:
+            quantize_matrix(source.numpy(), find, block, store, inputs_first=inputs_first, row_scales=bits)
+
+        rounding = Rounding(self.options, bits, gathered, inputs_first)
+        self.roundings.add(source, rounding, product=product, table=gathered)
+        layout = self.layout(weight, bits, block, zeros, inputs_first=inputs_first, product=product, gathered=gathered)
+        return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), bits, block)
+
+    def stored(self, weight: ir.Value, found: FoundCodes, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
+        """A weight whose codes were found before."""
+        assert self.plan is not None, "it has the codes"
+        gains, name = self.plan.gains.get(str(weight.name)), str(weight.name)
+
+        def fill(store: Callable[[slice, Codes], None]) -> None:
+            codes = found.load(gains)
+            store(slice(0, codes.codes.shape[1]), codes)
+
+        self.roundings.restore(self.plan.changes(name), product=product, table=gathered)
+        zeros: Zeros = "none" if found.symmetric else "whole"
+        layout = self.layout(
+            weight, found.bits, found.block_size, zeros, inputs_first=inputs_first, product=product, gathered=gathered
+        )
+        return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), found.bits, found.block_size)
+
+    def layout(
+        self, weight: ir.Value, bits: Bits, block_size: int, zeros: Zeros, *, inputs_first: bool, product: bool, gathered: bool
+    ) -> Packed | Plain:
+        """How a weight's codes lie in tensors."""
+        first, second = sizes_of(weight)
+        outputs, inputs = (second, first) if inputs_first else (first, second)
+        if self.target == "ort":
+            return Packed(outputs, inputs, bits, block_size, zeros, flat=not product)
+        return Plain(outputs, inputs, bits, block_size, zeros == "none", rows=gathered)
 
     def note_experts(self) -> None:
         """Note what `quantize_experts` is about to round."""
@@ -113,7 +180,8 @@ class Change:
                 for value in (node.inputs[2], node.inputs[4]):
                     tensor = value.const_value if value is not None else None
                     stack = tensor.stack if isinstance(tensor, StackTensor) else None
-                    rounding = Rounding(self.options, bits, gathered=True, inputs_first=stack is not None and stack.transposed)
+                    turned = stack is not None and stack.transposed
+                    rounding = Rounding(self.options, bits, gathered=True, inputs_first=turned, is_expert=True)
                     self.roundings.add(stack.source if stack is not None else tensor, rounding, product=True, table=False)
 
     def replace_gather(self, node: ir.Node, heads: list[Product]) -> None:
@@ -124,19 +192,24 @@ class Change:
         bits: Bits = 8 if self.target == "standard" else self.bits("head") if shared else self.options.bits
         made = self.tensors(weight, bits, inputs_first=False, product=shared)
         if self.target == "standard":
-            rows = [ir.node("Gather", [value, node.inputs[1]]) for value in made.values()]
+            rows = [ir.node("Gather", [value, node.inputs[1]]) for value in made.values.values()]
             self.graph.insert_before(node, rows)
             axis = len(node.outputs[0].shape) - 1 if node.outputs[0].shape is not None else 2
             taken = [gather.outputs[0] for gather in rows]
-            replace(self.graph, node, [ir.node("DequantizeLinear", taken, {"axis": axis, "block_size": self.options.block_size})])
+            replace(self.graph, node, [ir.node("DequantizeLinear", taken, {"axis": axis, "block_size": made.block_size})])
             return
-        codes = made["codes"]
+        codes = made.values["codes"]
         if shared:
             count, blocks, block_bytes = sizes_of(codes)
             codes = add_constant(self.graph, f"{weight.name}.rows", SameBytes(codes, (count, blocks * block_bytes)))
-        attributes = {"bits": bits, "block_size": self.options.block_size, "gather_axis": 0, "quantize_axis": 1}
-        inputs = [codes, node.inputs[1], made["scales"], *([made["zeros"]] if "zeros" in made else [])]
-        replace(self.graph, node, [ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft")])
+        attributes = {"bits": made.bits, "block_size": made.block_size, "gather_axis": 0, "quantize_axis": 1}
+        inputs = [codes, node.inputs[1], *list(made.values.values())[1:]]
+        new = [ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft")]
+        found = self.found(weight) if shared else None
+        if found is not None and found.smoothing is not None:  # the product's inputs are divided by it, not these rows
+            name = f"{weight.name}.unsmoothing"
+            new.append(ir.node("Mul", [new[0].outputs[0], add_constant(self.graph, name, ir.tensor(1 / found.smoothing))]))
+        replace(self.graph, node, new)
 
     def replace_product(self, product: Product, part: Part) -> None:
         """Multiply with a quantised weight; a Gemm's bias becomes an Add."""
@@ -148,28 +221,27 @@ class Change:
             new = ir.node("Add", [new.outputs[0], product.bias])
         replace(self.graph, node, [new])
 
-    def nbits(self, product: Product, made: dict[str, ir.Value]) -> ir.Node:
+    def nbits(self, product: Product, made: StoredWeight) -> ir.Node:
         """A MatMulNBits."""
         inputs, outputs = product.sizes
-        code_shape = sizes_of(made["codes"])
         attributes = {
             "K": inputs,
             "N": outputs,
-            "bits": code_shape[2] * 8 // self.options.block_size,
-            "block_size": self.options.block_size,
+            "bits": made.bits,
+            "block_size": made.block_size,
             "accuracy_level": self.options.accuracy_level,
         }
-        values = [product.node.inputs[0], made["codes"], made["scales"], *([made["zeros"]] if "zeros" in made else [])]
+        values = [product.node.inputs[0], *made.values.values()]
         return ir.node("MatMulNBits", values, attributes, domain="com.microsoft", name=product.node.name)
 
-    def dequantised(self, product: Product, made: dict[str, ir.Value]) -> ir.Node:
+    def dequantised(self, product: Product, made: StoredWeight) -> ir.Node:
         """A MatMul behind DequantizeLinear, in the form [in, out] that ONNX Runtime fuses; a table is turned round first."""
-        values = list(made.values())
+        values = list(made.values.values())
         if id(product.weight) in self.tables and not product.inputs_first:
             turned = [ir.node("Transpose", [value], {"perm": [1, 0]}) for value in values]
             self.graph.insert_before(product.node, turned)
             values = [node.outputs[0] for node in turned]
-        attributes = {"axis": 0, "block_size": self.options.block_size}
+        attributes = {"axis": 0, "block_size": made.block_size}
         weight = ir.node("DequantizeLinear", values, attributes)
         self.graph.insert_before(product.node, weight)
         return ir.node("MatMul", [product.node.inputs[0], weight.outputs[0]], name=product.node.name)

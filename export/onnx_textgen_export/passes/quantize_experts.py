@@ -41,7 +41,8 @@ class PackedExperts:
         count, _, inputs = sizes_of(value)
         block = options.block_size
         zeros: Any = "none" if options.symmetric else "whole"
-        return cls(count, Packed(rows, inputs + -inputs % block, bits, block, zeros, flat=True), options)
+        one = Packed(rows, inputs + -inputs % block, bits, block, zeros, flat=True, row_scales=False)
+        return cls(count, one, options)
 
     def shapes(self) -> Shapes:
         """Type and shape of each tensor, by kind."""

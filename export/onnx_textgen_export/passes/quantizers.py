@@ -40,6 +40,10 @@ class Codes:
     scales: Floats
     zeros: Floats | None
     """None: the middle code, 2 ** (bits - 1)."""
+    scale_codes: Floats | None = None
+    """Where scales are whole numbers times a scale of their row: [..., outputs, blocks]; see `with_row_scales`."""
+    row_scales: Floats | None = None
+    """[outputs, 1]."""
 
 
 def signed_extremes(blocks: Floats) -> Floats:
@@ -91,20 +95,26 @@ def importance(blocks: Floats) -> Floats:
     return weights
 
 
-def search(blocks: Floats, bits: int, *, symmetric: bool) -> Codes:
+def search(
+    blocks: Floats, bits: int, *, symmetric: bool, weights: Floats | None = None, stretches: npt.NDArray[np.float64] | None = None
+) -> Codes:
     """k-quant: of codes around the plain rounding, the ones whose best scale leaves the least weighted squared error.
+
+    weights: how much an error counts, [block size, blocks]; default: `importance`. stretches: of the plain scale, to try.
 
     For given codes the best scale is the weighted regression of the weights on them (make_qx_quants in llama.cpp). Zero points
     are whole numbers from the start, so what is compared is what will be stored; ONNX Runtime's form regresses on fractional
     ones and rounds in the end, which loses part of the gain.
     """
-    most, weights = 2**bits - 1, importance(blocks)
+    most, weights = 2**bits - 1, importance(blocks) if weights is None else weights
     weighted = weights * blocks
     lowest, highest = range_of(blocks)
     half = np.float32(1 << (bits - 1))
     plain = -half * inverses(signed_extremes(blocks)) if symmetric else most * inverses(highest - lowest)
     best_zeros, best_scales, best_gain = np.full_like(lowest, half), np.zeros_like(lowest), np.full_like(lowest, -1)
-    for stretch in TRIED_4_BITS if bits == 4 else TRIED_8_BITS:
+    if stretches is None:
+        stretches = TRIED_4_BITS if bits == 4 else TRIED_8_BITS
+    for stretch in stretches:
         tried = plain * np.float32(stretch)
         zeros = best_zeros if symmetric else np.clip(np.rint(-lowest * tried), 0, most)
         steps = nearest(blocks, tried, zeros, bits)
@@ -147,6 +157,22 @@ def half_quadratic(blocks: Floats, bits: int) -> Codes:
     return Codes(nearest(blocks, inverse, best_zeros, bits), scales, best_zeros)
 
 
+def with_row_scales(blocks: Floats, found: Codes, bits: int) -> Codes:
+    """The same rounding with each scale as 8 bits times a float32 scale of its row, as k-quants store them; codes follow anew.
+
+    blocks: [block size, outputs, blocks], `found` shaped alike. Positive scales are 0 to 255, scales of symmetric codes, which
+    have signs, -127 to 127. At 8 bits they are rounded up, so that no weight is cut off.
+    """
+    most = 127 if found.zeros is None else 255
+    rows = np.abs(found.scales).max(axis=-1, keepdims=True) / np.float32(most)
+    ratio = found.scales * inverses(rows)
+    codes = np.sign(ratio) * np.ceil(np.abs(ratio) - np.float32(1e-4)) if bits == 8 else np.rint(ratio)
+    codes = np.where((codes == 0) & (ratio != 0), np.sign(ratio), np.clip(codes, -most, most)).astype(np.float32)
+    scales = codes * rows
+    zeros = float(1 << (bits - 1)) if found.zeros is None else found.zeros
+    return Codes(nearest(blocks, inverses(scales), zeros, bits), scales, found.zeros, codes, rows)
+
+
 def make_quantizer(options: Quantization, bits: int, *, gathered: bool = False) -> Callable[[Floats], Codes]:
     """The function from blocks [block size, blocks] to `Codes` that the options name.
 
@@ -181,10 +207,12 @@ def quantize_matrix(
     store: Callable[[slice, Codes], None],
     *,
     inputs_first: bool,
+    row_scales: int = 0,
 ) -> None:
     """Quantise a matrix slice by slice; `store(outputs, codes)` takes codes [block size, outputs, blocks] and the rest alike.
 
-    matrix: [out, in], or [in, out] if `inputs_first`, of any float type.
+    matrix: [out, in], or [in, out] if `inputs_first`, of any float type. row_scales: the bits of codes whose scales are stored by
+    `with_row_scales`; 0: in float32.
     """
     outputs, inputs = matrix.shape[::-1] if inputs_first else matrix.shape
     rows = max(16, SLICE // max(inputs, 1) // 16 * 16)  # even, so that half-bytes of two outputs never meet in a byte
@@ -202,7 +230,8 @@ def quantize_matrix(
             return kept.swapaxes(-1, -2) if inputs_first else kept
 
         zeros = None if found.zeros is None else shaped(found.zeros)
-        store(chosen, Codes(shaped(found.codes), shaped(found.scales), zeros))
+        found = Codes(shaped(found.codes), shaped(found.scales), zeros)
+        store(chosen, with_row_scales(blocks, found, row_scales) if row_scales else found)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(work, range(0, outputs, rows)):

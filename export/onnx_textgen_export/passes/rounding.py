@@ -7,6 +7,7 @@ parameters side by side, or their rows in another order.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +17,9 @@ from .linear import is_constant
 from .provenance import parameters_of
 from .quantization import Bits, Quantization
 from .quantizers import Codes, Floats, make_quantizer, quantize_matrix
+
+Change = Callable[[Tensor], None]
+"""Changes a parameter's numbers in place."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Rounding:
     """As an embedding is."""
     inputs_first: bool
     """The parameter is [in, out], not [out, in]; of more dimensions, it is a stack of such."""
+    is_expert: bool = False
+    """It goes into an operator for experts, which takes scales in float32 alone."""
 
     def __call__(self, parameter: Tensor) -> None:
         """Round a float32 parameter in place."""
@@ -48,15 +54,16 @@ class Rounding:
                 matrix[chosen] = rows
 
         find = make_quantizer(self.options, self.bits, gathered=self.gathered)
-        quantize_matrix(matrix, find, self.options.block_size, store, inputs_first=self.inputs_first)
+        row_scales = 0 if self.is_expert else self.bits
+        quantize_matrix(matrix, find, self.options.block_size, store, inputs_first=self.inputs_first, row_scales=row_scales)
 
 
 @dataclasses.dataclass(slots=True)
 class Roundings:
     """What was rounded in one graph, by the name that the graph has for the parameter."""
 
-    products: dict[str, Rounding] = dataclasses.field(default_factory=dict)
-    tables: dict[str, Rounding] = dataclasses.field(default_factory=dict)
+    products: dict[str, Change] = dataclasses.field(default_factory=dict)
+    tables: dict[str, Change] = dataclasses.field(default_factory=dict)
     """Whose rows are gathered."""
     plain: frozenset[str] = frozenset()
     """What the graph reads unrounded, perhaps besides."""
@@ -73,12 +80,19 @@ class Roundings:
                 if used:
                     self.complete &= known.setdefault(each.name, own) == own
 
+    def restore(self, changes: Mapping[str, Change], *, product: bool, table: bool) -> None:
+        """Note what gives parameters the values of codes that were found before."""
+        for name, change in changes.items():
+            for used, known in ((product, self.products), (table, self.tables)):
+                if used:
+                    self.complete &= known.setdefault(name, change) is change
+
     def see_plain(self, graph: ir.Graph) -> None:
         """Note what is left unrounded in the finished graph."""
         left = (value.const_value for value in graph.initializers.values() if is_constant(value))
         self.plain = frozenset(each.name for tensor in left for each in parameters_of(tensor))
 
-    def by_name(self, module: nn.Module) -> dict[str, Rounding] | None:
+    def by_name(self, module: nn.Module) -> dict[str, Change] | None:
         """What each parameter of the module is rounded by, under each of its names; None where that does not say it all.
 
         A tied parameter has several names, and may be rounded in a product and not in a table: then the name that an embedding has
@@ -87,7 +101,7 @@ class Roundings:
         names: dict[int, list[str]] = {}
         for name, parameter in module.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
-        found: dict[str, Rounding] = {}
+        found: dict[str, Change] = {}
         for each in names.values():
             product, table = (next((known[name] for name in each if name in known), None) for known in (self.products, self.tables))
             split = self.plain.intersection(each) or (product and table and product != table)

@@ -14,10 +14,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from .linear import add_constant
-from .quantizers import Codes, Floats, quantize_matrix
+from .quantizers import Codes
 
 Arrays = dict[str, npt.NDArray[Any]]
-"""By kind: `codes`, `scales` and, where there are any, `zeros`."""
+"""By kind: `codes`, `zeros` where there are any, and `scales`, or `scale_codes` and `row_scales`."""
+Zeros = Literal["none", "whole", "fractional"]
+"""What kind of zero points codes have."""
 Shapes = dict[str, tuple[ir.DataType, tuple[int, ...]]]
 """Type and shape of each tensor, by kind."""
 
@@ -49,15 +51,19 @@ class Layout(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packed:
-    """ONNX Runtime's layout: codes [out, blocks, bytes], scales [out, blocks], zeros [out, bytes] or fractional [out, blocks]."""
+    """ONNX Runtime's layout: codes [out, blocks, bytes], scales [out, blocks], zeros [out, bytes] or fractional [out, blocks].
+
+    Scales are 8 bits times a scale [out, 1] of their row (`quantizers.with_row_scales`), or float32.
+    """
 
     outputs: int
     inputs: int
     bits: int
     block_size: int
-    zeros: Literal["none", "whole", "fractional"]
+    zeros: Zeros
     flat: bool = False
     """Codes as [out, bytes]: a table that no product reads."""
+    row_scales: bool = True
 
     @property
     def blocks(self) -> int:
@@ -68,7 +74,12 @@ class Packed:
         """See `Layout.shapes`."""
         block_bytes = self.block_size * self.bits // 8
         codes = (self.outputs, self.blocks * block_bytes) if self.flat else (self.outputs, self.blocks, block_bytes)
-        found: Shapes = {"codes": (ir.DataType.UINT8, codes), "scales": (ir.DataType.FLOAT, (self.outputs, self.blocks))}
+        found: Shapes = {"codes": (ir.DataType.UINT8, codes)}
+        if self.row_scales:
+            signed = ir.DataType.INT8 if self.zeros == "none" else ir.DataType.UINT8
+            found |= {"scale_codes": (signed, (self.outputs, self.blocks)), "row_scales": (ir.DataType.FLOAT, (self.outputs, 1))}
+        else:
+            found["scales"] = (ir.DataType.FLOAT, (self.outputs, self.blocks))
         if self.zeros == "whole":
             found["zeros"] = (ir.DataType.UINT8, (self.outputs, -(-self.blocks * self.bits // 8)))
         elif self.zeros == "fractional":
@@ -83,7 +94,8 @@ class Packed:
         """See `Layout.put`."""
         packed = pack_pairs(found.codes, 0) if self.bits == 4 else found.codes.astype(np.uint8)
         arrays["codes"][chosen] = packed.transpose(1, 2, 0).reshape(arrays["codes"][chosen].shape)
-        arrays["scales"][chosen] = found.scales
+        for kind, value in scales_of(found).items():
+            arrays[kind][chosen] = value
         if found.zeros is not None:
             whole = self.zeros == "whole"
             arrays["zeros"][chosen] = pack_pairs(found.zeros, 1) if whole and self.bits == 4 else found.zeros
@@ -113,7 +125,10 @@ class Plain:
         blocks = -(-self.inputs // self.block_size)
         few = (self.outputs, blocks) if self.rows else (blocks, self.outputs)
         many = (self.outputs, self.inputs) if self.rows else (self.inputs, self.outputs)
-        found: Shapes = {"codes": (self.dtype, many), "scales": (ir.DataType.FLOAT, few)}
+        each = (self.outputs, 1) if self.rows else (1, self.outputs)
+        found: Shapes = {"codes": (self.dtype, many)}
+        found["scale_codes"] = (ir.DataType.INT8 if self.symmetric else ir.DataType.UINT8, few)
+        found["row_scales"] = (ir.DataType.FLOAT, each)
         return found if self.symmetric else found | {"zeros": (self.dtype, few)}
 
     def arrays(self) -> Arrays:
@@ -125,7 +140,7 @@ class Plain:
         """See `Layout.put`."""
         centre = (1 << (self.bits - 1)) if self.symmetric else 0
         codes = (found.codes - np.float32(centre)).astype(np.int8 if self.symmetric else np.uint8)
-        values = {"codes": codes.astype(arrays["codes"].dtype), "scales": found.scales, "zeros": found.zeros}
+        values = {"codes": codes.astype(arrays["codes"].dtype), "zeros": found.zeros} | scales_of(found)
         for kind, array in arrays.items():
             value = values[kind]
             assert value is not None, "asymmetric codes have zeros"
@@ -134,6 +149,13 @@ class Plain:
                 array[chosen] = ordered.T
             else:
                 array[:, chosen] = ordered
+
+
+def scales_of(found: Codes) -> dict[str, npt.NDArray[Any] | None]:
+    """What is stored of scales, by kind: [outputs, blocks], and [outputs, 1] of rows."""
+    if found.scale_codes is None:
+        return {"scales": found.scales}
+    return {"scale_codes": found.scale_codes, "row_scales": found.row_scales}
 
 
 def as_tensor(array: npt.NDArray[Any], dtype: ir.DataType) -> ir.TensorProtocol:
@@ -179,24 +201,36 @@ class SameBytes(ir.LazyTensor):
 
 
 def store_lazily(
-    graph: ir.Graph, weight: ir.Value, layout: Layout, find: Callable[[Floats], Codes], last: LastResult, *, inputs_first: bool
+    graph: ir.Graph, weight: ir.Value, layout: Layout, fill: Callable[[Callable[[slice, Codes], None]], None], last: LastResult
 ) -> dict[str, ir.Value]:
-    """Initializers for a quantised weight, computed when they are written; by kind."""
-    source = weight.const_value
-    assert source is not None, "weights have data"
-    block_size, owner = layout.block_size, object()  # type: ignore[attr-defined]
+    """A quantised weight, computed when it is written: `codes`, `scales` and, where there are any, `zeros`.
+
+    fill: gives the codes of all outputs, some at a time, to a function like `Layout.put`.
+    """
+    owner = object()
 
     def compute() -> Arrays:
         arrays = layout.arrays()
-        quantize_matrix(
-            source.numpy(), find, block_size, lambda chosen, found: layout.put(arrays, chosen, found), inputs_first=inputs_first
-        )
+        fill(lambda chosen, found: layout.put(arrays, chosen, found))
         return arrays
 
     def lazy(kind: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.LazyTensor:
         return ir.LazyTensor(lambda: as_tensor(last.take(owner, kind, compute), dtype), dtype=dtype, shape=ir.Shape(shape))
 
-    return {
+    made = {
         kind: add_constant(graph, f"{weight.name}.{kind}", lazy(kind, dtype, shape))
         for kind, (dtype, shape) in layout.shapes().items()
     }
+    if "scale_codes" in made:
+        made["scales"] = multiplied(graph, made.pop("scale_codes"), made.pop("row_scales"))
+    return {kind: made[kind] for kind in ("codes", "scales", "zeros") if kind in made}
+
+
+def multiplied(graph: ir.Graph, scale_codes: ir.Value, row_scales: ir.Value) -> ir.Value:
+    """Scales in float32; a runtime computes them once, when it opens the graph (constant folding)."""
+    wide = ir.node("Cast", [scale_codes], {"to": ir.DataType.FLOAT.value})
+    scales = ir.node("Mul", [wide.outputs[0], row_scales])
+    graph.insert_before(graph[0], [wide, scales])
+    for node in (wide, scales):
+        node.outputs[0].shape, node.outputs[0].type = scale_codes.shape, ir.TensorType(ir.DataType.FLOAT)
+    return scales.outputs[0]

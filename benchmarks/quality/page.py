@@ -1,0 +1,97 @@
+"""The measurements as a table: printed, and written into a page between two marks."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from peers import program
+from report import middle, speeds, table
+
+BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->"
+PACKAGES = {
+    "onnx-textgen": ("onnx-textgen", "onnxruntime"),
+    "onnxruntime-genai": ("onnxruntime-genai", "onnxruntime"),
+    "llama.cpp": ("llama-cpp-python",),
+    "openvino-genai": ("openvino",),
+    "conversions": ("optimum-intel", "nncf"),
+    "transformers": ("transformers", "torch"),
+}
+"""Whose versions a reader must know, by environment."""
+
+Record = dict[str, Any]
+Key = tuple[str, str]
+"""Whose and which form."""
+
+
+def key_of(record: Record) -> Key:
+    """What a record is about."""
+    return record["peer"], record["precision"]
+
+
+def versions(work: Path) -> str:
+    """Versions of the packages in each environment that is there."""
+    found = {}
+    for environment, packages in PACKAGES.items():
+        python = program(work, environment, "python")
+        code = f"import importlib.metadata as m; print(*(f'{{name}} {{m.version(name)}}' for name in {packages}), sep=', ')"
+        if Path(python).exists():
+            printed = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
+            found |= dict.fromkeys(printed.strip().split(", "))
+    return ", ".join(found)
+
+
+def size_cell(record: Record) -> str:
+    """MB of the files, and in brackets without a vocabulary that is inside."""
+    whole, vocabulary = record["bytes"] / 1e6, record["vocabulary_bytes"] / 1e6
+    digits = 1 if whole >= 10 else 2
+    return f"{whole:.{digits}f}" + (f" ({whole - vocabulary:.{digits}f})" if vocabulary else "")
+
+
+def divergence_cell(value: float) -> str:
+    """Nats to three digits, small ones in powers of ten."""
+    if value == 0:
+        return "0"
+    return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}" if value >= 0.001 else f"{value:.1e}"
+
+
+def quality_table(outcomes: list[Record], rounds: list[Record]) -> str:
+    """One line for each form, the smallest first; below them those that have none, and why."""
+    found = speeds(rounds)
+    columns = ["decode 128", "prefill 512"] if found else []
+    rows = []
+    for record in sorted((each for each in outcomes if "kl" in each), key=lambda each: each["bytes"]):
+        cells = [" ".join(key_of(record)), size_cell(record), divergence_cell(record["kl"]), divergence_cell(record["kl_99"])]
+        cells += [f"{record['same_top']:.2%}", f"{record['perplexity']:+.2%}"]
+        figures = found.get(key_of(record), {})
+        rows.append(cells + [f"{middle(figures[name].values()):,.0f}" if name in figures else "" for name in columns])
+    refused = [each for each in outcomes if "reason" in each]
+    rows += [[" ".join(key_of(each)), "refused", *[""] * (4 + len(columns))] for each in refused]
+    header = ["form", "MB", "KL, nats/token", "its 99th percentile", "same top-1", "perplexity"]
+    reasons = "\n".join(f"- {' '.join(key_of(each))} was refused: {each['reason']}" for each in refused)
+    units = [f"{name}, tokens/s" for name in columns]
+    return table([*header, *units], rows) + (f"\n\n{reasons}" if reasons else "")
+
+
+def conditions(command: str, about: Record, machine: str, engines: str) -> str:
+    """What a reader must know to repeat the figures."""
+    return (
+        f"Measured with `{command}` on {machine}, {about['threads']} threads; {engines}. The text: {Path(about['text']).name}, its "
+        f"first {about['tokens']:,} tokens in windows of {about['window']}, each fed alone from the empty context; the same token "
+        f"ids for everyone. The reference is the checkpoint in float32, by transformers. Converters that read data got "
+        f"{Path(about['calibration']).name}. MB (10^6 bytes) counts graph and weights; a GGUF holds the tokenizer's pieces too, in "
+        "brackets the file without them. Every engine computes as it does by default, its rounding of activations and of the cache "
+        "included, but for OpenVINO, which computes in float32 (INFERENCE_PRECISION_HINT) where it would choose bfloat16. Speeds, "
+        "where given, are greedy decoding of 128 tokens behind a prompt of 128, and reading a prompt of 512: medians of rounds in "
+        "which all forms are asked in turn."
+    )
+
+
+def write_page(page: Path, text: str) -> None:
+    """Put a text between the marks of a page; raises `ValueError` where there are none."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no lines {BEGIN.strip()} and {END}; add them where the table should stand")
+    page.write_text(f"{before}{BEGIN}{text}\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,251 @@
+"""Writes a quantised package, measures it on real text, and spends more bits until the rounding holds its budget.
+
+Nothing is traced or calibrated again for another attempt. A budget that cannot be held ends with the most that there is to spend,
+never with nothing: what was measured goes into the certificate, and a warning to who exports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_textgen.errors import first_line
+
+from ..errors import ExportError
+from ..parity import Quality
+from ..passes.quantization import Quantization
+from ..passes.rounding import Roundings
+from ..sources import Source
+from ..text_assets import TextAssets
+from ..trace import innermost
+from ..weights import Weights
+from .calibrate import SMALLER_BLOCKS, Calibrated, Plan, calibrate
+from .mix import Mix, cheapest_mix, describe_mix
+from .quality import Yardstick
+from .texts import calibration_ids, measured_texts
+
+Report = Callable[[str], None]
+BUDGETS = {"int8": 0.003, "int4": 0.03}
+"""Mean divergence from the unrounded model, in nats per token, that a precision keeps to where nothing else is asked."""
+OF_ACTIVATIONS = 0.002
+"""What rounding the products' inputs to 8 bits adds to that, about; no choice of bits for weights takes it away."""
+UNSEEN = 4.0
+"""How much more a rounding loses on another text than on the one it was calibrated on, until it has been measured."""
+MOST_ATTEMPTS = 6
+NEAR_ENOUGH = 0.93
+"""Share of a budget that is worth using up before smaller packages are tried."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """What a quantised package should be like; all None is the precision's own budget."""
+
+    max_kl: float | None = None
+    """Mean divergence from the unrounded model on real text, in nats per token."""
+    target_bytes: int | None = None
+    """The size of the package: as good as it gets within it."""
+    strict_bits: bool = False
+    """Exactly the bits of the precision, whatever they cost."""
+    calibrates: bool = True
+    calibration: Path | None = None
+    """A text to calibrate on; None: our own."""
+
+    def __post_init__(self) -> None:
+        asked = [name for name in ("max_kl", "target_bytes", "strict_bits") if getattr(self, name)]
+        if len(asked) > 1:
+            words = {"max_kl": "--max-kl", "target_bytes": "--target-size", "strict_bits": "--strict-bits"}
+            raise ExportError(f"{words[asked[0]]} and {words[asked[1]]} are two wishes for one package; give one of them")
+        if self.max_kl is not None and not 0 < self.max_kl < float("inf"):
+            raise ExportError(f"--max-kl should be above 0, found {self.max_kl}; 0.03 is int4's own budget, 0.003 int8's")
+        if self.calibration is not None and not self.calibrates:
+            raise ExportError("--calibrate FILE and --no-calibrate say two things; give one of them")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to round a package."""
+
+    options: Quantization
+    mix: Mix
+    """Of what was calibrated; the rest is as `options` say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tried:
+    """A package that was written and measured."""
+
+    attempt: Attempt
+    size_bytes: int
+    quality: dict[str, Quality]
+    """By the kind of text, and of `all`."""
+    roundings: Roundings
+
+    @property
+    def loss(self) -> float:
+        """Mean divergence on all texts."""
+        return self.quality["all"].kl_mean
+
+    def as_record(self) -> dict[str, object]:
+        """For the manifest: the options, and how many bytes each form of a mix takes."""
+        mix = describe_mix(self.attempt.mix)
+        return self.attempt.options.as_record() | ({"mix": mix} if len(mix) > 1 else {})
+
+
+Write = Callable[[Quantization, Plan | None], tuple[int, Roundings | None]]
+"""Writes the package's graph; returns the bytes of what is in its folder, and what was rounded."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traced:
+    """A decoder that is to be rounded, and where."""
+
+    model: ir.Model
+    """The lean graph, in float32."""
+    source: Source
+    weights: Weights
+    assets: TextAssets
+    graph: Path
+    """What `Write` writes."""
+    work: Path
+    """An empty folder; the codes in it are what the roundings read that are returned."""
+
+
+def round_within_budget(traced: Traced, *, options: Quantization, wish: Wish, write: Write, report: Report) -> Tried:
+    """Write the package of a decoder, rounded as well as `wish` asks; reports what was chosen, and what it costs."""
+    budget = wish.max_kl if wish.max_kl is not None else BUDGETS[f"int{options.bits}"]
+    tried = list[Tried]()
+    report("read texts with PyTorch")
+    texts = measured_texts(traced.source, traced.assets)
+    yardstick = Yardstick(traced.source, traced.weights, texts, traced.work)
+    calibrated = calibration(traced, options=options, wish=wish, report=report)
+
+    def make(attempt: Attempt) -> Tried:
+        report(f"write {describe(attempt)}")
+        plan = calibrated.plan(attempt.mix) if calibrated is not None and attempt.mix else None
+        size, roundings = write(attempt.options, plan)
+        report("measure the rounding")
+        assert roundings is not None, "there are options"
+        return Tried(attempt, size, yardstick.measure(traced.graph), roundings)
+
+    while (attempt := next_attempt(tried, options, calibrated, wish, budget)) is not None:
+        tried.append(make(attempt))
+    holding = [each for each in tried if each.loss <= budget]
+    best = min(holding, key=lambda each: each.size_bytes) if holding else min(tried, key=lambda each: each.loss)
+    if best is not tried[-1]:
+        best = make(best.attempt)
+    report(verdict(best, tried, budget, wish))
+    return best
+
+
+def calibration(traced: Traced, *, options: Quantization, wish: Wish, report: Report) -> Calibrated | None:
+    """Codes from real text, or nothing where that is not wanted or not possible."""
+    if options.method != "calibrated":
+        return None
+    try:
+        source = traced.source
+        ids = calibration_ids(source, traced.assets, wish.calibration, forward_only=options.bits == 8)
+        report(f"calibrate on {ids.numel():,} tokens")
+        return calibrate(source, traced.weights, traced.model.graph, ids, options=options, folder=traced.work)
+    except ExportError as error:
+        if wish.calibration is not None:
+            raise
+        report(f"not calibrated: {first_line(error)}")
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
+        report(f"not calibrated: {type(traced.source.module).__name__} failed on the way back: {first_line(innermost(error))}")
+    return None
+
+
+def next_attempt(
+    tried: Sequence[Tried], options: Quantization, calibrated: Calibrated | None, wish: Wish, budget: float
+) -> Attempt | None:
+    """What to try after what was tried; None where that is to stay."""
+    if calibrated is None or options.bits == 8:
+        rungs = ladder(options, calibrated)
+        over = len(tried) == len(rungs) or bool(tried and (tried[-1].loss <= budget or wish.strict_bits or wish.target_bytes))
+        return None if over else rungs[len(tried)]
+    if wish.strict_bits or wish.target_bytes is not None:
+        return (
+            None if len(tried) == 2 or (tried and wish.strict_bits) else within_size(tried, options, calibrated, wish.target_bytes)
+        )
+    return towards_budget(tried, options, calibrated, budget)
+
+
+def ladder(options: Quantization, calibrated: Calibrated | None) -> list[Attempt]:
+    """Ever wider ways to round, where nothing tells matrices apart: smaller blocks at 8 bits, more and more matrices of 8 bits."""
+    if options.bits == 8:
+        forms = [options, *(dataclasses.replace(options, block_size=size) for size in SMALLER_BLOCKS if size < options.block_size)]
+        return [Attempt(form, {} if calibrated is None else smallest_mix(form, calibrated)) for form in forms]
+    wider = [options, dataclasses.replace(options, head_bits=8), dataclasses.replace(options, head_bits=8, sensitive_bits=8)]
+    eight = dataclasses.replace(
+        options, method="k_quant" if options.method == "hqq" else options.method, head_bits=8, sensitive_bits=8
+    )
+    return [Attempt(form, {}) for form in dict.fromkeys([*wider, dataclasses.replace(eight, all_bits=8)])]
+
+
+def smallest_mix(options: Quantization, calibrated: Calibrated) -> Mix:
+    """Every matrix in the form that the options name."""
+    form = (options.bits, options.block_size)
+    return {
+        name: next(each for each in choices if (each.bits, each.block_size) == form) for name, choices in calibrated.choices.items()
+    }
+
+
+def within_size(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, most: int | None) -> Attempt:
+    """First the smallest package there is, which says how much the rest of its folder takes; then the best within the size."""
+    smallest = smallest_mix(options, calibrated)
+    if most is None or not tried:
+        return Attempt(options, smallest)
+    rest = tried[0].size_bytes - sum(each.bytes for each in smallest.values())
+    return Attempt(options, cheapest_mix(calibrated.choices, most_bytes=most - rest))
+
+
+def towards_budget(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, budget: float) -> Attempt | None:
+    """The mix that is thought to meet the budget, by what those before were thought and found to lose."""
+    if tried and NEAR_ENOUGH * budget <= tried[-1].loss <= budget:
+        return None
+    widest = Attempt(options, cheapest_mix(calibrated.choices))
+    if len(tried) >= MOST_ATTEMPTS:
+        return None if any(each.loss <= budget or each.attempt == widest for each in tried) else widest
+    mix = cheapest_mix(calibrated.choices, most_loss=thought_for(tried, budget))
+    return None if any(each.attempt.mix == mix for each in tried) else Attempt(options, mix)
+
+
+def thought_for(tried: Sequence[Tried], budget: float) -> float:
+    """What the losses of a mix may sum to, so that it is measured just under the budget."""
+    goal = (1 + NEAR_ENOUGH) / 2 * budget
+    points = [(sum(each.loss for each in one.attempt.mix.values()), one.loss) for one in tried]
+    under, over = [point for point in points if point[1] <= goal], [point for point in points if point[1] > goal]
+    if under and over:
+        (low, small), (high, large) = max(under), min(over)
+        return low + (high - low) * (goal - small) / (large - small)
+    if not points:
+        return max(goal - OF_ACTIVATIONS, 0.0) / UNSEEN
+    thought, found = points[-1]
+    return thought * max(goal - OF_ACTIVATIONS, 0.0) / max(found - OF_ACTIVATIONS, 0.1 * found, 1e-12)
+
+
+def describe(attempt: Attempt) -> str:
+    """In words, for a report."""
+    mix = describe_mix(attempt.mix)
+    if not mix:
+        return attempt.options.describe()
+    return ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in mix.items())
+
+
+def verdict(best: Tried, tried: Sequence[Tried], budget: float, wish: Wish) -> str:
+    """What was chosen, what it costs, and whether it holds what was asked."""
+    quality = best.quality["all"]
+    line = (
+        f"rounding: {describe(best.attempt)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "
+        f"same top-1 {quality.top1_agreement:.1%}, perplexity {quality.perplexity_change:+.1%}"
+    )
+    if wish.target_bytes is not None:
+        return line if best.size_bytes <= wish.target_bytes else f"{line}; smaller than that it does not get"
+    if best.loss > budget:
+        why = "as --strict-bits asks" if wish.strict_bits else "the most there is to spend"
+        return f"{line}; above the budget of {budget:g}, {why}"
+    more = best.size_bytes - min(each.size_bytes for each in tried)
+    return f"{line}; the budget of {budget:g} holds" + (f" for {more / 1e6:.1f} MB more" if more > 0 else "")

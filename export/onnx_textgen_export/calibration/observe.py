@@ -1,0 +1,160 @@
+"""What each linear layer is given on some texts, and how much the model's predictions hang on what it answers.
+
+One pass forward and one back through PyTorch, over all texts together. The way back starts from the model's own prediction: a
+token is drawn from each distribution, and the gradient of its log-probability reaches every layer's output, so that its square is
+the Fisher information there (Kim et al. 2025, GuidedQuant, weigh calibration tokens by it). Blocks are computed anew on the way
+back (gradient checkpointing) with weights that are lent for just as long, so memory holds one block and its activations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import ExportError
+from ..sources import Source
+from ..weights import Forward, Weights, blocks_of, forward_within
+
+See = Callable[[str, Tensor, Tensor], None]
+"""Told of each layer once: its name, inputs [tokens, in], and gradients of its outputs [tokens, out]."""
+MOST_LOGITS = 1 << 24
+"""That are computed at a time."""
+
+
+class Watched:
+    """Layers of which inputs and the gradient of outputs are brought together; one of the two is computed first."""
+
+    def __init__(self, see: See) -> None:
+        self.see = see
+        self.inputs: dict[str, Tensor] = {}
+        self.gradients: dict[str, Tensor] = {}
+        self.is_first = False
+        """A block runs that will be computed anew."""
+
+    @contextlib.contextmanager
+    def layer(self, name: str, module: nn.Module) -> Iterator[None]:
+        """Watch a layer."""
+
+        def before(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if not self.is_first:
+                self.inputs[name] = given[0].detach().flatten(0, -2)
+                self.meet(name)
+
+        def after(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
+            if output.requires_grad:
+                output.register_hook(functools.partial(keep_gradient, name))  # type: ignore[no-untyped-call]
+
+        def keep_gradient(name: str, gradient: Tensor) -> None:
+            self.gradients[name] = gradient.detach().flatten(0, -2)
+            self.meet(name)
+
+        hooks = (module.register_forward_pre_hook(before), module.register_forward_hook(after))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def meet(self, name: str) -> None:
+        """Tell of a layer where both are there."""
+        if name in self.inputs and name in self.gradients:
+            with torch.no_grad():
+                self.see(name, self.inputs.pop(name), self.gradients.pop(name))
+
+    def computed_anew(self, forward: Forward) -> Forward:
+        """A block's forward that forgets what it computes, and computes it again on the way back."""
+        runs = 0
+
+        def run(*given: object, **named: object) -> object:
+            nonlocal runs
+            runs += 1
+            self.is_first = runs == 1
+            try:
+                return forward(*given, **named)
+            finally:
+                self.is_first = False
+
+        @functools.wraps(forward)
+        def forgetful(*given: object, **named: object) -> object:
+            again = functools.partial(run, **named)
+            return checkpoint(again, *given, use_reentrant=False, preserve_rng_state=False)
+
+        return forgetful
+
+
+def observe(source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: See) -> None:
+    """Tell `see` of every layer on texts [texts, tokens], of the output layer some tokens at a time.
+
+    Raises `ExportError` where the source has no output layer that can be told from the rest, and what its own code raises where it
+    cannot be differentiated.
+    """
+    if source.head is None:
+        raise ExportError("the module has no layer whose output is the logits")
+    watched = Watched(see)
+    head = next((name for name, module in layers.items() if module is source.head), None)
+    starts = list[Tensor]()
+
+    def start_here(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        starts.append(output.detach().requires_grad_())
+        return starts[-1]
+
+    def turn_back(output_layer: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hook.remove()
+        see_head = functools.partial(see, head) if head is not None else None
+        slope = slope_of_predictions(output_layer, given[0].detach(), source.geometry.vocab_size, see_head)
+        torch.autograd.grad(given[0], starts, slope, allow_unused=True)
+        return (given[0][:, -1:].detach(), *given[1:])
+
+    with weights.present(), contextlib.ExitStack() as stack:
+        for name, module in layers.items():
+            if name != head:
+                stack.enter_context(watched.layer(name, module))
+        for block in blocks_of(source.module).values():
+            stack.enter_context(forward_within(block, watched.computed_anew))
+        for module in source.module.modules():
+            if isinstance(module, nn.Embedding):
+                stack.callback(module.register_forward_hook(start_here).remove)
+        hook = source.head.register_forward_pre_hook(turn_back)  # within the forward: its settings hold for the way back too
+        stack.callback(hook.remove)
+        with torch.enable_grad():
+            source.reference(ids)
+
+
+def slope_of_predictions(
+    output_layer: nn.Module, hidden: Tensor, vocab_size: int, see: Callable[[Tensor, Tensor], None] | None
+) -> Tensor:
+    """The gradient of the log-probabilities of drawn tokens by hidden states [texts, tokens, width]; every run draws the same."""
+    flat = hidden.flatten(0, -2)
+    slope, generator = torch.empty_like(flat), torch.Generator().manual_seed(0)
+    rows = max(MOST_LOGITS // vocab_size, 1)
+    for start in range(0, len(flat), rows):
+        part = flat[start : start + rows].clone().requires_grad_()
+        logits = output_layer(part[None])[0]
+        with torch.no_grad():
+            probabilities = torch.softmax(logits, -1)
+            drawn = torch.multinomial(probabilities, 1, generator=generator)
+            of_logits = probabilities.scatter_add_(1, drawn, torch.full_like(drawn, -1, dtype=probabilities.dtype))
+        if see is not None:
+            see(part.detach(), of_logits)
+        slope[start : start + rows] = torch.autograd.grad(logits, part, of_logits)[0]
+    return slope.reshape(hidden.shape)
+
+
+def look(
+    source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]
+) -> None:
+    """Tell `see` of every layer's inputs [tokens, in] on texts [texts, tokens], once each; nothing is differentiated."""
+
+    def before(name: str, layer: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        see(name, given[0].flatten(0, -2))
+        return (given[0][:, -1:], *given[1:]) if layer is source.head else None  # nobody wants the logits
+
+    with weights.present(), torch.no_grad(), contextlib.ExitStack() as stack:
+        for name, module in layers.items():
+            stack.callback(module.register_forward_pre_hook(functools.partial(before, name)).remove)
+        source.reference(ids)

@@ -1,0 +1,108 @@
+"""How far rounding moves a model: its predictions on real texts, as the package runs, beside PyTorch's in float32."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from onnx_textgen.decoder import Decoder, Logits
+from onnx_textgen.session import Session, open_session
+
+from ..parity import ROWS_AT_A_TIME, Quality, log_softmax, why_it_does_not_run
+from ..sources import Source
+from ..weights import Weights
+from .texts import WINDOW
+
+MOST_LOGITS = 1 << 27
+"""Of the reference, which are kept in a file."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Positions:
+    """The measures of single positions, one behind the other."""
+
+    divergences: npt.NDArray[np.float64]
+    agree: npt.NDArray[np.bool_]
+    surprise: npt.NDArray[np.float64]
+    """By how many nats the token that followed is less likely; nothing for the last of a window."""
+
+    def summary(self) -> Quality:
+        """Over all positions."""
+        return Quality(
+            tokens=len(self.divergences),
+            kl_mean=max(float(self.divergences.mean()), 0.0),
+            kl_p99=max(float(np.quantile(self.divergences, 0.99)), 0.0),
+            top1_agreement=float(self.agree.mean()),
+            perplexity_change=float(np.expm1(self.surprise.mean())) if len(self.surprise) else 0.0,
+        )
+
+    @classmethod
+    def joined(cls, parts: list[Positions]) -> Positions:
+        """Several texts'."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(cls)))
+
+
+class Yardstick:
+    """PyTorch's predictions on some texts, in a file, so that each attempt to round well is measured without PyTorch."""
+
+    def __init__(self, source: Source, weights: Weights, texts: Mapping[str, list[int]], folder: Path) -> None:
+        self.source = source
+        length = min(WINDOW, source.geometry.context_length)
+        most = max(MOST_LOGITS // source.geometry.vocab_size // max(len(texts), 1), length)
+        self.texts = {
+            kind: [ids[start : start + length] for start in range(0, min(len(ids), most), length)] for kind, ids in texts.items()
+        }
+        count = sum(len(window) for windows in self.texts.values() for window in windows)
+        self.logits = np.lib.format.open_memmap(
+            folder / "reference.npy", mode="w+", dtype=np.float32, shape=(count, source.geometry.vocab_size)
+        )
+        start = 0
+        with weights.present(), torch.no_grad():
+            for windows in self.texts.values():
+                for together in (windows[:-1], windows[-1:]):  # all but the last are of one length
+                    for logits in source.reference(torch.tensor(together)) if together else ():
+                        self.logits[start : start + len(logits)] = logits.float().numpy()
+                        start += len(logits)
+
+    def measure(self, graph: Path) -> dict[str, Quality]:
+        """What a package's graph makes of each kind of text, and of `all`."""
+        with why_it_does_not_run():
+            session, start, found = open_session(graph, device="cpu"), 0, dict[str, Positions]()
+            for kind, windows in self.texts.items():
+                parts = list[Positions]()
+                for window in windows:
+                    parts.append(compare(fed(self.source, session, window), self.logits[start : start + len(window)], window))
+                    start += len(window)
+                found[kind] = Positions.joined(parts)
+        everything = Positions.joined(list(found.values()))
+        return {kind: each.summary() for kind, each in (found | {"all": everything}).items()}
+
+
+def fed(source: Source, session: Session, window: list[int]) -> Iterator[Logits]:
+    """Logits of every token of a text, some at a time."""
+    decoder = Decoder(session, source.geometry)
+    step = 1 if decoder.one_by_one else len(window) if not decoder.takes_several_over_past else 4 * ROWS_AT_A_TIME
+    for start in range(0, len(window), step):
+        yield decoder.feed(window[start : start + step], every_position=True)
+
+
+def compare(got: Iterator[Logits], want: npt.NDArray[np.float32], window: list[int]) -> Positions:
+    """Measure logits, some rows at a time, against PyTorch's [tokens, vocabulary]."""
+    divergences, agree, surprise, start = list[float](), list[bool](), list[float](), 0
+    for some in got:
+        for at in range(0, len(some), ROWS_AT_A_TIME):
+            mine, theirs = (
+                log_softmax(some[at : at + ROWS_AT_A_TIME]),
+                log_softmax(want[start : start + len(some[at:])][:ROWS_AT_A_TIME]),
+            )
+            divergences += (np.exp(theirs) * (theirs - mine)).sum(axis=1).tolist()
+            agree += (mine.argmax(axis=1) == theirs.argmax(axis=1)).tolist()
+            targets = window[start + 1 : start + 1 + len(mine)]
+            surprise += [float(theirs[row, target] - mine[row, target]) for row, target in enumerate(targets)]
+            start += len(mine)
+    return Positions(np.array(divergences), np.array(agree, bool), np.array(surprise))

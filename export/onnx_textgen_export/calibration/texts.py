@@ -1,0 +1,98 @@
+"""The texts that weights are calibrated on, and the other ones that rounding is measured on; both were written for this.
+
+Calibration reads encyclopaedia entries, news, stories, code, mathematics, letters, several languages, and chats in the model's own
+template. Rounding is measured on prose, code and chats; no sentence is in both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from onnx_textgen.chat import render_chat
+from onnx_textgen.errors import TemplateError
+
+from ..errors import ExportError
+from ..probe_text import PROBE_TEXT
+from ..sources import Source
+from ..text_assets import TextAssets
+
+TEXTS = Path(__file__).parent.parent / "texts"
+CALIBRATION = (TEXTS / "calibration.txt", Path(__file__).parent.parent / "calibration_text.txt")
+WINDOW = 512
+"""Tokens that are fed together, from an empty context on."""
+MOST_TOKENS, FEWEST_TOKENS = 8192, 1024
+MOST_WORK = 1.2e12
+"""Parameters times tokens of calibration: what two cores go through, forward and back, in about two minutes."""
+MEASURED_TOKENS = 1024
+"""Of each text that rounding is measured on."""
+
+
+def windows(ids: Sequence[int], length: int) -> Tensor:
+    """Whole windows [windows, length] of a text; the end that fills none is left out, unless it is all there is."""
+    count = len(ids) // length
+    return torch.tensor(ids[: count * length]).reshape(count, length) if count else torch.tensor([list(ids)])
+
+
+def encode(tokenizer: Tokenizer, text: str, vocab_size: int) -> list[int]:
+    """Ids of a text that the model has."""
+    return [token_id for token_id in tokenizer.encode(text).ids if token_id < vocab_size]
+
+
+def calibration_ids(source: Source, assets: TextAssets, given: Path | None, *, forward_only: bool = False) -> Tensor:
+    """Token ids [texts, tokens] to calibrate on: of the user's file, if there is one, else of our own texts and the chats.
+
+    A large model sees fewer of them, so that it does not take too long, and one that only the sizes of inputs are wanted of.
+    """
+    if assets.tokenizer is None:
+        raise ExportError("there is no tokenizer to read a text with")
+    try:
+        texts = [path.read_text(encoding="utf-8") for path in (CALIBRATION if given is None else [given])]
+        texts += [chats(assets, "calibration")] if given is None else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"cannot read {given} to calibrate on: {error}; give a text file in UTF-8") from error
+    vocab_size, parameters = source.geometry.vocab_size, sum(each.numel() for each in source.module.parameters())
+    most = 4 * FEWEST_TOKENS if forward_only else int(min(max(MOST_WORK / parameters, FEWEST_TOKENS), MOST_TOKENS))
+    ids = [token_id for text in texts for token_id in encode(assets.tokenizer, text, vocab_size)]
+    length = min(WINDOW, source.geometry.context_length)
+    if len(ids) < min(64, length):
+        raise ExportError(f"{given} has {len(ids)} tokens, too few to calibrate on; give some thousand")
+    found = windows(ids, length)
+    if len(found) * length > most:  # from all over the text
+        found = found[np.linspace(0, len(found) - 1, max(most // length, 1)).astype(int)]
+    return found
+
+
+def measured_texts(source: Source, assets: TextAssets) -> dict[str, list[int]]:
+    """Token ids by the kind of the text; ids drawn once and for all where there is no tokenizer."""
+    vocab_size, tokenizer = source.geometry.vocab_size, assets.tokenizer
+    if tokenizer is None:
+        drawn = np.random.default_rng(3).integers(0, vocab_size, MEASURED_TOKENS)
+        return {"drawn": [int(i) for i in drawn if i != source.padding_id]}
+    texts = {"prose": PROBE_TEXT, "code": (TEXTS / "code.txt").read_text(encoding="utf-8"), "chat": chats(assets, "measured")}
+    return {kind: encode(tokenizer, text, vocab_size)[:MEASURED_TOKENS] for kind, text in texts.items()}
+
+
+def chats(assets: TextAssets, kind: str) -> str:
+    """Conversations in the model's own template; as plain lines where it has none, or refuses them."""
+    talks: list[list[dict[str, Any]]] = json.loads((TEXTS / "chats.json").read_text(encoding="utf-8"))[kind]
+    if assets.chat_template is not None:
+        template, bos, eos = assets.chat_template, token(assets, assets.bos_id), token(assets, next(iter(assets.eos_ids), None))
+        with contextlib.suppress(TemplateError):  # some templates know no system, or want more than messages
+            return "\n".join(
+                render_chat(template, talk, bos_token=bos, eos_token=eos, add_generation_prompt=False) for talk in talks
+            )
+    return "\n\n".join(f"{message['role'].capitalize()}: {message['content']}" for talk in talks for message in talk)
+
+
+def token(assets: TextAssets, token_id: int | None) -> str | None:
+    """A special token as it is written."""
+    return assets.tokenizer.id_to_token(token_id) if assets.tokenizer is not None and token_id is not None else None
