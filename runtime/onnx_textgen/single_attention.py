@@ -26,16 +26,19 @@ MOST_TOKENS = ENDS[-1]
 OPERATOR, DOMAIN = "GroupQueryAttention", "com.microsoft"
 BY_TOKEN, PAST, LENGTHS, LATER = slice(3), slice(3, 5), 5, slice(9, 11)
 """Inputs of the operator: queries, keys and values; what was held; tokens held; what some graphs give for each pair of tokens."""
+OLDEST = 13
+"""ONNX's version that the operators here are of."""
 INT32, INT64 = 6, 7
 """Types of elements in ONNX."""
-ONE, ZERO, AXIS, COUNT, LAST, NUMBER = (f"links.{name}" for name in ("one", "zero", "axis", "count", "last", "number"))
-"""Names of what all layers share: constants, and the tokens of the run."""
+ONE, ZERO, AXIS, SIZES, LINKS = (f"links.{name}" for name in ("one", "zero", "axis", "sizes", "all"))
+NUMBER, COUNT, LAST, TOKENS, SHIFTS = (f"links.{name}" for name in ("number", "count", "last", "tokens", "shifts"))
+"""Names of what all layers share: constants; how many tokens the run has, and for each link its token and how far from the last."""
 
 
 class MODEL:
     """Numbers of fields in onnx.proto."""
 
-    GRAPH = 7
+    GRAPH, OPERATORS = 7, 8
 
 
 class GRAPH:
@@ -111,6 +114,8 @@ def with_single_attention(model: bytes, cache: Sequence[CacheTensor], ids: str) 
     """
     whole = Message(model)
     graph = whole.messages(MODEL.GRAPH)[0]
+    if not any(each.text(1) in ("", "ai.onnx") and each.number(2) >= OLDEST for each in whole.messages(MODEL.OPERATORS)):
+        raise PackageError(f"its operators are older than ONNX's version {OLDEST}")
     layers = find_layers(graph, cache)
     nodes, lengths = list[bytes | Message](), set[str]()
     for content in graph.contents(GRAPH.NODE):
@@ -162,27 +167,33 @@ def counting_nodes(ids: str) -> list[Message]:
         make_node("Gather", [f"{NUMBER}.sizes", f"{NUMBER}.axis"], [NUMBER]),
         make_node("Sub", [NUMBER, ONE], [LAST]),
         make_node("Add", [LAST, ONE], [COUNT]),
+        make_node("Min", [LINKS, LAST], [TOKENS]),
+        make_node("Sub", [TOKENS, LAST], [f"{SHIFTS}.wide"]),
+        make_node("Cast", [f"{SHIFTS}.wide"], [SHIFTS], to=INT32),
     ]
-    for link in range(MOST_TOKENS):
-        nodes += [
-            make_node("Min", [f"links.{link}", LAST], [f"links.{link}.token"]),
-            make_node("Sub", [f"links.{link}.token", LAST], [f"links.{link}.before_last"]),
-            make_node("Cast", [f"links.{link}.before_last"], [f"links.{link}.shift"], to=INT32),
-        ]
     return nodes + [make_node("Greater", [NUMBER, f"links.end.{end}"], [f"links.beyond.{end}"]) for end in ENDS[:-1]]
 
 
 def lengths_of_links(lengths: str) -> list[Message]:
     """What says behind how many tokens each link's token comes; the graph's own is that of the last token."""
-    return [make_node("Add", [lengths, f"links.{link}.shift"], [f"{lengths}.link{link}"]) for link in range(MOST_TOKENS)]
+    return [make_node("Add", [lengths, SHIFTS], [f"{lengths}.links"]), split(f"{lengths}.links", axis=-1, name=lengths)]
+
+
+def split(value: str, *, axis: int, name: str) -> Message:
+    """A piece for each link."""
+    return make_node("Split", [value, SIZES], [f"{name}.link{link}" for link in range(MOST_TOKENS)], axis=axis)
 
 
 def links_of(layer: Layer) -> Iterator[Message]:
     """The chain of one layer."""
     parts = list[str]()
+    for index, name in enumerate(layer.node.texts(NODE.INPUT)[BY_TOKEN]):
+        if name:
+            yield make_node("Gather", [name, TOKENS], [f"{layer.output}.input{index}"], axis=1)
+            yield split(f"{layer.output}.input{index}", axis=1, name=f"{layer.output}.input{index}")
     for start, end in itertools.pairwise((0, *ENDS)):
         links, found = range(start, end), [f"{layer.output}.link{link}" for link in range(start, end)]
-        nodes = [node for link in links for node in link_nodes(layer, link)]
+        nodes = [attention_of_link(layer, link) for link in links]
         if not start:
             yield from nodes
             parts += found
@@ -199,13 +210,10 @@ def links_of(layer: Layer) -> Iterator[Message]:
     yield make_node("Slice", [f"{layer.output}.links", ZERO, COUNT, AXIS], [layer.output])
 
 
-def link_nodes(layer: Layer, link: int) -> list[Message]:
-    """One link: its token's queries, keys and values, and attention over them and what the link before left."""
-    inputs, nodes = layer.node.texts(NODE.INPUT), list[Message]()
-    for index, name in enumerate(inputs[BY_TOKEN]):
-        if name:
-            inputs[index] = f"{layer.output}.{link}.{index}"
-            nodes.append(make_node("Gather", [name, f"links.{link}.token"], [inputs[index]], axis=1))
+def attention_of_link(layer: Layer, link: int) -> Message:
+    """One link: attention of its token over what the link before left, and itself."""
+    inputs = layer.node.texts(NODE.INPUT)
+    inputs[BY_TOKEN] = [f"{layer.output}.input{index}.link{link}" if name else "" for index, name in enumerate(inputs[BY_TOKEN])]
     if link:
         inputs[PAST] = layer.presents(link - 1)
     inputs[LENGTHS] = f"{inputs[LENGTHS]}.link{link}"
@@ -213,7 +221,7 @@ def link_nodes(layer: Layer, link: int) -> list[Message]:
     attention.replace(NODE.INPUT, inputs)
     attention.replace(NODE.OUTPUT, [f"{layer.output}.link{link}", *layer.presents(link)])
     attention.replace(NODE.NAME, [f"{layer.output}.link{link}"])
-    return [*nodes, attention]
+    return attention
 
 
 def inner(name: str) -> str:
@@ -241,12 +249,10 @@ def nothing(layer: Layer, name: str, presents: Sequence[str]) -> Message:
 
 def constants() -> list[Message]:
     """The numbers that all layers share."""
-    lists = {ONE: [1], ZERO: [0], AXIS: [1]} | {f"links.{link}": [link] for link in range(MOST_TOKENS)}
-    single = {f"{NUMBER}.axis": 1} | {f"links.end.{end}": end for end in ENDS[:-1]}
-    return [
-        make_tensor(name, np.array(number, "<i8").tobytes(), np.shape(number), INT64)  # type: ignore[arg-type]
-        for name, number in (lists | single).items()  # type: ignore[operator]
-    ]
+    lists = {ONE: [1], ZERO: [0], AXIS: [1], LINKS: range(MOST_TOKENS), SIZES: [1] * MOST_TOKENS}
+    arrays = {name: np.array(numbers, "<i8") for name, numbers in lists.items()}
+    arrays |= {f"{NUMBER}.axis": np.array(1, "<i8")} | {f"links.end.{end}": np.array(end, "<i8") for end in ENDS[:-1]}
+    return [make_tensor(name, array.tobytes(), array.shape, INT64) for name, array in arrays.items()]
 
 
 def make_node(operator: str, inputs: Iterable[str], outputs: Iterable[str], **attributes: int | Message) -> Message:

@@ -23,7 +23,7 @@ from .constraints import Rules
 from .continuation import Continuation, Limits
 from .conversation import Conversation
 from .decoder import Decoder
-from .drafting import Drafter
+from .drafting import RUN_COSTS, Drafter
 from .embedding import Pooling, Vectors, pooled
 from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
@@ -335,7 +335,8 @@ class Model:
         if config.gives_several:
             return None
         if config.prompt_lookup_num_tokens:
-            return PromptLookup(prompt_ids, config.prompt_lookup_num_tokens, config.max_matching_ngram_size)
+            most, longest = config.prompt_lookup_num_tokens, config.max_matching_ngram_size
+            return PromptLookup(prompt_ids, most, longest, run_cost=RUN_COSTS[config.draft_verification])
         if self.assistant is None or not config.num_assistant_tokens:
             return None
         piece = self._tokenizer.piece if self._tokenizer is not None else None
