@@ -50,7 +50,7 @@ class Drafter(abc.ABC):
     """The guesses for one text."""
 
     def __init__(self, prompt_ids: Sequence[int], most: int, *, cost: float = 0.0, run_cost: float = COST_PER_TOKEN) -> None:
-        """`most`: tokens of a draft; `cost`: what making a guess takes, as a share of a run of the model; `run_cost`: to check it."""
+        """`most`: tokens of a draft; `cost`: of making a guess, as a share of a run of the model; `run_cost`: of checking it."""
         self.prompt_tokens, self.most, self.cost, self.run_cost = len(prompt_ids), most, cost, run_cost
         self.text = list(prompt_ids)
         """Prompt and text, as far as they were told."""

@@ -18,6 +18,7 @@ from .decoder import Decoder
 from .errors import ModelError, OnnxTextgenError, PackageError, first_line
 from .graph import Graph
 from .huge_pages import new_memory_in_huge_pages
+from .interface import LOGITS
 from .session import LOG, BoundRun, Session, open_beside
 from .single_attention import MOST_TOKENS, links_for, present_of_link, with_single_attention
 
@@ -57,7 +58,7 @@ class Verification:
                     self._found.append(make_verifier(self.graph, self.geometry))
                 except (OnnxTextgenError, OSError) as error:
                     why = first_line(error)
-                    LOG.warning('no tokens are guessed: %s; draft_verification "fast" guesses, and may change a text', why)
+                    LOG.warning('no tokens are guessed: %s; draft_verification "fast" may guess, and may change a text', why)
                     self._found.append(None)
             return self._found[0]
 
@@ -66,6 +67,8 @@ def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
     """Open the graph once more and measure it; raises `PackageError` or `ModelError` where it cannot be used."""
     if not isinstance(graph, Session) or graph.path is None or graph.device.kind != "cpu":
         raise PackageError(f"on {graph.device} a token in a run of several is not known to be computed as one alone")
+    if graph.outputs[graph.name_of(LOGITS)][0][1] == 1:
+        raise PackageError("the graph gives logits of the last token alone")
     if graph.rotary_switch is not None or geometry.context_length < TOKENS_BEFORE + MOST_TOKENS:
         raise PackageError("the graph turns keys by other frequencies in long texts, or takes very short ones")
     model = with_single_attention(graph.path.read_bytes(), graph.cache_tensors, graph.roles["input_ids"].name)
