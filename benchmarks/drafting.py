@@ -28,9 +28,9 @@ PHRASE, NEW_TOKENS = 24, 192
 REAL_CHOICE = Chooser.choose
 PASSAGE = (
     "The lighthouse on Skerry Rock was built in 1843 by the engineer Alan Marsh. It stands 31 metres high and its lamp can be "
-    "seen for 24 nautical miles. Until 1971 three keepers lived there, relieved every four weeks by boat when the weather allowed it. In "
-    "the winter of 1902 a storm kept the boat away for nine weeks, and the keepers lived on biscuits and fish. Since 1971 the lamp has "
-    "been automatic, and the rooms of the keepers are a small museum that is open from May to September."
+    "seen for 24 nautical miles. Until 1971 three keepers lived there, relieved every four weeks by boat when the weather "
+    "allowed it. In the winter of 1902 a storm kept the boat away for nine weeks, and the keepers lived on biscuits and fish. "
+    "Since 1971 the lamp has been automatic, and the rooms of the keepers are a small museum that is open from May to September."
 )
 SUM = """def {0}(items):
     result = 0
