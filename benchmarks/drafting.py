@@ -1,12 +1,15 @@
-"""What guessed tokens are worth: tokens per second with and without.
+"""What guessed tokens are worth: tokens per second with and without, checked exactly and fast (`draft_verification`).
 
     python benchmarks/drafting.py PACKAGE [--assistant-model PACKAGE] [--threads 2]
 
 Prompt lookup is measured on text that repeats what came before and on text that does not. The first goes round in a phrase of 24
 tokens, as copying, editing and code do; the second draws its tokens from a distribution like that of words (Zipf's), so that
 matches come and lead nowhere. An assistant model is measured where it guesses right always, in three places of four, and never.
-Text and guesses are imposed on the models, which are run as ever, so that any packages can be measured. Calls with and without
-drafts alternate. The machine should do nothing else meanwhile.
+Text and guesses are imposed on the models, which are run as ever, so that any packages can be measured. Calls without drafts and
+with either way of checking them alternate. The machine should do nothing else meanwhile.
+
+With `--tasks` prompt lookup is measured on what it is for, by a model that has a chat template and chooses for itself: a text is
+edited, summarised with quotes and asked about, code is changed. What is printed then says also which texts came out otherwise.
 """
 
 from __future__ import annotations
@@ -23,6 +26,25 @@ from onnx_textgen.continuation import Continuation
 
 PHRASE, NEW_TOKENS = 24, 192
 REAL_CHOICE = Chooser.choose
+PASSAGE = (
+    "The lighthouse on Skerry Rock was built in 1843 by the engineer Alan Marsh. It stands 31 metres high and its lamp can be "
+    "seen for 24 nautical miles. Until 1971 three keepers lived there, relieved every four weeks by boat when the weather "
+    "allowed it. In the winter of 1902 a storm kept the boat away for nine weeks, and the keepers lived on biscuits and fish. "
+    "Since 1971 the lamp has been automatic, and the rooms of the keepers are a small museum that is open from May to September."
+)
+SUM = """def {0}(items):
+    result = 0
+    for item in items:
+        result = result + item.{1} * item.count
+    return result
+"""
+TASKS = {
+    "editing": f"Repeat this text word for word, but change the name of the engineer to John Reed:\n\n{PASSAGE}",
+    "summarising with quotes": f"Summarise this text and quote its most important sentences word for word:\n\n{PASSAGE}",
+    "changing code": f"Rename the variable `result` to `total` and give the whole code:\n\n{SUM.format('total_price', 'price')}\n"
+    f"{SUM.format('total_weight', 'weight')}",
+    "answering over a passage": f"{PASSAGE}\n\nHow long was the boat away in 1902, and what did the keepers eat? Quote the text.",
+}
 
 
 def impose(text: list[int], agreement: float) -> None:
@@ -38,21 +60,25 @@ def impose(text: list[int], agreement: float) -> None:
     Chooser.choose = guess  # type: ignore[method-assign, assignment]
 
 
-def measure(model: onnx_textgen.Model, name: str, prompt: list[int], drafts: dict[str, float], rounds: int) -> None:
+def measure(model: onnx_textgen.Model, name: str, prompt: list[int], drafts: dict[str, float], rounds: int, **options: int) -> None:
     """Print medians of tokens per second and of their ratios."""
-    speeds: dict[bool, list[float]] = {False: [], True: []}
-    accepted = drafted = 0
+    ways = {"plain": {}, **({way: drafts | {"draft_verification": way} for way in ("exact", "fast")})}
+    off = {} if model.assistant is None else {"num_assistant_tokens": 0}
+    found: dict[str, list[onnx_textgen.Generation]] = {way: [] for way in ways}
     for seed in range(rounds):
-        for is_drafted, each in sorted(speeds.items(), reverse=seed % 2 == 1):  # each goes first as often as the other
-            options = {"max_new_tokens": NEW_TOKENS, "seed": seed, "ignore_eos": True, "num_assistant_tokens": 0}
-            if model.assistant is None:
-                del options["num_assistant_tokens"]
-            stats = model.generate(prompt, **options | (drafts if is_drafted else {})).stats  # type: ignore[arg-type]
-            each.append(stats.decode_tokens_per_second)
-            accepted, drafted = accepted + stats.accepted_tokens, drafted + stats.drafted_tokens
-    ratio = statistics.median(quick / plain for plain, quick in zip(*speeds.values(), strict=True))
-    plain, quick = (statistics.median(each) for each in speeds.values())
-    print(f"{name:28} {plain:7.1f} tokens/s, with drafts {quick:7.1f}: {ratio:.3f} times; {accepted:,} of {drafted:,} right")
+        turn = seed % len(ways)
+        for way in [*ways][turn:] + [*ways][:turn]:  # each goes first as often as the others
+            given = {"max_new_tokens": NEW_TOKENS, "seed": seed, **off, **ways[way], **options}
+            found[way].append(model.generate(prompt, **given))  # type: ignore[arg-type]
+    speeds = {way: [each.stats.decode_tokens_per_second for each in texts] for way, texts in found.items()}
+    line = f"{name:28} {statistics.median(speeds['plain']):7.1f} tokens/s"
+    for way in ("exact", "fast"):
+        ratio = statistics.median(quick / plain for plain, quick in zip(speeds["plain"], speeds[way], strict=True))
+        right, made = (sum(getattr(each.stats, f"{kind}_tokens") for each in found[way]) for kind in ("accepted", "drafted"))
+        other = sum(a.token_ids != b.token_ids for a, b in zip(found["plain"], found[way], strict=True))
+        line += f"; {way} {statistics.median(speeds[way]):7.1f}: {ratio:.2f} times, {right:,} of {made:,} right"
+        line += f", {other} of {rounds} texts otherwise" if other else ""
+    print(line, flush=True)
 
 
 def main() -> None:
@@ -63,6 +89,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--drafts", type=int, default=8, help="tokens guessed at a time, at most")
+    parser.add_argument("--tasks", action="store_true", help="real tasks for a chat model, in the place of imposed texts")
     arguments = parser.parse_args()
     model = onnx_textgen.load(
         arguments.package,
@@ -71,11 +98,18 @@ def main() -> None:
         prefix_cache=0,
         assistant_model=arguments.assistant_model,
     )
+    lookup = {"prompt_lookup_num_tokens": arguments.drafts}
+    if model.verification.verifier() is None:
+        print("nothing here checks guesses exactly, so none are made that way")
+    if arguments.tasks:
+        for name, task in TASKS.items():
+            ids = model.encode_chat([{"role": "user", "content": task}])
+            measure(model, name, ids, lookup, arguments.rounds, temperature=0)
+        return
     random, vocab_size = np.random.default_rng(0), model.limits.vocab_size
     phrase = random.choice(vocab_size, PHRASE, replace=False).tolist()
     words = (random.zipf(1.3, NEW_TOKENS + 2 * PHRASE) % vocab_size).tolist()
     prompt, text = words[: 2 * PHRASE], words[2 * PHRASE :]
-    lookup = {"prompt_lookup_num_tokens": arguments.drafts}
     impose(phrase * NEW_TOKENS, 0)
     measure(model, "lookup, text repeats", phrase * 2, lookup, arguments.rounds)
     impose(text, 0)

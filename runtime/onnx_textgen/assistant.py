@@ -14,7 +14,7 @@ import numpy as np
 from .cancellation import InterruptedRunError, Watch
 from .choosing import Chooser
 from .decoder import Decoder, Logits, common_prefix
-from .drafting import Drafter
+from .drafting import RUN_COSTS, Drafter
 from .errors import ModelError, first_line
 from .generation_config import GenerationConfig
 from .prefix_store import PrefixStore
@@ -61,7 +61,8 @@ class Assistant(Drafter):
         sample: int = 0,
     ) -> None:
         """`vocab_size`, `eos_ids` and `piece` are the large model's; the smaller one may have a few ids more or fewer."""
-        super().__init__(prompt_ids, config.num_assistant_tokens, cost=source.cost)
+        run_cost = RUN_COSTS[config.draft_verification]
+        super().__init__(prompt_ids, config.num_assistant_tokens, cost=source.cost, run_cost=run_cost)
         self.source, self.vocab_size, self.eos_ids = source, vocab_size, eos_ids
         self.threshold = config.assistant_confidence_threshold
         config = dataclasses.replace(config, mirostat=0)  # it learns from the tokens that were really taken

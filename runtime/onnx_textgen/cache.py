@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -141,7 +141,7 @@ class SharedCache:
         """Of how many rows the buffers are: as many as have been used."""
         self.buffers: Tensors = {}
         self.states = States(session, tensors, rows)
-        self.runs: dict[tuple[range, int], BoundRun] = {}
+        self.runs: dict[tuple[range | int, int], BoundRun] = {}
         self.ones = np.ones((1, 0), dtype=np.int64)
         """What masks of a single row are cut from."""
         self.step_mask = np.ones((1, 0), dtype=np.int64)
@@ -191,14 +191,25 @@ class SharedCache:
             self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
         return self.runs[rows, side]
 
-    def bind(self, rows: range, side: int) -> IOBinding:
-        """Bind some rows of every buffer as past and as present."""
-        binding, device = self.session.ort.io_binding(), self.session.device
+    def begin_elsewhere(self, session: Session, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
+        """The same for a row, by another graph over the same tensors; `presents` names its outputs that take each one's place."""
+        self.make_room(row + 1, self.lengths[row] + new)
+        key = row, max(map(len, presents.values()))
+        if key not in self.runs:
+            self.runs[key] = BoundRun(session, self.bind(range(row, row + 1), 0, session, presents))
+        return self.runs[key]
+
+    def bind(
+        self, rows: range, side: int, session: Session | None = None, presents: Mapping[str, Sequence[str]] | None = None
+    ) -> IOBinding:
+        """Bind some rows of every buffer as past and as present, of the graph or of another one: see `begin_elsewhere`."""
+        binding, device = (session or self.session).ort.io_binding(), self.session.device
         for tensor in self.by_token:
             shape = list(tensor.sized(len(rows), self.capacity))
             pointer = self.buffers[tensor.past].data_ptr() + rows.start * math.prod(shape[1:]) * tensor.dtype.itemsize
             binding.bind_input(tensor.past, device.kind, device.index, tensor.dtype.type, shape, pointer)
-            binding.bind_output(tensor.present, device.kind, device.index, tensor.dtype.type, shape, pointer)
+            for present in (tensor.present,) if presents is None else presents[tensor.present]:
+                binding.bind_output(present, device.kind, device.index, tensor.dtype.type, shape, pointer)
         self.states.bind(binding, rows, side)
         return binding
 

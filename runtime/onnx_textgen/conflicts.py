@@ -27,6 +27,10 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
     "dry_sequence_breakers": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
     "max_matching_ngram_size": (lambda config: config.prompt_lookup_num_tokens > 0, "prompt_lookup_num_tokens above 0"),
     "assistant_confidence_threshold": (lambda config: config.num_assistant_tokens > 0, "num_assistant_tokens above 0"),
+    "draft_verification": (
+        lambda config: config.prompt_lookup_num_tokens > 0 or config.num_assistant_tokens > 0,
+        "prompt_lookup_num_tokens or num_assistant_tokens above 0",
+    ),
     "n_keep": (lambda config: config.context_limit == "shift", 'context_limit "shift"'),
     "length_penalty": (lambda config: config.num_beams > 1, "num_beams above 1"),
     "early_stopping": (lambda config: config.num_beams > 1, "num_beams above 1"),
@@ -97,6 +101,7 @@ OFF: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "early_stopping": (False,),
     "loop_guard": ("off",),
+    "draft_verification": ("exact",),
 }
 """The values that switch an option off."""
 

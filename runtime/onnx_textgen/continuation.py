@@ -22,6 +22,7 @@ from .results import Alternative, Chunk, FinishReason, Generation, Stats
 from .scoring import likeliest, target_logprobs
 from .stops import StopMatcher
 from .tokenizer import StreamDecoder, TextTokenizer
+from .verifying import Verifier
 
 MOST_ATTEMPTS = 8
 """Draws that the loop guard makes for one token."""
@@ -51,7 +52,9 @@ class Continuation:
         sample: int = 0,
         constraint: Constraint | None = None,
         drafter: Drafter | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
+        """`verifier`: what checks the guesses; None: a run of the model as of any several tokens."""
         self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
         self.constraint = constraint
         self.token_ids: list[int] = []
@@ -74,7 +77,7 @@ class Continuation:
         self.forced: deque[int] = deque()
         """Tokens that the rule leaves no choice about."""
         self.unfed: list[int] = []
-        self.drafter = drafter
+        self.drafter, self.verifier = drafter, verifier
         self.verified: deque[tuple[int, Logits]] = deque()
         """Guessed tokens that were fed, each with the logits behind it; the text may still go another way."""
         self.right_guesses = 0

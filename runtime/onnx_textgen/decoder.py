@@ -7,19 +7,22 @@ is read off the graph. Choosing tokens is `sampling`'s business, text is `tokeni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .artifact import Geometry
-from .cache import make_cache
+from .cache import SharedCache, make_cache
 from .cancellation import Watch
 from .errors import ModelError, OnnxTextgenError, PromptError, first_line
 from .graph import Graph, Run, mask_of
 from .graph_checks import check_graph, check_rows
 from .interface import LOGITS
 from .snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from .verifying import Verifier
 
 SHORT_CHUNK = 16
 """Tokens of a prompt at a time where each takes a run of its own."""
@@ -157,6 +160,21 @@ class Decoder:
             self.token_ids[row] += whole.tolist()
         self.is_beyond[row] = self.rotary_switch is not None and len(self.token_ids[row]) > self.rotary_switch
         return logits if len(positions) == len(logits) else logits[positions]
+
+    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0) -> Logits:
+        """Append tokens to a row that holds some; returns logits [tokens, vocabulary] of every one.
+
+        These, and the keys and values that stay, have the bits of a `feed` for each token. Raises as `feed` does.
+        """
+        ids = self.checked(token_ids)
+        self.check_room(row, len(ids))
+        if len(ids) == 1:
+            return self.feed(token_ids, row=row)
+        with TakingOver(self):
+            places = np.arange(len(ids))
+            logits: Logits = self.run(ids[None], places, range(row, row + 1), advanced=[len(ids)], verifier=verifier)[0]
+            self.token_ids[row] += ids.tolist()
+        return logits
 
     def feeds_as_prompt(self, new: int) -> bool:
         """Whether tokens fed so many at once leave the keys and values that any prompt leaves that has them.
@@ -356,14 +374,19 @@ class Decoder:
         *,
         advanced: Sequence[int],
         mask: npt.NDArray[np.int64] | None = None,
+        verifier: Verifier | None = None,
     ) -> Logits:
-        """Run the graph on ids [rows, new]; returns logits [rows, positions or new, vocabulary].
+        """Run the graph, or its verifier's, on ids [rows, new]; returns logits [rows, positions or new, vocabulary].
 
         `mask` [rows, past + new]: if not one of everything that is held and new.
         """
         new = ids.shape[1]
         with model_errors("ran"):
-            run = self.cache.begin(rows, new, advanced)
+            if verifier is None:
+                run = self.cache.begin(rows, new, advanced)
+            else:
+                assert isinstance(self.cache, SharedCache), "no other cache has a verifier"
+                run = verifier.begin(self.cache, rows.start, new)
             mask = self.cache.mask(rows, new) if mask is None else mask
             self.give(run, "input_ids", ids)
             self.give(run, "attention_mask", mask)

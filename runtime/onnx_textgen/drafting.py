@@ -1,6 +1,7 @@
 """Guessing the next tokens of a text, so that the model checks several of them in one run instead of making a run for each.
 
-The choice at each place is made as ever, with the model's logits there: guesses save runs and change no text. How many are made,
+The choice at each place is made as ever, with the model's logits there: guesses save runs, and change no text where `verifying`
+checks them. How many are made,
 and whether at all, follows from how many were right so far, never from the clock: a call always guesses alike. Where the guesses
 come from is `prompt_lookup`'s and `assistant`'s business.
 """
@@ -14,6 +15,10 @@ from .cancellation import Watch
 
 COST_PER_TOKEN = 0.25
 """What one token more makes a run longer, as a share of a run of one token; about what products of 4 bits take on a CPU."""
+EXACT_COST_PER_TOKEN = 0.3
+"""The same where each token is attended to by itself: 0.2 to 0.3 of a step of 135 M weights at 8 and 4 bits behind 200 tokens."""
+RUN_COSTS = {"exact": EXACT_COST_PER_TOKEN, "fast": COST_PER_TOKEN}
+"""By `draft_verification`."""
 MEMORY = 0.8
 """How much of what was learned stays with each draft."""
 FIRST_RIGHT, FIRST_WRONG = 1.5, 0.5
@@ -44,14 +49,14 @@ def best_length(chance: float, cost: float, most: int) -> int:
 class Drafter(abc.ABC):
     """The guesses for one text."""
 
-    def __init__(self, prompt_ids: Sequence[int], most: int, *, cost: float = 0.0) -> None:
-        """`most`: tokens of a draft; `cost`: what making a guess takes, as a share of a run of the model."""
-        self.prompt_tokens, self.most, self.cost = len(prompt_ids), most, cost
+    def __init__(self, prompt_ids: Sequence[int], most: int, *, cost: float = 0.0, run_cost: float = COST_PER_TOKEN) -> None:
+        """`most`: tokens of a draft; `cost`: of making a guess, as a share of a run of the model; `run_cost`: of checking it."""
+        self.prompt_tokens, self.most, self.cost, self.run_cost = len(prompt_ids), most, cost, run_cost
         self.text = list(prompt_ids)
         """Prompt and text, as far as they were told."""
         self.right, self.wrong = FIRST_RIGHT, FIRST_WRONG
         """Recent guesses; a draft ends with the first that is wrong."""
-        self.length = best_length(FIRST_RIGHT / (FIRST_RIGHT + FIRST_WRONG), cost + COST_PER_TOKEN, most)
+        self.length = best_length(FIRST_RIGHT / (FIRST_RIGHT + FIRST_WRONG), cost + run_cost, most)
         """Of the next draft; 0 at the beginning where guesses take so long that none ever pays."""
         self.pause, self.paused_until = FIRST_PAUSE, 0
         self.drafted = self.accepted = 0
@@ -73,7 +78,7 @@ class Drafter(abc.ABC):
         most = min(self.length, room)
         draft = self.guess(most, watch)
         if len(draft) < most and self.cost:  # the guess that would have come next took its time too
-            self.wrong += self.cost / (self.cost + COST_PER_TOKEN)
+            self.wrong += self.cost / (self.cost + self.run_cost)
         if draft:
             self.waiting = len(draft)
         elif self.cost:
@@ -92,7 +97,7 @@ class Drafter(abc.ABC):
         """Decide on the next draft's length, and on a pause."""
         self.right = MEMORY * self.right + accepted
         self.wrong = MEMORY * self.wrong + (accepted < drafted)
-        cost = self.cost + COST_PER_TOKEN
+        cost = self.cost + self.run_cost
         self.length = best_length(self.right / (self.right + self.wrong), cost, self.most)
         if self.length == 0:
             self.paused_until = len(self.text) + accepted + self.pause

@@ -66,6 +66,7 @@ class Options(TypedDict, total=False):
     max_matching_ngram_size: int | None
     num_assistant_tokens: int | None
     assistant_confidence_threshold: float | None
+    draft_verification: Literal["exact", "fast"] | None
     loop_guard: Literal["off", "stop", "penalise", "resample"] | None
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
@@ -176,6 +177,8 @@ class GenerationConfig:
     """Most tokens that are guessed at a time by the assistant model, where one was loaded, and checked in one run; 0: none."""
     assistant_confidence_threshold: float = option(0.4, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
     """The assistant model guesses on while it gives its own choice at least this probability."""
+    draft_verification: Literal["exact", "fast"] = option("exact", checks.one_of("exact", "fast"))
+    """How guesses are checked: to the last bit as tokens one by one, or in a run that may round otherwise and change a text."""
     loop_guard: Literal["off", "stop", "penalise", "resample"] = option("off", checks.one_of("off", "stop", "penalise", "resample"))
     """What to do when the text runs in a circle: end it, rule out the token that goes on with it, or draw that token again."""
 

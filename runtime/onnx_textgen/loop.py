@@ -43,18 +43,21 @@ def go_on(decoder: Decoder, continuation: Continuation, *, row: int = 0) -> Logi
     room = continuation.limits.context_length - len(held) - len(new)
     if room < 0:
         return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row)
-    draft = propose(decoder, continuation, room)
+    draft, verifier = propose(decoder, continuation, len(new), room), continuation.verifier
     if not draft:
         logits: Logits = decoder.feed(new, row=row)[-1]
         return logits
-    rows = decoder.feed([*new, *draft], row=row, every_position=True)
+    both = [*new, *draft]
+    rows = decoder.verify(both, verifier, row=row) if verifier else decoder.feed(both, row=row, every_position=True)
     continuation.verified.extend(zip(draft, rows[len(new) :], strict=True))
     return np.asarray(rows[len(new) - 1])
 
 
-def propose(decoder: Decoder, continuation: Continuation, room: int) -> list[int]:
-    """Guesses of what follows the text, at most `room`; none where they could not be taken back."""
+def propose(decoder: Decoder, continuation: Continuation, new: int, room: int) -> list[int]:
+    """Guesses of what follows the text and its `new` tokens, at most `room`; none where they could not be taken back."""
     drafter, left = continuation.drafter, continuation.config.max_new_tokens - len(continuation.token_ids) - 1
+    if continuation.verifier is not None:  # several tokens that a rule forces are fed as they are without guesses
+        left = min(left, continuation.verifier.most_tokens - new) if new == 1 else 0
     if drafter is None or decoder.has_states or decoder.one_by_one or min(room, left) < 1:
         return []
     if decoder.rotary_switch is not None or not decoder.takes_several_over_past or decoder.last_row_only:
@@ -69,6 +72,9 @@ def take_verified(decoder: Decoder, continuation: Continuation, row: int) -> Log
     """
     unfed, verified, logits = continuation.unfed, continuation.verified, None
     if not verified:
+        return None
+    if continuation.verifier is not None and len(unfed) > 1:  # without guesses these would be fed in one run
+        forget_guesses(decoder, continuation, row)
         return None
     while unfed and verified and unfed[0] == verified[0][0]:
         unfed.pop(0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .cancellation import Watch
-from .drafting import Drafter
+from .drafting import COST_PER_TOKEN, Drafter
 
 SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
 """How many tokens an edit may have left out or put in, in the order they are tried."""
@@ -19,9 +19,9 @@ SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
 class PromptLookup(Drafter):
     """Guesses from what came before."""
 
-    def __init__(self, prompt_ids: Sequence[int], most: int, longest_match: int) -> None:
+    def __init__(self, prompt_ids: Sequence[int], most: int, longest_match: int, *, run_cost: float = COST_PER_TOKEN) -> None:
         """`longest_match`: tokens that are looked for at the text's end, at first."""
-        super().__init__(prompt_ids, most)
+        super().__init__(prompt_ids, most, run_cost=run_cost)
         self.longest_match = longest_match
         self.places: dict[tuple[int, ...], int] = {}
         """Behind each run of tokens that came: where the text went on, the last time."""

@@ -34,6 +34,8 @@ INT8_CACHE_NEEDS = (1, 31)
 """The first version that a cache of 8 bits was tried with; 1.27 had several rows of one wrong (microsoft/onnxruntime#28963)."""
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 """It lays out images for convolutions, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Where ONNX Runtime finds the weights of a graph that it is given as bytes."""
 SPIN_MICROSECONDS = 800
 """Twice what the loop takes between two runs: waking threads that went to sleep costs up to a twentieth of a step. Without a limit
 (some milliseconds) a model that runs in turn with another one takes twice as long, as the other's threads are still at it; with
@@ -57,6 +59,8 @@ class Session:
     """Those with a default included."""
     outputs: Values
     hints: Hints = NO_HINTS
+    path: Path | None = None
+    """The file it was read from."""
 
     @property
     def threads(self) -> int | None:
@@ -180,8 +184,18 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
     return options
 
 
-def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions, hints: Hints = NO_HINTS) -> Session:
-    """A session on exactly that device."""
+def open_beside(session: Session, model: bytes) -> Session:
+    """Another graph of the same weights and cache, on the same device, with the same number of threads; raises `PackageError`."""
+    assert session.path is not None, "the caller has looked"
+    options = make_options(session.threads)
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(session.path.parent))
+    return open_on(session.path, session.device, options, session.hints, model=model)
+
+
+def open_on(
+    path: Path, device: Device, options: onnxruntime.SessionOptions, hints: Hints = NO_HINTS, *, model: bytes | None = None
+) -> Session:
+    """A session on exactly that device; `model`: what is opened in the place of the file's content."""
     providers: list[Any] = [CPU_PROVIDER]
     try:
         if device.kind == "cuda":
@@ -190,7 +204,11 @@ def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions, hin
                     onnxruntime.preload_dlls()  # finds the CUDA libraries that pip installed
             providers.insert(0, (CUDA_PROVIDER, {"device_id": device.index}))
         ort = onnxruntime.InferenceSession(
-            str(path), options, providers=providers, disabled_optimizers=UNUSED_OPTIMIZERS, enable_fallback=0
+            str(path) if model is None else model,
+            options,
+            providers=providers,
+            disabled_optimizers=UNUSED_OPTIMIZERS,
+            enable_fallback=0,
         )
     except Exception as error:
         if device.kind == "cuda":
@@ -199,7 +217,7 @@ def open_on(path: Path, device: Device, options: onnxruntime.SessionOptions, hin
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was asked for and did not start (a driver or library is missing); {INSTALL_CUDA}")
     inputs = {node.name: (node.shape, node.type) for node in (*ort.get_inputs(), *ort.get_overridable_initializers())}
-    session = Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()}, hints)
+    session = Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()}, hints, path)
     if VERSION < INT8_CACHE_NEEDS and any(element == "tensor(int8)" for _, element in inputs.values()):
         needed = ".".join(map(str, INT8_CACHE_NEEDS))
         raise PackageError(

@@ -23,7 +23,7 @@ from .constraints import Rules
 from .continuation import Continuation, Limits
 from .conversation import Conversation
 from .decoder import Decoder
-from .drafting import Drafter
+from .drafting import RUN_COSTS, Drafter
 from .embedding import Pooling, Vectors, pooled
 from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
@@ -42,6 +42,7 @@ from .scoring import score_tokens, split_pair
 from .session import Session, open_session
 from .several import BeamDriver, draw_several
 from .tokenizer import TextTokenizer
+from .verifying import Verification
 
 MOST_ROWS = 256
 PREFIX_CACHE = 256 * 2**20
@@ -78,6 +79,7 @@ class Model:
         )
 
         self.rules = Rules(self._tokenizer, vocab_size=manifest.geometry.vocab_size, eos_ids=manifest.eos_ids)
+        self.verification = Verification(session, manifest.geometry)
         self.assistant: Source | None = None
         """A smaller model that guesses the next tokens; `loading` sets it."""
 
@@ -308,6 +310,10 @@ class Model:
         tokens = min(len(prompt_ids) + config.max_new_tokens, self.limits.context_length)
         check_fits(self.memory(tokens))
         constraint = self.rules.constraint(config)
+        drafter, verifier = self.drafter(prompt_ids, config, sample), None
+        if drafter is not None and config.draft_verification == "exact":
+            verifier = self.verification.verifier() if drafter.length else None
+            drafter = None if verifier is None else drafter
         continuation = Continuation(
             self._tokenizer,
             prompt_ids,
@@ -315,7 +321,8 @@ class Model:
             self.limits,
             sample=sample,
             constraint=constraint,
-            drafter=self.drafter(prompt_ids, config, sample),
+            drafter=drafter,
+            verifier=verifier,
         )
         if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
             raise OptionError(
@@ -328,7 +335,8 @@ class Model:
         if config.gives_several:
             return None
         if config.prompt_lookup_num_tokens:
-            return PromptLookup(prompt_ids, config.prompt_lookup_num_tokens, config.max_matching_ngram_size)
+            most, longest = config.prompt_lookup_num_tokens, config.max_matching_ngram_size
+            return PromptLookup(prompt_ids, most, longest, run_cost=RUN_COSTS[config.draft_verification])
         if self.assistant is None or not config.num_assistant_tokens:
             return None
         piece = self._tokenizer.piece if self._tokenizer is not None else None

@@ -162,7 +162,12 @@ def test_sessions_go_on_are_taken_back_forked_and_kept_in_files(theirs: Model, o
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 4}, {"num_return_sequences": 3, "temperature": 1.0, "seed": 3}]
+    "options",
+    [
+        {"num_beams": 3},
+        {"prompt_lookup_num_tokens": 4, "draft_verification": "fast"},
+        {"num_return_sequences": 3, "temperature": 1.0, "seed": 3},
+    ],
 )
 def test_every_way_to_generate_gives_what_it_gives_on_onnx_runtime(theirs: Model, ours: Model, options: dict[str, object]) -> None:
     options = {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True} | options

@@ -71,6 +71,7 @@ OPTIONS: Mapping[str, Given] = {
     "max_matching_ngram_size": Given(int, "N", "Tokens that such a guess has to match."),
     "num_assistant_tokens": Given(int, "N", "Let the assistant model guess up to N tokens at a time; 0: none."),
     "assistant_confidence_threshold": Given(float, "P", "It guesses on while it gives its choice the probability P."),
+    "draft_verification": Given(str, "WHAT", "How guesses are checked: exact, or fast, which may change a text."),
     "loop_guard": Given(str, "WHAT", "When the text runs in a circle: off, stop, penalise or resample."),
     "json_schema": Given(Path, "FILE", "Write JSON of this schema."),
     "regex": Given(str, "REGEX", "Write text that matches this regular expression."),
