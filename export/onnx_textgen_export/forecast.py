@@ -131,14 +131,14 @@ def weight_bytes(stored: Stored, precision: Precision, options: Quantization | N
 
 
 def matrix_bytes(outputs: int, inputs: int, bits: int, options: Quantization, *, table: bool = False) -> int:
-    """Codes, float32 scales and zero points of a matrix that is quantised in blocks along its inputs."""
+    """Codes, scales (8 bits a block, float32 a row) and zero points of a matrix that is quantised in blocks along its inputs."""
     blocks = -(-inputs // options.block_size)
     codes = outputs * blocks * options.block_size * bits // 8
     zeros = 0
     if not options.symmetric:
         fractional = options.method == "hqq" and bits == 4 and not table
         zeros = outputs * (blocks * 4 if fractional else -(-blocks * bits // 8))
-    return codes + outputs * blocks * 4 + zeros
+    return codes + outputs * (blocks + 4) + zeros
 
 
 def file_bytes(sizes: Iterable[int]) -> int:

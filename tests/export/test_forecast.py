@@ -12,6 +12,7 @@ from torch import nn
 
 from onnx_textgen.artifact import WEIGHTS, Precision
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
+from onnx_textgen_export.calibration.attempts import Wish
 from onnx_textgen_export.forecast import Stored, check_disk, file_bytes, forecast, stored_parameters, weight_bytes
 from onnx_textgen_export.passes.quantization import Quantization, default_for
 
@@ -57,9 +58,14 @@ def test_the_forecast_is_within_two_percent_of_what_is_written(tmp_path: Path, b
     tables = 2 * 128 * 16 * 4 if build is llama else 0  # cosines and sines of half a head, for every position
     options = default_for(precision, next(module.parameters()).shape[1])  # the embedding comes first
     expected = forecast(stored_parameters(module), layers=2, precision=precision, options=options, constant_bytes=tables)
-    folder = export(module, tmp_path / "package", precision=precision).folder
+    wish = Wish(strict_bits=True) if options is not None else None  # more bits for a budget are not in the forecast
+    folder = export(module, tmp_path / "package", precision=precision, wish=wish).folder
     sizes = [weight_bytes(each, precision, options) for each in stored_parameters(module)]
-    assert file_bytes([*sizes, tables]) == pytest.approx((folder / WEIGHTS).stat().st_size, rel=0.02)
+    assert file_bytes([*sizes, tables]) == pytest.approx(
+        (folder / WEIGHTS).stat().st_size,
+        rel=0.02,
+        abs=15_000,  # small scales lie in the graph
+    )
     whole = sum(path.stat().st_size for path in folder.iterdir())
     assert expected.package_bytes == pytest.approx(whole, abs=0.02 * whole + 100_000)  # the graph is most of such small packages
 
@@ -76,12 +82,12 @@ def test_every_parameter_is_counted_once_by_what_its_layer_does() -> None:
 @pytest.mark.parametrize(
     ("options", "size"),
     [
-        (Quantization(8), 64 * 64 + 64 * 2 * 4),
-        (Quantization(4), 64 * 64 // 2 + 64 * 2 * 4),
-        (Quantization(4, block_size=16), 64 * 64 // 2 + 64 * 4 * 4),
-        (Quantization(4, symmetric=False), 64 * 64 // 2 + 64 * 2 * 4 + 64),
-        (Quantization(4, symmetric=False, method="hqq"), 64 * 64 // 2 + 64 * 2 * 4 + 64 * 2 * 4),
-        (Quantization(8, symmetric=False), 64 * 64 + 64 * 2 * 4 + 64 * 2),
+        (Quantization(8), 64 * 64 + 64 * (2 + 4)),
+        (Quantization(4), 64 * 64 // 2 + 64 * (2 + 4)),
+        (Quantization(4, block_size=16), 64 * 64 // 2 + 64 * (4 + 4)),
+        (Quantization(4, symmetric=False), 64 * 64 // 2 + 64 * (2 + 4) + 64),
+        (Quantization(4, symmetric=False, method="hqq"), 64 * 64 // 2 + 64 * (2 + 4) + 64 * 2 * 4),
+        (Quantization(8, symmetric=False), 64 * 64 + 64 * (2 + 4) + 64 * 2),
     ],
 )
 def test_a_quantised_matrix_has_codes_scales_and_zero_points(options: Quantization, size: int) -> None:
@@ -93,8 +99,8 @@ def test_what_is_not_quantised_is_counted_as_it_is() -> None:
     for each in (small, odd, Stored((4, 64, 64), "other"), Stored((64,), "other")):
         assert weight_bytes(each, "int4", Quantization(4)) == 4 * each.elements
         assert weight_bytes(each, "fp16", None) == 2 * each.elements
-    assert weight_bytes(Stored((2000, 64), "table"), "int4", Quantization(4), "standard") == 2000 * (64 + 2 * 4)
-    assert weight_bytes(Stored((2000, 64), "head"), "int4", Quantization(4, head_bits=8)) == 2000 * (64 + 2 * 4)
+    assert weight_bytes(Stored((2000, 64), "table"), "int4", Quantization(4), "standard") == 2000 * (64 + 2 + 4)
+    assert weight_bytes(Stored((2000, 64), "head"), "int4", Quantization(4, head_bits=8)) == 2000 * (64 + 2 + 4)
 
 
 def test_tensors_lie_at_multiples_of_64_bytes() -> None:

@@ -22,7 +22,7 @@ from onnx_textgen_export import DecoderConfig, TinyTransformer, export
 from onnx_textgen_export.errors import ExportError
 from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
 from onnx_textgen_export.passes.quantize import quantize
-from onnx_textgen_export.passes.quantizers import Codes, blocks_of, importance, make_quantizer
+from onnx_textgen_export.passes.quantizers import Codes, blocks_of, importance, make_quantizer, with_row_scales
 from onnx_textgen_export.passes.stored import SameBytes
 
 VOCABULARY, WIDTH, INNER = 1024, 64, 96
@@ -188,10 +188,10 @@ def rounded_decoder(options: Quantization, bits: dict[str, int]) -> ir.Model:
         source = source_of(model.graph.initializers[name])
         first = name in ("down", "gemm", "square")
         blocks = blocks_of(source.array, options.block_size, inputs_first=first)
-        values = dequantised(
-            make_quantizer(options, width, gathered=name == "embed")(blocks.reshape(options.block_size, -1)), width
-        )
-        matrix = values.reshape(blocks.shape).transpose(1, 2, 0).reshape(blocks.shape[1], -1)
+        found = make_quantizer(options, width, gathered=name == "embed")(blocks.reshape(options.block_size, -1))
+        scales, zeros = (None if each is None else each.reshape(blocks.shape[1:]) for each in (found.scales, found.zeros))
+        values = dequantised(with_row_scales(blocks, Codes(found.codes, scales, zeros), width), width)
+        matrix = values.transpose(1, 2, 0).reshape(blocks.shape[1], -1)
         inputs = source.array.shape[0 if first else 1]
         source.array = (matrix[:, :inputs].T if first else matrix[:, :inputs]).copy()
     return model
@@ -249,7 +249,7 @@ def test_nothing_of_a_weight_stays_in_memory_once_it_is_written() -> None:
     quantize(model, Quantization(4, symmetric=False))
     codes = model.graph.initializers["up.codes"].const_value
     last = codes.raw.__closure__[[*codes.raw.__code__.co_freevars].index("last")].cell_contents
-    for kind in ("codes", "scales", "zeros"):
+    for kind in ("codes", "scale_codes", "row_scales", "zeros"):
         model.graph.initializers[f"up.{kind}"].const_value.numpy()
     assert last.arrays == {}
 
@@ -293,7 +293,7 @@ def test_experts_and_routers_are_left_as_they_are() -> None:
         ({"bits": 3}, "4 or 8 bits, found bits 3"),
         ({"bits": 4, "head_bits": 5}, "found head bits 5"),
         ({"bits": 4, "block_size": 48}, "16, 32, 64, 128 or 256 weights, found 48"),
-        ({"bits": 4, "method": "gptq"}, "rtn, k_quant and hqq, found 'gptq'"),
+        ({"bits": 4, "method": "gptq"}, "k_quant, rtn and hqq, found 'gptq'"),
         ({"bits": 4, "method": "hqq"}, "add --asymmetric"),
         ({"bits": 8, "method": "hqq", "symmetric": False}, "4 bits only"),
         ({"bits": 4, "accuracy_level": 3}, "0, 1 or 4, found 3"),

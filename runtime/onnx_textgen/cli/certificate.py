@@ -49,7 +49,10 @@ def precision_in_words(precision: str, quantization: Mapping[str, Any]) -> str:
 
 
 def in_words(name: str, value: object) -> str:
-    """One setting: `block size 32`, `symmetric`, `not symmetric`, `k_quant`."""
+    """One setting: `block size 32`, `symmetric`, `not symmetric`, `k_quant`, `mix int4 block 16 46.6 MB, int8 block 64 57.0 MB`."""
+    if isinstance(value, Mapping):
+        sizes = (f"{kind} {screen.size(count)}" for kind, count in value.items() if is_number(count))
+        return f"{name} {', '.join(sizes)}"
     if isinstance(value, bool):
         return name if value else f"not {name}"
     if isinstance(value, str):

@@ -1,0 +1,153 @@
+"""Calibration: rounding that makes up for its error, mixes under a budget, gradients, and packages that hold what was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
+from onnx_textgen_export.calibration.attempts import Wish
+from onnx_textgen_export.calibration.compensate import Moments, round_compensated
+from onnx_textgen_export.calibration.mix import Choice, cheapest_mix, hull
+from onnx_textgen_export.calibration.observe import observe
+from onnx_textgen_export.passes.provenance import Piece, chosen_pieces
+from onnx_textgen_export.sources import source_from_module
+from onnx_textgen_export.weights import OwnWeights
+
+SMALL_AND_WIDE = st.lists(
+    st.tuples(st.integers(10, 100), st.floats(0.001, 1.0), st.integers(1, 100)).map(
+        lambda each: [Choice(4, 32, each[0], each[1]), Choice(8, 64, each[0] + each[2], each[1] / 256)]
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def moments_of(seed: int, inputs: int, tokens: int = 300) -> Moments:
+    random = np.random.default_rng(seed)
+    seen = random.standard_normal((tokens, inputs)) @ (np.eye(inputs) + 0.3 * random.standard_normal((inputs, inputs)))
+    return Moments((seen.T @ seen).astype(np.float32))
+
+
+def values_of(found, inputs: int, bits: int) -> np.ndarray:
+    zeros = np.float32(1 << (bits - 1)) if found.zeros is None else found.zeros
+    return ((found.codes - zeros) * found.scales).transpose(1, 2, 0).reshape(found.codes.shape[1], -1)[:, :inputs]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([4, 8]), st.sampled_from([16, 32]), st.booleans(), st.sampled_from([64, 80]))
+def test_compensated_rounding_loses_less_than_the_nearest_codes_of_the_same_grid(seed, bits, size, symmetric, inputs) -> None:
+    matrix = np.random.default_rng(seed).standard_normal((24, inputs)).astype(np.float32)
+    moments = moments_of(seed, inputs)
+    found = round_compensated(matrix, moments, bits, size, symmetric=symmetric)
+    assert found.codes.min() >= 0
+    assert found.codes.max() < 2**bits
+    assert np.abs(found.scale_codes).max() <= (127 if symmetric else 255)
+    np.testing.assert_allclose(found.scale_codes * found.row_scales, found.scales)
+    scales, zeros = np.repeat(found.scales, size, 1)[:, :inputs], 1 << (bits - 1)
+    if found.zeros is not None:
+        zeros = np.repeat(found.zeros, size, 1)[:, :inputs]
+    nearest = (np.clip(np.rint(matrix / scales + zeros), 0, 2**bits - 1) - zeros) * scales
+    assert moments.loss(values_of(found, inputs, bits) - matrix) < moments.loss(nearest - matrix)
+
+
+def test_the_spread_of_errors_is_the_upper_factor_of_the_inverse() -> None:
+    moments = moments_of(1, 48)
+    ordered = moments.damped[np.ix_(moments.order, moments.order)].astype(np.float64)
+    want = np.linalg.cholesky(np.linalg.inv(ordered)).T
+    np.testing.assert_allclose(moments.spread, want, atol=1e-4 * np.abs(want).max())
+
+
+@settings(deadline=None)
+@given(SMALL_AND_WIDE, st.floats(0.0, 2.0))
+def test_a_mix_holds_its_budget_or_is_the_best_there_is(choices, budget) -> None:
+    named = {str(index): each for index, each in enumerate(choices)}
+    mix = cheapest_mix(named, most_loss=budget)
+    best = sum(each[-1].loss for each in choices)
+    assert sum(each.loss for each in mix.values()) <= max(budget, best) + 1e-9
+
+
+@settings(deadline=None)
+@given(SMALL_AND_WIDE, st.integers(0, 2000))
+def test_a_mix_fits_its_size_wherever_one_does(choices, size) -> None:
+    named = {str(index): each for index, each in enumerate(choices)}
+    mix = cheapest_mix(named, most_bytes=size)
+    smallest = sum(each[0].bytes for each in choices)
+    assert sum(each.bytes for each in mix.values()) <= max(size, smallest)
+
+
+def test_a_choice_that_costs_more_and_loses_more_is_on_no_hull() -> None:
+    assert [each.bytes for each in hull([Choice(4, 32, 10, 1.0), Choice(4, 16, 15, 1.1), Choice(8, 64, 20, 0.1)])] == [10, 20]
+
+
+def test_pieces_of_pieces_name_the_outputs_of_the_parameters() -> None:
+    packed = (Piece("q", np.array([0, 1])), Piece("k", np.array([1, 0])))
+    found = chosen_pieces(packed, np.array([3, 2, 0]))
+    assert [(each.name, each.outputs.tolist()) for each in found] == [("k", [0, 1]), ("q", [0])]
+
+
+def tiny(**options: object) -> TinyTransformer:
+    torch.manual_seed(3)
+    return TinyTransformer(DecoderConfig(vocab_size=200, width=32, layers=2, heads=4, context_length=64, **options)).eval()
+
+
+def test_what_is_observed_is_what_autograd_gives_without_forgetting() -> None:
+    module = tiny()
+    source = source_from_module(module)
+    layers = {f"{name}.weight": part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
+    ids = torch.arange(32).reshape(2, 16)
+    seen: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    observe(source, OwnWeights(module), ids, layers, lambda name, x, g: seen.setdefault(name, []).append((x.clone(), g.clone())))
+    assert seen.keys() == layers.keys()
+    assert all(parameter.grad is None for parameter in module.parameters())
+    inputs, outputs = {}, {}
+
+    def keep(name: str):
+        def hook(_: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            output.retain_grad()
+            inputs[name], outputs[name] = given[0], output
+
+        return hook
+
+    hooks = [part.register_forward_hook(keep(name)) for name, part in layers.items()]
+    logits = source.reference(ids)
+    head = next(name for name, part in layers.items() if part is source.head)
+    logits.backward(torch.cat([g for _, g in seen[head]]).reshape(logits.shape))  # the same drawn tokens
+    for hook in hooks:
+        hook.remove()
+    for name, parts in seen.items():
+        torch.testing.assert_close(torch.cat([x for x, _ in parts]), inputs[name].detach().flatten(0, -2))
+        torch.testing.assert_close(torch.cat([g for _, g in parts]), outputs[name].grad.flatten(0, -2), atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"max_kl": 0.1, "target_bytes": 5}, "--max-kl and --target-size are two wishes"),
+        ({"max_kl": -1.0}, "--max-kl should be above 0"),
+        ({"calibration": Path("x"), "calibrates": False}, "say two things"),
+    ],
+)
+def test_wishes_that_make_no_sense_are_refused_in_one_line(wish: dict, said: str) -> None:
+    with pytest.raises(ExportError, match=said):
+        Wish(**wish)
+
+
+def test_a_budget_that_cannot_be_held_ends_with_a_package_and_a_word(tmp_path: Path) -> None:
+    said: list[str] = []
+    made = export(tiny(), tmp_path / "out", precision="int4", wish=Wish(max_kl=1e-9), report=said.append)
+    assert made.manifest.certificate["rounding"]["all"]["kl_mean"] > 1e-9
+    assert any("above the budget of 1e-09, the most there is to spend" in line for line in said)
+    assert any(line.startswith("not calibrated: there is no tokenizer") for line in said)
+    assert made.manifest.quantization["all_bits"] == 8
+
+
+def test_a_wish_for_what_is_not_rounded_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="fp32 is not quantised"):
+        export(tiny(), tmp_path / "out", wish=Wish(max_kl=0.1))
