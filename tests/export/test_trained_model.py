@@ -44,8 +44,8 @@ def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoin
     reference = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     talk = [{"role": "user", "content": "What is the capital of France?"}]
-    theirs = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
-    for prompt in [*PROMPTS, theirs]:
+    chat = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
+    for prompt in [*PROMPTS, chat]:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         assert model.encode(prompt) == ids[0].tolist()
         with torch.no_grad():

@@ -112,7 +112,7 @@ def test_onnx_runtime_itself_ends_a_long_run_at_the_flag(story):
         chunks = list(story.stream(ids[:500], max_new_tokens=2, temperature=0, context=context, cancel=cancel))
         timer.join()
         endings.add(chunks[-1].finish_reason)
-        assert len(context.token_ids[0]) in (0, 500, 501)
+        assert len(context.token_ids[0]) in (0, 128, 256, 384, 500, 501)  # whole parts of the prompt
         fresh = story.generate(ids[:500], max_new_tokens=2, temperature=0).token_ids
         assert (
             tuple(i for one in story.stream(ids, max_new_tokens=2, temperature=0, context=context) for i in one.token_ids) == fresh

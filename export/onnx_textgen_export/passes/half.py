@@ -78,6 +78,8 @@ def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
     """The nodes that stay in float32."""
     found = {node for node in graph if node.op_type in PRECISE and not node.domain and touches_float(node)}
     waiting = [node for node in found if node.op_type in ANGLES]
+    waiting += (scales := [node for node in graph if makes_scales(node)])  # of rows, which are too small for float16
+    found.update(scales)
     while waiting:
         for value in waiting.pop().inputs:
             producer = value.producer() if value is not None else None
@@ -88,6 +90,16 @@ def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
         if counts_as_integer(node) or (node.op_type in FOLLOWING and not node.domain and follows(node, found)):
             found.add(node)
     return found
+
+
+def makes_scales(node: ir.Node) -> bool:
+    """Whether a node multiplies the codes of scales with those of rows (see `stored`)."""
+    readers = [(use.node.op_type, use.idx) for use in node.outputs[0].uses()]
+    return (
+        node.op_type == "Mul"
+        and bool(readers)
+        and all(kind in ("MatMulNBits", "GatherBlockQuantized") and index == 2 for kind, index in readers)
+    )
 
 
 def touches_float(node: ir.Node) -> bool:
