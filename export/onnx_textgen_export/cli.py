@@ -131,7 +131,7 @@ def export(
         wish=Wish(
             max_kl=max_kl,
             target_bytes=None if target_size is None else round(target_size * 1e6),
-            strict_bits=strict_bits or bool(head_bits or sensitive_bits),
+            strict_bits=strict_bits,
             calibrates=calibrates,
             calibration=calibration,
         ),

@@ -17,11 +17,10 @@ from torch import nn
 from onnx_textgen.artifact import Precision, Target
 
 from .errors import ExportError
-from .passes.quantization import Quantization
+from .passes.quantization import SMALLEST_TABLE, Quantization
 
 Kind = Literal["matrix", "table", "shared", "head", "other"]
 """What a parameter is: multiplied with; rows taken from it; both (a tied embedding); the output layer; anything else."""
-SMALLEST_TABLE = 1024
 ALIGNMENT, SMALLEST_OUTSIDE = 64, 1024
 """Of tensors in the weights' file, in bytes; smaller ones lie in the graph (see `writer`)."""
 GRAPH_BYTES, GRAPH_BYTES_PER_LAYER = 100_000, 12_000

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,14 +14,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
-from onnx_textgen_export.calibration.attempts import Wish
+from onnx_textgen_export.calibration.attempts import Attempt, Tried, Wish, best_of, next_attempt
+from onnx_textgen_export.calibration.calibrate import Calibrated, Matrix
 from onnx_textgen_export.calibration.compensate import Moments, round_compensated
 from onnx_textgen_export.calibration.mix import Choice, cheapest_mix, hull
 from onnx_textgen_export.calibration.observe import observe
+from onnx_textgen_export.parity import Quality
 from onnx_textgen_export.passes.provenance import Piece, chosen_pieces
+from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
+from onnx_textgen_export.passes.rounding import Roundings
 from onnx_textgen_export.sources import source_from_module
 from onnx_textgen_export.weights import OwnWeights
 
+INT4 = DEFAULTS["int4"]
 SMALL_AND_WIDE = st.lists(
     st.tuples(st.integers(10, 100), st.floats(0.001, 1.0), st.integers(1, 100)).map(
         lambda each: [Choice(4, 32, each[0], each[1]), Choice(8, 64, each[0] + each[2], each[1] / 256)]
@@ -146,6 +153,43 @@ def test_a_budget_that_cannot_be_held_ends_with_a_package_and_a_word(tmp_path: P
     assert any("above the budget of 1e-09, the most there is to spend" in line for line in said)
     assert any(line.startswith("not calibrated: there is no tokenizer") for line in said)
     assert made.manifest.quantization["all_bits"] == 8
+
+
+def tried(size: int, loss: float, options: Quantization = INT4) -> Tried:
+    return Tried(Attempt(options, {}), size, {"all": Quality(1, loss, loss, 1.0, 0.0)}, Roundings())
+
+
+def test_the_best_package_of_a_size_is_kept_and_the_smallest_one_within_a_budget() -> None:
+    small, good, large = tried(10, 0.02), tried(20, 0.01), tried(30, 0.001)
+    assert best_of([small, good, large], 0.03, Wish(target_bytes=25)) is good
+    assert best_of([small, good, large], 0.03, Wish(target_bytes=5)) is small
+    assert best_of([small, good, large], 0.015, Wish()) is good
+    assert best_of([small, good], 0.001, Wish()) is good
+
+
+def calibrated_choices(options: Quantization) -> Calibrated:
+    both = [Choice(4, 32, 10, 0.3), Choice(4, 16, 12, 0.2), Choice(8, 64, 20, 0.0)]
+    tensor = ir.tensor(np.zeros((4, 32), np.float32))
+    parts = {"head": "head", "down": "feed-forward out", "up": "other"}
+    matrices = {name: Matrix(name, tensor, False, part, (), {}, None, False) for name, part in parts.items()}
+    return Calibrated(matrices, dict.fromkeys(parts, both), {}, Path(), options)
+
+
+@pytest.mark.parametrize(
+    ("options", "bits"),
+    [
+        (INT4, [4, 4, 4]),
+        (dataclasses.replace(INT4, head_bits=8), [8, 4, 4]),
+        (dataclasses.replace(INT4, head_bits=8, sensitive_bits=8), [8, 8, 4]),
+    ],
+)
+def test_a_form_that_is_named_is_the_one_that_is_calibrated(options: Quantization, bits: list[int]) -> None:
+    calibrated = calibrated_choices(options)
+    first = next_attempt([], options, calibrated, Wish(strict_bits=True), 0.03)
+    assert [choice.bits for choice in first.mix.values()] == bits
+    if 8 in bits:
+        assert next_attempt([], options, calibrated, Wish(), 0.03) == first, "it needs no other wish"
+    assert next_attempt([tried(1, 1.0)], options, calibrated, Wish(strict_bits=True), 0.03) is None
 
 
 def test_a_wish_for_what_is_not_rounded_is_refused(tmp_path: Path) -> None:

@@ -132,12 +132,20 @@ def round_within_budget(traced: Traced, *, options: Quantization, wish: Wish, wr
 
     while (attempt := next_attempt(tried, options, calibrated, wish, budget)) is not None:
         tried.append(make(attempt))
-    holding = [each for each in tried if each.loss <= budget]
-    best = min(holding, key=lambda each: each.size_bytes) if holding else min(tried, key=lambda each: each.loss)
+    best = best_of(tried, budget, wish)
     if best is not tried[-1]:
         best = make(best.attempt)
     report(verdict(best, tried, budget, wish))
     return best
+
+
+def best_of(tried: Sequence[Tried], budget: float, wish: Wish) -> Tried:
+    """The best package of the wanted size, or the smallest one within the budget; the nearest to it where none is."""
+    if wish.target_bytes is not None:
+        fitting = [each for each in tried if each.size_bytes <= wish.target_bytes]
+        return min(fitting, key=lambda each: each.loss) if fitting else min(tried, key=lambda each: each.size_bytes)
+    holding = [each for each in tried if each.loss <= budget]
+    return min(holding, key=lambda each: each.size_bytes) if holding else min(tried, key=lambda each: each.loss)
 
 
 def calibration(traced: Traced, *, options: Quantization, wish: Wish, report: Report) -> Calibrated | None:
@@ -162,14 +170,14 @@ def next_attempt(
     tried: Sequence[Tried], options: Quantization, calibrated: Calibrated | None, wish: Wish, budget: float
 ) -> Attempt | None:
     """What to try after what was tried; None where that is to stay."""
+    is_fixed = wish.strict_bits or options.head_bits is not None or options.sensitive_bits is not None
     if calibrated is None or options.bits == 8:
         rungs = ladder(options, calibrated)
-        over = len(tried) == len(rungs) or bool(tried and (tried[-1].loss <= budget or wish.strict_bits or wish.target_bytes))
+        over = len(tried) == len(rungs) or bool(tried and (tried[-1].loss <= budget or is_fixed or wish.target_bytes))
         return None if over else rungs[len(tried)]
-    if wish.strict_bits or wish.target_bytes is not None:
-        return (
-            None if len(tried) == 2 or (tried and wish.strict_bits) else within_size(tried, options, calibrated, wish.target_bytes)
-        )
+    if is_fixed or wish.target_bytes is not None:
+        over = len(tried) == (1 if is_fixed else 2)
+        return None if over else within_size(tried, options, calibrated, wish.target_bytes)
     return towards_budget(tried, options, calibrated, budget)
 
 
@@ -187,10 +195,13 @@ def ladder(options: Quantization, calibrated: Calibrated | None) -> list[Attempt
 
 def smallest_mix(options: Quantization, calibrated: Calibrated) -> Mix:
     """Every matrix in the form that the options name."""
-    form = (options.bits, options.block_size)
-    return {
-        name: next(each for each in choices if (each.bits, each.block_size) == form) for name, choices in calibrated.choices.items()
-    }
+    mix: Mix = {}
+    for name, choices in calibrated.choices.items():
+        bits = options.bits_of(calibrated.matrices[name].part)
+        mix[name] = next(
+            each for each in choices if each.bits == bits and (each.block_size == options.block_size or bits != options.bits)
+        )
+    return mix
 
 
 def within_size(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, most: int | None) -> Attempt:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import Tensor, nn
 
+from ..forecast import matrix_bytes
 from ..passes.linear import sizes_of
 from ..passes.products import Part, find_products, find_tables, part_of
 from ..passes.provenance import Piece, parameters_of, pieces_of
@@ -89,14 +90,6 @@ def find_matrices(graph: ir.Graph, options: Quantization) -> list[Matrix]:
     return list(found.values())
 
 
-def choice_bytes(matrix: Matrix, bits: Bits, block_size: int, *, symmetric: bool) -> int:
-    """The size of a rounded matrix: codes, 8 bits for a block's scale, a float32 for a row's, and zero points."""
-    outputs, inputs = matrix.sizes
-    blocks = -(-inputs // block_size)
-    zeros = 0 if symmetric else -(-blocks * bits // 8)
-    return outputs * (blocks * block_size * bits // 8 + blocks + 4 + zeros)
-
-
 @dataclasses.dataclass(slots=True)
 class Seen:
     """What was seen of one matrix."""
@@ -151,7 +144,7 @@ class Calibrated:
         smooth = moments if scales is None else moments.smoothed(scales)
         index = list(self.matrices).index(matrix.name)
         for bits, block_size in forms(matrix, self.options):
-            symmetric = self.options.symmetric or bits == 8
+            symmetric = self.options.symmetric or bits != self.options.bits
             smoothing = scales if bits == 8 else None
             found = round_compensated(
                 values if smoothing is None else values * smoothing,
@@ -163,7 +156,8 @@ class Calibrated:
             where, inputs = self.folder / f"{index}-{bits}-{block_size}", values.shape[1]
             stored = FoundCodes.save(where, found, bits=bits, block_size=block_size, inputs=inputs, smoothing=smoothing)
             loss = moments.loss(stored.values() - values) * scale
-            size = choice_bytes(matrix, bits, block_size, symmetric=symmetric)
+            form = dataclasses.replace(self.options, block_size=block_size, symmetric=symmetric)
+            size = matrix_bytes(*matrix.sizes, bits, form)
             self.codes[matrix.name, bits, block_size] = stored
             self.choices.setdefault(matrix.name, []).append(Choice(bits, block_size, size, loss))
 

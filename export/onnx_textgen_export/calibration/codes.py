@@ -49,11 +49,11 @@ class FoundCodes:
         zeros = arrays["zeros"].astype(np.float32) if "zeros" in arrays else None
         return Codes(arrays["codes"], scale_codes * rows, zeros, scale_codes, rows)
 
-    def values(self) -> Floats:
-        """The matrix [out, in] that the codes stand for."""
+    def values(self, outputs: Columns | slice = slice(None)) -> Floats:
+        """The matrix [out, in] that the codes stand for, or some outputs of it."""
         found = self.load()
-        zeros = np.float32(1 << (self.bits - 1)) if found.zeros is None else found.zeros
-        values = (found.codes - zeros) * found.scales
+        zeros = np.float32(1 << (self.bits - 1)) if found.zeros is None else found.zeros[outputs]
+        values = (found.codes[:, outputs] - zeros) * found.scales[outputs]
         rows: Floats = values.transpose(1, 2, 0).reshape(values.shape[1], -1)[:, : self.inputs]
         return rows if self.smoothing is None else rows / self.smoothing
 
@@ -73,7 +73,7 @@ class Restored:
     def __call__(self, parameter: Tensor) -> None:
         """Set a float32 parameter's numbers in place."""
         numbers = parameter.numpy()
-        values = self.found.values()[self.rows]
+        values = self.found.values(self.rows)
         if self.inputs_first:
             numbers[:, self.outputs] = values.T
         else:

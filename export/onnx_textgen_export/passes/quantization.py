@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Literal, get_args
 
 from ..errors import ExportError
+from .products import Part
 
 Method = Literal["rtn", "k_quant", "hqq", "calibrated"]
 Bits = Literal[4, 8]
@@ -59,6 +60,14 @@ class Quantization:
             raise ExportError("hqq works by moving zero points, which a symmetric code has none of; add --asymmetric")
         if self.method == "hqq" and self.bits != 4:
             raise ExportError("hqq has fractional zero points, which ONNX Runtime takes at 4 bits only; take int4, or k_quant")
+
+    def bits_of(self, part: Part) -> Bits:
+        """Of a product that plays this part."""
+        if self.all_bits is not None:
+            return self.all_bits
+        if part == "head":
+            return self.head_bits or self.bits
+        return (self.sensitive_bits if part in ("values", "feed-forward out") else None) or self.bits
 
     def describe(self) -> str:
         """In words, for a line of a report."""

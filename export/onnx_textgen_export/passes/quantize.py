@@ -105,16 +105,6 @@ class Change:
     """The tensors of each weight, by its id and whether it is read as [in, out]."""
     roundings: Roundings = dataclasses.field(default_factory=Roundings)
 
-    def bits(self, part: Part) -> Bits:
-        """Of a product."""
-        if self.options.all_bits is not None:
-            return self.options.all_bits
-        if part == "head":
-            return self.options.head_bits or self.options.bits
-        if part in ("values", "feed-forward out"):
-            return self.options.sensitive_bits or self.options.bits
-        return self.options.bits
-
     def found(self, weight: ir.Value) -> FoundCodes | None:
         """A weight's codes, where the plan has some."""
         return self.plan.found.get(str(weight.name)) if self.plan is not None else None
@@ -189,7 +179,7 @@ class Change:
         weight = node.inputs[0]
         assert weight is not None, "find_tables looked at it"
         shared = any(not head.inputs_first for head in heads)
-        bits: Bits = 8 if self.target == "standard" else self.bits("head") if shared else self.options.bits
+        bits: Bits = 8 if self.target == "standard" else self.options.bits_of("head") if shared else self.options.bits
         made = self.tensors(weight, bits, inputs_first=False, product=shared)
         if self.target == "standard":
             rows = [ir.node("Gather", [value, node.inputs[1]]) for value in made.values.values()]
@@ -213,7 +203,7 @@ class Change:
 
     def replace_product(self, product: Product, part: Part) -> None:
         """Multiply with a quantised weight; a Gemm's bias becomes an Add."""
-        node, bits = product.node, self.bits(part)
+        node, bits = product.node, self.options.bits_of(part)
         made = self.tensors(product.weight, bits, inputs_first=product.inputs_first, product=True)
         new = self.nbits(product, made) if self.target == "ort" else self.dequantised(product, made)
         if product.bias is not None:
