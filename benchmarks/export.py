@@ -2,6 +2,7 @@
 
     python benchmarks/export.py                                # llama-135m, llama-1b, and two depths of one width, at int4
     python benchmarks/export.py --shape llama-1b --precision int8
+    python benchmarks/export.py --tokenizer tokenizer.json     # with calibration, which reads a text
     python benchmarks/export.py --work DIR                     # keep the checkpoints there, to use them again
 
 Each export is a process of its own. Memory is the largest resident set that the system saw of it, the pages of mapped files
@@ -113,9 +114,10 @@ def make_checkpoint(folder: Path, shape: Shape) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def run_export(checkpoint: Path, out: Path, precision: str) -> tuple[int, float, int, int]:
+def run_export(checkpoint: Path, out: Path, precision: str, tokenizer: Path | None) -> tuple[int, float, int, int]:
     """Export in a process of its own; returns its exit code, seconds, peak resident bytes, and the package's bytes."""
     command = [str(Path(sys.executable).with_name("onnx-textgen")), "export", str(checkpoint), "--out", str(out)]
+    command += ["--tokenizer", str(tokenizer)] if tokenizer is not None else []
     started = time.perf_counter()
     process = os.posix_spawn(command[0], [*command, "--precision", precision], os.environ)
     _, status, usage = os.wait4(process, 0)
@@ -129,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all")
     parser.add_argument("--precision", default="int4")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of no more tokens than the shape has")
     parser.add_argument("--work", type=Path, help="where checkpoints are made and kept; default: a temporary folder")
     arguments = parser.parse_args()
     table = Table(title=f"onnx-textgen export --precision {arguments.precision}, {os.cpu_count()} cores", title_justify="left")
@@ -141,7 +144,7 @@ def main() -> None:
             if not checkpoint.exists():
                 make_checkpoint(checkpoint, SHAPES[name])
             stored = sum(path.stat().st_size for path in checkpoint.iterdir())
-            code, seconds, peak, size = run_export(checkpoint, out, arguments.precision)
+            code, seconds, peak, size = run_export(checkpoint, out, arguments.precision, arguments.tokenizer)
             figures = [f"{size / 1e6:,.0f}", f"{peak / 1e6:,.0f}", f"{seconds:.0f}"] if code == 0 else ["", "", f"failed ({code})"]
             table.add_row(name, f"{stored / 1e6:,.0f}", *figures)
             shutil.rmtree(out, ignore_errors=True)

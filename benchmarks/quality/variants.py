@@ -32,8 +32,8 @@ SOURCES = {
 
 OURS = {
     "int4": ("--precision", "int4"),
-    "int4, output layer at 8 bits": ("--precision", "int4", "--head-bits", "8"),
-    "int4, sensitive layers at 8 bits": ("--precision", "int4", "--head-bits", "8", "--sensitive-bits", "8"),
+    "int4, blocks of 32": ("--precision", "int4", "--block-size", "32"),
+    "int4, 4 bits alone": ("--precision", "int4", "--strict-bits"),
     "int8": ("--precision", "int8"),
 }
 """Options of `onnx-textgen export` by what the table calls the form."""

@@ -46,16 +46,16 @@ def demo(
             importlib.import_module("mcp")
     shelf = make_shelf(packages or [], device=device, threads=threads)
     page = make_page(shelf)
-    address = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, mcp=mcp)
+    served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, mcp=mcp)
     if is_public(host):
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)
-    typer.echo(f"{', '.join(shelf.names)}: {address} (Ctrl-C ends it)", err=True)
+    typer.echo(f"{', '.join(shelf.names)}: {served.address} (Ctrl-C ends it)", err=True)
     if mcp:
-        typer.echo(f"a tool for MCP clients: {address.rstrip('/')}{MCP_PATH}/", err=True)
+        typer.echo(f"a tool for MCP clients: {served.address.rstrip('/')}{MCP_PATH}/", err=True)
     try:
         threading.Event().wait()
     finally:
-        page.close(verbose=False)
+        served.close()
 
 
 app.command(help=help_of(demo))(demo)

@@ -6,15 +6,20 @@ and a foreign web page cannot reach the server under another host name (DNS rebi
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
+import socket
+import threading
+import time
+import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
 
 import gradio as gr
+import uvicorn
+from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import Mount
 
 from onnx_textgen.cli.hosts import in_url, is_public, names_of
 from onnx_textgen.errors import OptionError
@@ -24,6 +29,12 @@ from .mcp_guard import McpGuard
 QUEUE_LENGTH = 16
 VISITORS = 64
 """Whose chats and walks are kept, with their keys and values; those of the one who was here longest ago go first."""
+
+LONGEST_GOODBYE = 5
+"""Seconds that open streams have to end in when the page closes."""
+
+EVERY_ADDRESS = ("0.0.0.0", "::")
+"""Of this machine; a browser on it takes localhost."""
 
 # Each opens a door: a public tunnel, files of this machine, code edited from the browser.
 DANGEROUS_VARIABLES = ("GRADIO_SHARE", "GRADIO_ALLOWED_PATHS", "GRADIO_VIBE_MODE")
@@ -42,12 +53,36 @@ THEME = gr.themes.Default(
 )
 
 
+class Served:
+    """A page that is being served, in a thread of its own."""
+
+    def __init__(self, app: FastAPI, listener: socket.socket, address: str) -> None:
+        self.address = address
+        self._streams_end = next(each.app for each in app.routes if isinstance(each, Mount)).stop_event  # type: ignore[attr-defined]
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, name="page", daemon=True)
+        self._thread.start()
+
+    def wait_until_started(self) -> None:
+        """Return when requests are answered; raises `RuntimeError` if the server ends before it does."""
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise RuntimeError("the page's server ended before it answered; what it logged says why")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Stop serving; the streams that tell browsers that the page is alive end first."""
+        self._streams_end.set()
+        self._server.should_exit = True
+        self._thread.join(timeout=LONGEST_GOODBYE)
+
+
 def serve(
     page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, open_browser: bool = False, mcp: bool = False
-) -> str:
-    """Start serving in the background and give the address; `page.close()` ends it.
+) -> Served:
+    """Start serving in the background.
 
-    `mcp`: the page's function `generate` is a tool of the Model Context Protocol too.
+    `port`: 0 takes a free one. `mcp`: the page's function `generate` is a tool of the Model Context Protocol too.
 
     Raises `OptionError` for a host that is none, one that others can reach without `allow_public`, a port that is taken, and an
     environment that would open more than the page.
@@ -55,35 +90,43 @@ def serve(
     check_environment(os.environ)
     if is_public(host) and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this page; add --allow-public if you want that")
+    listener = bind(host, port)
+    page.state_session_capacity = VISITORS
     page.queue(max_size=QUEUE_LENGTH, default_concurrency_limit=1)
+    app = gr.mount_gradio_app(
+        FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
+        page,
+        path="/",
+        show_error=False,
+        max_file_size=1,  # Nothing on the page takes a file.
+        ssr_mode=False,
+        mcp_server=mcp,
+        enable_monitoring=False,
+        run_history=False,
+        footer_links=["settings"],
+        theme=THEME,
+        css_paths=Path(__file__).with_name("page.css"),
+        app_kwargs={
+            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host)), Middleware(McpGuard)],
+            "docs_url": None,
+            "redoc_url": None,
+        },
+    )
+    name = "localhost" if host in EVERY_ADDRESS else in_url(host)
+    served = Served(app, listener, f"http://{name}:{listener.getsockname()[1]}/")
+    served.wait_until_started()
+    if open_browser:
+        webbrowser.open(served.address)
+    return served
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that only this process has; raises `OptionError` where the port is taken."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # `quiet` does not keep it from printing where the tool is
-            _, address, _ = page.launch(
-                server_name=in_url(host),
-                server_port=port,
-                inbrowser=open_browser,
-                prevent_thread_lock=True,
-                share=False,
-                quiet=True,
-                show_error=False,
-                max_file_size=1,  # Nothing on the page takes a file.
-                ssr_mode=False,
-                mcp_server=mcp,
-                enable_monitoring=False,
-                run_history=False,
-                state_session_capacity=VISITORS,
-                footer_links=["settings"],
-                theme=THEME,
-                css_paths=Path(__file__).with_name("page.css"),
-                app_kwargs={
-                    "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host)), Middleware(McpGuard)],
-                    "docs_url": None,
-                    "redoc_url": None,
-                },
-            )
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
     except OSError as error:
         raise OptionError(f"port {port} of {host} cannot be used: it is taken, or not ours; choose another with --port") from error
-    return str(address)
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ length, so the package's own graph does not ask for them: a second one of some t
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from onnx import helper
 
 from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, Precision
 from onnx_textgen.attention_maps import ATTENTIONS, read_maps
-from onnx_textgen.session import open_session
 
 from .errors import ExportError
-from .exactness import in_float32
-from .parity import LAST_STEPS, REMEDIES, TOLERANCES, WHOLE_LENGTH, why_it_does_not_run
+from .exactness import opened_for_proof
+from .parity import LAST_STEPS, REMEDIES, WHOLE_LENGTH, why_it_does_not_run
 from .passes.rounding import Roundings
 from .sources import Attentions, Source
 from .weights import Weights
@@ -81,16 +79,14 @@ def prove_attention_maps(
     windows = [window for window in source.windows if window <= LONGEST_WINDOW]
     text = ids[: min(max([WHOLE_LENGTH, *(window + LAST_STEPS for window in windows)]), source.geometry.context_length)]
     rows = min(len(text), WHOLE_LENGTH)
-    changes = roundings.by_name(source.module) if roundings is not None else None
-    opened = contextlib.nullcontext(open_session(graph, device="cpu")) if changes is None else in_float32(graph)
-    with why_it_does_not_run(), opened as session:
+    opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)
+    with why_it_does_not_run(), opened as (session, changes, tolerance):
         _, maps = read_maps(session, source.geometry, text, rows=rows, size=PIECE)
     with weights.present(changes), torch.no_grad():
         reference = attentions_of(source)(torch.tensor([text]), rows)
     got, want = maps.astype(np.float64), torch.cat(reference).double().numpy()
-    limit = TOLERANCES[precision if changes is None else "fp32"].logits_error
     error = difference(got, want)
-    if not error <= limit:
+    if not error <= tolerance.logits_error:
         raise ExportError(
             f"the attention maps are not PyTorch's (relative error {error:.1e}), so nothing was written; {REMEDIES[precision]}"
         )

@@ -42,6 +42,13 @@ class QuantizerName(StrEnum):
     hqq = "hqq"
 
 
+class ActivationsName(StrEnum):
+    """What is computed in besides the quantised products."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+
+
 class TargetName(StrEnum):
     """Which operators the graph may use."""
 
@@ -54,6 +61,9 @@ def export(
     *,
     out: Annotated[Path, typer.Option(help="The model folder to make.")],
     precision: Annotated[PrecisionName, typer.Option(help="How weights are stored; fp16 is meant for CUDA.")] = PrecisionName.fp32,
+    activations: Annotated[
+        ActivationsName | None, typer.Option(help="int8, int4: what the rest computes in, and the cache; fp16 is meant for GPUs.")
+    ] = None,
     target: Annotated[TargetName, typer.Option(help="ort: fast, for ONNX Runtime. standard: any runtime.")] = TargetName.ort,
     genai: Annotated[
         bool, typer.Option("--genai-config/--no-genai-config", help="Let onnxruntime-genai open the folder too.")
@@ -71,7 +81,10 @@ def export(
     context_length: Annotated[int | None, typer.Option(min=2, help="Most tokens, if the source does not say.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name; default: the folder's.")] = None,
     origin: Annotated[str | None, typer.Option(help="Where the weights came from, and their licence.")] = None,
-    block_size: Annotated[int | None, typer.Option(help="int8, int4: weights that share one scale.")] = None,
+    block_size: Annotated[
+        int | None,
+        typer.Option(help="int8, int4: weights that share one scale. Given for int4, no block is smaller; on some CPUs faster."),
+    ] = None,
     symmetric: Annotated[
         bool | None, typer.Option("--symmetric/--asymmetric", help="int8, int4: without or with a zero point in each block.")
     ] = None,
@@ -108,7 +121,7 @@ def export(
     """
     import logging  # noqa: PLC0415
 
-    from .calibration.attempts import Wish  # noqa: PLC0415
+    from .calibration.attempts import Budget  # noqa: PLC0415
     from .exporting import export as make  # noqa: PLC0415
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -122,13 +135,15 @@ def export(
         quantization=quantization_from(
             precision.value,
             block_size=block_size,
+            finer_blocks=False if block_size is not None else None,
             symmetric=symmetric,
             method=quantizer and quantizer.value,
             head_bits=head_bits,
             sensitive_bits=sensitive_bits,
             accuracy_level=0 if exact else None,
+            activations="fp16" if activations is ActivationsName.fp16 else None,
         ),
-        wish=Wish(
+        budget=Budget(
             max_kl=max_kl,
             target_bytes=None if target_size is None else round(target_size * 1e6),
             strict_bits=strict_bits,
@@ -149,8 +164,8 @@ def export(
         report=stages.begin,
     )
     stages.begin(None)
-    if precision is PrecisionName.fp16:
-        typer.echo("fp16 is meant for CUDA; on a CPU int8 is smaller and faster", err=True)
+    if precision is PrecisionName.fp16 or activations is ActivationsName.fp16:
+        typer.echo("float16 is meant for GPUs; on a CPU int8 with float32 activations is faster", err=True)
     if as_json:
         typer.echo((made.folder / "manifest.json").read_text(encoding="utf-8"), nl=False)
     else:

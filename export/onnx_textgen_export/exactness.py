@@ -2,8 +2,8 @@
 
 Rounding to 4 bits moves logits so far that a small error of the graph would hide among the differences. So the package's own
 weights are run once more by a graph whose products compute in float32, against PyTorch whose parameters have been rounded in the
-same way; what still differs is no rounding, and is judged as float32 is. The wide limits of the precision then judge the rounding
-alone.
+same way; what still differs is no rounding of weights, and is judged as float32 is, or as float16 where activations are float16.
+The wide limits of the precision then judge the rounding alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 
 import onnx
 
+from onnx_textgen.artifact import Precision
 from onnx_textgen.decoder import Decoder
 from onnx_textgen.graph import CPU
-from onnx_textgen.session import Session, make_options, open_on
+from onnx_textgen.session import Session, make_options, open_on, open_session
 
 from .errors import ExportError
 from .parity import (
@@ -27,6 +28,7 @@ from .parity import (
     Fed,
     Reference,
     Scenario,
+    Tolerance,
     feed_in_pieces,
     feed_long,
     feed_ragged,
@@ -34,7 +36,7 @@ from .parity import (
     judge_scenario,
     why_it_does_not_run,
 )
-from .passes.rounding import Roundings
+from .passes.rounding import Change, Roundings
 from .sources import Source
 from .weights import Weights
 
@@ -66,6 +68,22 @@ def in_float32(graph: Path) -> Iterator[Session]:
         del os.environ[EXPERTS]
         if before is not None:
             os.environ[EXPERTS] = before
+
+
+@contextlib.contextmanager
+def opened_for_proof(
+    source: Source, graph: Path, *, precision: Precision, roundings: Roundings | None
+) -> Iterator[tuple[Session, dict[str, Change] | None, Tolerance]]:
+    """The graph, how PyTorch's weights have to be rounded to be the same ones, and how much the two may differ then.
+
+    Where that cannot be said (None), PyTorch keeps its weights, and the precision's own tolerance holds.
+    """
+    changes = roundings.by_name(source.module) if roundings is not None else None
+    if changes is None or roundings is None:
+        yield open_session(graph, device="cpu"), None, TOLERANCES[precision]
+        return
+    with in_float32(graph) as session:
+        yield session, changes, TOLERANCES[roundings.arithmetic]
 
 
 def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[Fed]:
@@ -104,7 +122,7 @@ def prove_exactly(source: Source, weights: Weights, graph: Path, ids: list[int],
         reference = Reference(source)
         measured = [judge_scenario(reference, each) for each in fed]
     for scenario in measured:
-        if not TOLERANCES["fp32"].admits(scenario):
+        if not TOLERANCES[roundings.arithmetic].admits(scenario):
             raise ExportError(
                 f"the export disagrees with PyTorch by more than its rounding ({scenario.in_words()}), so nothing was written; "
                 + REMEDIES["fp32"]

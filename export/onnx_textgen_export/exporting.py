@@ -19,10 +19,12 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest, Precision, Target
+from onnx_textgen.errors import first_line
 
 from .attention_maps import attentions_of, prove_attention_maps, write_attention_graph
-from .calibration.attempts import Traced, Wish, round_within_budget
-from .calibration.calibrate import Plan
+from .calibration.attempts import Budget, Traced, limit_of, round_within_budget
+from .calibration.estimate import estimate
+from .calibration.plan import Plan
 from .errors import ExportError
 from .exactness import prove_exactly
 from .folder import check_target, new_folder, records, scratch_folder, write_manifest
@@ -37,11 +39,12 @@ from .passes.lean import lean
 from .passes.quantization import Quantization, default_for
 from .passes.quantize import quantize
 from .passes.rounding import Roundings
+from .passes.ternary import mark_ternary
 from .passes.turned_products import turned_products
 from .probe_text import probe_ids
 from .sources import Source
 from .text_assets import TextAssets
-from .trace import trace
+from .trace import innermost, trace
 from .weights import OwnWeights, Weights, blocks_of
 from .writer import weights_bytes, write_graph
 
@@ -79,7 +82,7 @@ def finish_graph(
 ) -> Roundings | None:
     """Change a lean graph to what is stored, in place, its weights still unread; returns what is rounded of them, if anything."""
     roundings = quantize(model, options, target, plan) if options is not None else None
-    if precision == "fp16":
+    if precision == "fp16" or (options is not None and options.activations is not None):
         to_half(model)
     elif target == "ort":
         turned_products(model)
@@ -98,7 +101,7 @@ def export_source(
     precision: Precision = "fp32",
     target: Target = "ort",
     quantization: Quantization | None = None,
-    wish: Wish | None = None,
+    budget: Budget | None = None,
     genai: bool = True,
     hidden_states: bool = False,
     attention_maps: bool = False,
@@ -111,23 +114,27 @@ def export_source(
     Raises `ExportError` and leaves nothing behind if the model cannot be traced or its logits differ from PyTorch's.
     """
     check_precision(precision, quantization)
-    wish = wish or Wish()
-    options = chosen_options(precision, quantization, wish, source.geometry.hidden_size)
+    budget = budget or Budget()
+    options = chosen_options(precision, quantization, budget, source.geometry.hidden_size)
     check_ids_and_context(source, assets)
-    check_extras(source, precision, target, attention_maps=attention_maps, int8_cache=int8_cache)
+    check_extras(source, precision, target, options, attention_maps=attention_maps, int8_cache=int8_cache)
     target_folder = Path(out)
     check_target(target_folder, force=force)
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, precision=precision, options=options, target=target)
     check_disk(target_folder, expected.package_bytes)
     report(f"forecast: {expected.describe()}")
+    if options is not None and options.bits == 4:
+        report("estimate")
+        report(estimate_line(source, weights, assets, options, limit_of(options, budget)))
     model = lean_graph(source, weights, target, hidden_states=hidden_states, report=report)
     with new_folder(target_folder, force=force) as folder, scratch_folder(target_folder) as work:
         assets.write(folder)
         write = functools.partial(write_attempt, model=model, folder=folder, precision=precision, target=target)
-        made, rounded = Traced(model, source, weights, assets, folder / GRAPH, work), None
+        made, rounded = Traced(model, source, weights, assets, target, folder / GRAPH, work), None
         if options is not None:
-            rounded = round_within_budget(made, options=options, wish=wish, write=write, report=report)
+            mark_ternary(model.graph)
+            rounded = round_within_budget(made, options=options, budget=budget, write=write, report=report)
         else:
             report("write")
             write(None, None)
@@ -177,6 +184,7 @@ def export_source(
                 precision,
                 size_bytes=sum(record.size for record in files.values()),
                 quality=rounded.quality if rounded is not None else None,
+                arithmetic=roundings.arithmetic if roundings is not None else "fp32",
             )
             | more,
             golden=golden,
@@ -185,12 +193,29 @@ def export_source(
     return Exported(target_folder, manifest)
 
 
-def check_extras(source: Source, precision: Precision, target: Target, *, attention_maps: bool, int8_cache: bool) -> None:
+def estimate_line(source: Source, weights: Weights, assets: TextAssets, options: Quantization, most_kl: float) -> str:
+    """What 4 bits are likely to cost, in a line; a source whose code takes no batch, say, gets none."""
+    try:
+        found = estimate(source, weights, assets, options)
+    except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError) as error:
+        return f"no estimate: {first_line(innermost(error))}"
+    return found.describe(most_kl) if found is not None else "no estimate: the model's blocks are not run one by one"
+
+
+def check_extras(
+    source: Source,
+    precision: Precision,
+    target: Target,
+    options: Quantization | None,
+    *,
+    attention_maps: bool,
+    int8_cache: bool,
+) -> None:
     """Refuse graphs that there can be none of, before anything is traced."""
     if attention_maps:
         attentions_of(source)
     if int8_cache:
-        check_int8_cache(precision, target)
+        check_int8_cache(precision, target, options)
 
 
 def write_extras(
@@ -223,12 +248,12 @@ def write_attempt(
     return sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file()), roundings
 
 
-def chosen_options(precision: Precision, quantization: Quantization | None, wish: Wish, width: int) -> Quantization | None:
+def chosen_options(precision: Precision, quantization: Quantization | None, budget: Budget, width: int) -> Quantization | None:
     """The options of a precision: the ones given or its defaults, without calibration where none is wanted."""
     options = quantization or default_for(precision, width)
-    if options is None and wish != Wish():
+    if options is None and budget != Budget():
         raise ExportError(f"{precision} is not quantised, so there is no rounding to make better; take --precision int8 or int4")
-    if options is not None and options.method == "calibrated" and not wish.calibrates:
+    if options is not None and options.method == "calibrated" and not budget.calibrates:
         options = dataclasses.replace(options, method="k_quant")
     return options
 
@@ -267,7 +292,7 @@ def export(
     precision: Precision = "fp32",
     target: Target = "ort",
     quantization: Quantization | None = None,
-    wish: Wish | None = None,
+    budget: Budget | None = None,
     tokenizer: str | Path | Tokenizer | None = None,
     eos_ids: tuple[int, ...] = (),
     context_length: int | None = None,
@@ -284,14 +309,13 @@ def export(
     """Export a checkpoint, a transformers model or any decoder module to the model folder `out`, with proof.
 
     source: a Hugging Face checkpoint folder, `owner/name` on the hub, a `TinyTransformer` folder, a transformers model, or an
-    `nn.Module` (or `file.py:name` of one) whose forward takes `(input_ids, position_ids, cache)` or
-    `(input_ids, past_key_values=...)`. A module brings no text of its own: give it `tokenizer` (a tokenizer.json) and `eos_ids`, or
-    generate from token ids. `quantization` says more about int8 and int4 than their defaults, `wish` how much they may lose or how
-    large they may be; `context_length` overrides what the
-    source says; `origin` tells where the weights came from, and their licence. `allow_pickle` lets weights be read from a pickle,
-    tensors only. `genai` adds what onnxruntime-genai opens the folder by, where it can run the decoder;
-    `hidden_states` an output that `Model.embed` needs, `attention_maps` the graph that `Model.attentions` needs, `int8_cache` one
-    that keeps keys and values at 8 bits.
+    `nn.Module` (or `file.py:name` of one) whose forward takes `(input_ids, position_ids, cache)` or `(input_ids,
+    past_key_values=...)`. A module brings no text of its own: give it `tokenizer` (a tokenizer.json) and `eos_ids`, or generate
+    from token ids. `quantization` says more about int8 and int4 than their defaults, `budget` how much they may lose or how
+    large they may be; `context_length` overrides what the source says; `origin` tells where the weights came from, and their
+    licence. `allow_pickle` lets weights be read from a pickle, tensors only. `genai` adds what onnxruntime-genai opens the
+    folder by, where it can run the decoder; `hidden_states` an output that `Model.embed` needs, `attention_maps` the graph that
+    `Model.attentions` needs, `int8_cache` one that keeps keys and values at 8 bits.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """
@@ -310,7 +334,7 @@ def export(
             precision=precision,
             target=target,
             quantization=quantization,
-            wish=wish,
+            budget=budget,
             genai=genai,
             hidden_states=hidden_states,
             attention_maps=attention_maps,

@@ -63,6 +63,8 @@ class Costs:
         default_factory=lambda: {"fp32": 30.0, "fp16": 30.0, "int8": 60.0, "int4": 90.0}
     )
     """Reading, quantising, writing and comparing a billion parameters."""
+    calibration_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 300.0, "int4": 1000.0})
+    """What calibration adds to that, with the packages that are measured until one holds its budget."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,25 +158,27 @@ def forecast(
     precision: Precision = "fp32",
     options: Quantization | None = None,
     target: Target = "ort",
-    constant_bytes: int = 0,
     resident_bytes: int = 0,
     costs: Costs | None = None,
 ) -> Forecast:
     """What an export of these parameters will need.
 
-    `options`: for int8 and int4. `constant_bytes`: of what the graph holds besides parameters, such as cosines and sines of every
-    position. `resident_bytes`: of float32 parameters that stay in memory while the package is compared, in the module.
+    `options`: for int8 and int4. `resident_bytes`: of float32 parameters that stay in memory, in the module, while the package is
+    compared.
     """
     costs = costs or Costs()
-    weights = file_bytes([*(weight_bytes(each, precision, options, target) for each in parameters), constant_bytes])
+    weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
     largest = max((each.elements * 4 for each in parameters), default=0)
     writing = costs.copies_of_largest * largest
     comparing = resident_bytes + costs.session_factor * weights
     billions = sum(each.elements for each in parameters) / 1e9
+    calibrated = costs.calibration_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
     return Forecast(
         package_bytes=weights + GRAPH_BYTES + layers * GRAPH_BYTES_PER_LAYER,
         memory_bytes=int(costs.base_bytes + max(writing, comparing)),
-        seconds=costs.start_seconds + layers * costs.seconds_per_layer + billions * costs.seconds_per_billion[precision],
+        seconds=costs.start_seconds
+        + layers * costs.seconds_per_layer
+        + billions * (costs.seconds_per_billion[precision] + calibrated),
     )
 
 

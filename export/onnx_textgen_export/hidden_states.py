@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,10 @@ from onnx_textgen.artifact import Precision
 from onnx_textgen.decoder import Decoder
 from onnx_textgen.embedding import pieces
 from onnx_textgen.interface import HIDDEN_STATES
-from onnx_textgen.session import open_session
 
 from .errors import ExportError
-from .exactness import in_float32
-from .parity import REMEDIES, TOLERANCES, WHOLE_LENGTH, why_it_does_not_run
+from .exactness import opened_for_proof
+from .parity import REMEDIES, WHOLE_LENGTH, why_it_does_not_run
 from .passes.rounding import Roundings
 from .sources import Source
 from .trace import only_these_positions
@@ -33,9 +31,8 @@ def prove_hidden_states(
     Of a quantised package both sides have the same rounded weights. Raises `ExportError` beyond what is allowed of logits.
     """
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
-    changes = roundings.by_name(source.module) if roundings is not None else None
-    opened = contextlib.nullcontext(open_session(graph, device="cpu")) if changes is None else in_float32(graph)
-    with why_it_does_not_run(), opened as session:
+    opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)
+    with why_it_does_not_run(), opened as (session, changes, tolerance):
         decoder = Decoder(session, source.geometry, output=HIDDEN_STATES)
         cuts = pieces(len(text), PIECE, decoder.rotary_switch)
         parts = [decoder.feed(text[start:end], every_position=True) for start, end in cuts]
@@ -44,7 +41,7 @@ def prove_hidden_states(
         source.reference(torch.tensor([text]))
     want = taken[0][0].double().numpy()
     error = float(np.linalg.norm(got - want) / np.linalg.norm(want))
-    if not error <= TOLERANCES[precision if changes is None else "fp32"].logits_error:
+    if not error <= tolerance.logits_error:
         raise ExportError(
             f"the hidden states disagree with PyTorch's (relative error {error:.1e}), so nothing was written; {REMEDIES[precision]}"
         )

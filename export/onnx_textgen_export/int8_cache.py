@@ -31,6 +31,7 @@ from onnx_textgen.snapshots import Arrays
 from . import parity
 from .errors import ExportError
 from .parity import Scenario, Tolerance, prove, why_it_does_not_run
+from .passes.quantization import Quantization
 from .sources import Source
 from .weights import Weights
 
@@ -120,18 +121,19 @@ def prove_int8_cache(
     return {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}
 
 
-def check_int8_cache(precision: Precision, target: Target) -> None:
+def check_int8_cache(precision: Precision, target: Target, options: Quantization | None) -> None:
     """Refuse what can have no such graph, before anything is traced."""
     if target != "ort":
         raise ExportError(f"no 8-bit cache: it is kept by an operator of ONNX Runtime's; {LEAVE_OUT}, or take --target ort")
-    if precision not in TOLERANCES:
-        raise ExportError(f"no 8-bit cache: {precision} is meant for CUDA, and this is for the CPU; {LEAVE_OUT}")
+    if precision not in TOLERANCES or (options is not None and options.activations is not None):
+        raise ExportError(f"no 8-bit cache: float16 is meant for GPUs, and this is for the CPU; {LEAVE_OUT}")
 
 
 def find_layers(graph: onnx.GraphProto) -> list[Layer]:
     """Every layer that keeps keys and values; raises `ExportError` where one does so in another way than the operator knows."""
     sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in graph.input}
     widths = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
+    widths |= {value.name: dims[-1].dim_value for value in graph.value_info if (dims := value.type.tensor_type.shape.dim)}
     presents = {value.name for value in graph.output if value.name.startswith("present.")}
     found = list[Layer]()
     for node in graph.node:

@@ -354,11 +354,12 @@ def certificate(
     *,
     size_bytes: int,
     quality: Mapping[str, Quality] | None = None,
+    arithmetic: Precision = "fp32",
 ) -> dict[str, Any]:
     """What goes into the manifest; `summary` is the long text's, the only scenario of real length.
 
-    Of a quantised package `exact` is what `exactness` measured, and `quality` what rounding does on real texts, which the summary
-    is of then.
+    Of a quantised package `exact` is what `exactness` measured, of a graph that computes in `arithmetic`, and `quality` what
+    rounding does on real texts, which the summary is of then.
     """
     longest, text = long_length(source), measured[-1]
     summary = {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}
@@ -374,7 +375,7 @@ def certificate(
             border.in_words() for border in source.borders if longest - LAST_STEPS <= border.length < source.geometry.context_length
         ],
         "largest_logits_error": max(scenario.logits_error for scenario in measured),
-        "tolerance": dataclasses.asdict(TOLERANCES["fp32" if exact else precision]),
+        "tolerance": dataclasses.asdict(TOLERANCES[arithmetic if exact else precision]),
         "scenarios": [dataclasses.asdict(scenario) for scenario in measured],
         **({"same_weights": [dataclasses.asdict(scenario) for scenario in exact]} if exact else {}),
         **({"rounding": {kind: dataclasses.asdict(each) for kind, each in quality.items()}} if quality is not None else {}),

@@ -67,8 +67,8 @@ def load(
     check_graph(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
-    if manifest.precision == "fp16" and session.device.kind == "cpu":
-        LOG.warning("%s is float16, which is meant for CUDA and slow on the CPU; export it as fp32, int8 or int4 for that", folder)
+    if session.device.kind == "cpu" and "fp16" in (manifest.precision, manifest.quantization.get("activations")):
+        LOG.warning("%s is float16, which is meant for GPUs and slow on the CPU; export it with float32 activations there", folder)
     model = Model(
         folder,
         manifest,

@@ -105,10 +105,10 @@ def set_value(driver, selector, value):
 def take_screenshot(path=SCREENSHOT, *, prompt="Once upon a time, there was a little owl who", seed="11", width=1280, height=1120):
     """The page after a finished text, at desktop width."""
     page = make_page(make_shelf([], device="cpu", threads=None))
-    address = serve(page, host="127.0.0.1", port=7869)
+    served = serve(page, host="127.0.0.1", port=0)
     try:
         with chromium(width, height) as driver:
-            open_page(driver, address)
+            open_page(driver, served.address)
             set_value(driver, "#prompt textarea", prompt)
             set_value(driver, SEED, seed)
             element(driver, "#generate").click()
@@ -120,7 +120,7 @@ def take_screenshot(path=SCREENSHOT, *, prompt="Once upon a time, there was a li
             picture = Image.open(io.BytesIO(driver.get_screenshot_as_png()))
             picture.convert("RGB").quantize(128).save(path, optimize=True)
     finally:
-        page.close(verbose=False)
+        served.close()
     print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
 
 

@@ -55,11 +55,11 @@ def served_page(*models, **more):
     """The address of a page for these models, each under its own name; `more` goes to `serve`."""
     with closed_loops():
         page = make_page(shelf_of(*models))
-        address = serve(page, host="127.0.0.1", port=find_free_port(), **more)
+        served = serve(page, host="127.0.0.1", port=0, **more)
         try:
-            yield address
+            yield served.address
         finally:
-            page.close(verbose=False)
+            served.close()
 
 
 def shelf_of(*models):

@@ -19,11 +19,14 @@ def run(*arguments):
 def test_it_says_where_the_page_is_serves_it_and_ends_with_ctrl_c(free_port):
     command = [*COMMAND, str(TINY_PACKAGE), "--no-open", "--port", str(free_port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        line = process.stderr.readline()
-        assert f"http://127.0.0.1:{free_port}" in line
-        assert httpx.get(f"http://127.0.0.1:{free_port}/").status_code == 200
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=20)
+        try:
+            line = process.stderr.readline()
+            assert f"http://127.0.0.1:{free_port}" in line
+            assert httpx.get(f"http://127.0.0.1:{free_port}/", timeout=30).status_code == 200
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=20)
+        finally:
+            process.kill()  # else leaving the block waits for ever
     assert (process.returncode, stdout, stderr) == (130, "", "")
 
 

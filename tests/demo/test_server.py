@@ -1,7 +1,6 @@
 """The server as a program sees it: what it answers, what it refuses, and that a generation ends with its client."""
 
 import contextlib
-import gc
 import itertools
 import json
 
@@ -203,7 +202,8 @@ def test_a_host_that_others_can_reach_needs_a_word(page):
 
 @pytest.mark.skipif(not can_bind("::1"), reason="this machine has no IPv6")
 def test_an_ipv6_host_serves_the_page(page, free_port):
-    address = serve(page, host="::1", port=free_port)
+    served = serve(page, host="::1", port=free_port)
+    address = served.address
     try:
         assert address == f"http://[::1]:{free_port}/"
         assert httpx.get(address).status_code == 200
@@ -211,7 +211,7 @@ def test_an_ipv6_host_serves_the_page(page, free_port):
         with contextlib.closing(Client(address, verbose=False)) as client:
             assert submit(client, max_new_tokens=3).result(timeout=30)["text"]
     finally:
-        page.close(verbose=False)
+        served.close()
 
 
 def test_a_host_that_is_none_is_one_readable_line(page):
@@ -219,9 +219,7 @@ def test_a_host_that_is_none_is_one_readable_line(page):
         serve(page, host="127.0.0.1:7860", port=7860)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Gradio leaves open the socket with which it tried the port.
 def test_a_taken_port_is_one_readable_line(tiny_address, page):
     port = httpx.URL(tiny_address).port
     with pytest.raises(OptionError, match=f"port {port}"):
         serve(page, host="127.0.0.1", port=port)
-    gc.collect()

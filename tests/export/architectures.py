@@ -210,7 +210,7 @@ def table(rows: list[Row]) -> str:
         "itself: the exporter's own proof, then 48 logits in uneven pieces within 1e-4 of the largest, and 60 greedy tokens. The "
         "numbers are the largest logits error, relative to the largest logit. At `standard` no operator is outside ONNX's own "
         "domain, and `onnx.checker` finds nothing. Of int8 and int4 the number is the largest divergence from PyTorch in float32, "
-        f"in nats per token, at most {DIVERGENCE['int8']} and {DIVERGENCE['int4']}: random weights have flat logits, whose order "
+        "in nats per token: random weights have flat logits, whose order "
         "any rounding changes, most of all where a token's experts are chosen, so the order is not judged here. Types marked "
         "`fused` have one attention operator per layer, `own` keep the attention code of transformers.",
         width=120,

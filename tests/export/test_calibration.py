@@ -9,16 +9,19 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
-from onnx_textgen_export.calibration.attempts import Attempt, Tried, Wish, best_of, next_attempt
-from onnx_textgen_export.calibration.calibrate import Calibrated, Matrix
+from onnx_textgen_export.calibration.attempts import Attempt, Budget, Tried, best_of, next_attempt
+from onnx_textgen_export.calibration.calibrate import Calibrated
 from onnx_textgen_export.calibration.compensate import Moments, round_compensated
+from onnx_textgen_export.calibration.matrices import Matrix
 from onnx_textgen_export.calibration.mix import Choice, cheapest_mix, hull
-from onnx_textgen_export.calibration.observe import observe
+from onnx_textgen_export.calibration.observe import read_gradients
 from onnx_textgen_export.parity import Quality
 from onnx_textgen_export.passes.provenance import Piece, chosen_pieces
 from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
@@ -42,9 +45,10 @@ def moments_of(seed: int, inputs: int, tokens: int = 300) -> Moments:
     return Moments((seen.T @ seen).astype(np.float32))
 
 
-def values_of(found, inputs: int, bits: int) -> np.ndarray:
-    zeros = np.float32(1 << (bits - 1)) if found.zeros is None else found.zeros
-    return ((found.codes - zeros) * found.scales).transpose(1, 2, 0).reshape(found.codes.shape[1], -1)[:, :inputs]
+def damped_moments(moments: Moments) -> np.ndarray:
+    damped = moments.plain.astype(np.float64)
+    np.fill_diagonal(damped, moments.importance)
+    return damped
 
 
 @settings(deadline=None, max_examples=25)
@@ -52,7 +56,7 @@ def values_of(found, inputs: int, bits: int) -> np.ndarray:
 def test_compensated_rounding_loses_less_than_the_nearest_codes_of_the_same_grid(seed, bits, size, symmetric, inputs) -> None:
     matrix = np.random.default_rng(seed).standard_normal((24, inputs)).astype(np.float32)
     moments = moments_of(seed, inputs)
-    found = round_compensated(matrix, moments, bits, size, symmetric=symmetric)
+    found, loss = round_compensated(matrix, moments, bits, size, symmetric=symmetric)
     assert found.codes.min() >= 0
     assert found.codes.max() < 2**bits
     assert np.abs(found.scale_codes).max() <= (127 if symmetric else 255)
@@ -61,12 +65,14 @@ def test_compensated_rounding_loses_less_than_the_nearest_codes_of_the_same_grid
     if found.zeros is not None:
         zeros = np.repeat(found.zeros, size, 1)[:, :inputs]
     nearest = (np.clip(np.rint(matrix / scales + zeros), 0, 2**bits - 1) - zeros) * scales
-    assert moments.loss(values_of(found, inputs, bits) - matrix) < moments.loss(nearest - matrix)
+    error, damped = found.values(bits, inputs) - matrix, damped_moments(moments)
+    assert loss == pytest.approx(np.trace(error @ damped @ error.T), rel=1e-3)
+    assert loss < np.trace((nearest - matrix) @ damped @ (nearest - matrix).T)
 
 
 def test_the_spread_of_errors_is_the_upper_factor_of_the_inverse() -> None:
     moments = moments_of(1, 48)
-    ordered = moments.damped[np.ix_(moments.order, moments.order)].astype(np.float64)
+    ordered = damped_moments(moments)[np.ix_(moments.order, moments.order)]
     want = np.linalg.cholesky(np.linalg.inv(ordered)).T
     np.testing.assert_allclose(moments.spread, want, atol=1e-4 * np.abs(want).max())
 
@@ -110,7 +116,11 @@ def test_what_is_observed_is_what_autograd_gives_without_forgetting() -> None:
     layers = {f"{name}.weight": part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
     ids = torch.arange(32).reshape(2, 16)
     seen: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-    observe(source, OwnWeights(module), ids, layers, lambda name, x, g: seen.setdefault(name, []).append((x.clone(), g.clone())))
+
+    def keep_both(name: str, given: torch.Tensor, gradients: torch.Tensor) -> None:
+        seen.setdefault(name, []).append((given.clone(), gradients.clone()))
+
+    read_gradients(source, OwnWeights(module), ids, layers, keep_both)
     assert seen.keys() == layers.keys()
     assert all(parameter.grad is None for parameter in module.parameters())
     inputs, outputs = {}, {}
@@ -134,21 +144,21 @@ def test_what_is_observed_is_what_autograd_gives_without_forgetting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("asked", "said"),
     [
-        ({"max_kl": 0.1, "target_bytes": 5}, "--max-kl and --target-size are two wishes"),
+        ({"max_kl": 0.1, "target_bytes": 5}, "--max-kl and --target-size are two budgets"),
         ({"max_kl": -1.0}, "--max-kl should be above 0"),
         ({"calibration": Path("x"), "calibrates": False}, "say two things"),
     ],
 )
-def test_wishes_that_make_no_sense_are_refused_in_one_line(wish: dict, said: str) -> None:
+def test_budgets_that_make_no_sense_are_refused_in_one_line(asked: dict, said: str) -> None:
     with pytest.raises(ExportError, match=said):
-        Wish(**wish)
+        Budget(**asked)
 
 
 def test_a_budget_that_cannot_be_held_ends_with_a_package_and_a_word(tmp_path: Path) -> None:
     said: list[str] = []
-    made = export(tiny(), tmp_path / "out", precision="int4", wish=Wish(max_kl=1e-9), report=said.append)
+    made = export(tiny(), tmp_path / "out", precision="int4", budget=Budget(max_kl=1e-9), report=said.append)
     assert made.manifest.certificate["rounding"]["all"]["kl_mean"] > 1e-9
     assert any("above the budget of 1e-09, the most there is to spend" in line for line in said)
     assert any(line.startswith("not calibrated: there is no tokenizer") for line in said)
@@ -161,10 +171,10 @@ def tried(size: int, loss: float, options: Quantization = INT4) -> Tried:
 
 def test_the_best_package_of_a_size_is_kept_and_the_smallest_one_within_a_budget() -> None:
     small, good, large = tried(10, 0.02), tried(20, 0.01), tried(30, 0.001)
-    assert best_of([small, good, large], 0.03, Wish(target_bytes=25)) is good
-    assert best_of([small, good, large], 0.03, Wish(target_bytes=5)) is small
-    assert best_of([small, good, large], 0.015, Wish()) is good
-    assert best_of([small, good], 0.001, Wish()) is good
+    assert best_of([small, good, large], 0.03, Budget(target_bytes=25)) is good
+    assert best_of([small, good, large], 0.03, Budget(target_bytes=5)) is small
+    assert best_of([small, good, large], 0.015, Budget()) is good
+    assert best_of([small, good], 0.001, Budget()) is good
 
 
 def calibrated_choices(options: Quantization) -> Calibrated:
@@ -185,13 +195,32 @@ def calibrated_choices(options: Quantization) -> Calibrated:
 )
 def test_a_form_that_is_named_is_the_one_that_is_calibrated(options: Quantization, bits: list[int]) -> None:
     calibrated = calibrated_choices(options)
-    first = next_attempt([], options, calibrated, Wish(strict_bits=True), 0.03)
+    first = next_attempt([], options, calibrated, Budget(strict_bits=True), 0.03)
     assert [choice.bits for choice in first.mix.values()] == bits
     if 8 in bits:
-        assert next_attempt([], options, calibrated, Wish(), 0.03) == first, "it needs no other wish"
-    assert next_attempt([tried(1, 1.0)], options, calibrated, Wish(strict_bits=True), 0.03) is None
+        assert next_attempt([], options, calibrated, Budget(), 0.03) == first, "it needs no other budget"
+    assert next_attempt([tried(1, 1.0)], options, calibrated, Budget(strict_bits=True), 0.03) is None
 
 
-def test_a_wish_for_what_is_not_rounded_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["ort", "standard"])
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_a_tied_model_with_a_tokenizer_is_calibrated_and_right_at_both_targets(tmp_path: Path, target: str, precision: str) -> None:
+    torch.manual_seed(4)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1100}
+    config = transformers.LlamaConfig(
+        **sizes, max_position_embeddings=128, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None
+    )
+    model, said = transformers.LlamaForCausalLM(config).eval(), list[str]()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    made = export(model, tmp_path / "out", precision=precision, target=target, tokenizer=tokenizer, report=said.append)
+    assert any(line.startswith("calibrate on") for line in said)
+    assert not any("not calibrated" in line for line in said)
+    assert made.manifest.certificate["same_weights"]
+
+
+def test_a_budget_for_what_is_not_rounded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="fp32 is not quantised"):
-        export(tiny(), tmp_path / "out", wish=Wish(max_kl=0.1))
+        export(tiny(), tmp_path / "out", budget=Budget(max_kl=0.1))

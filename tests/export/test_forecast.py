@@ -12,7 +12,7 @@ from torch import nn
 
 from onnx_textgen.artifact import WEIGHTS, Precision
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
-from onnx_textgen_export.calibration.attempts import Wish
+from onnx_textgen_export.calibration.attempts import Budget
 from onnx_textgen_export.forecast import Stored, check_disk, file_bytes, forecast, stored_parameters, weight_bytes
 from onnx_textgen_export.passes.quantization import Quantization, default_for
 
@@ -55,13 +55,12 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
 )
 def test_the_forecast_is_within_two_percent_of_what_is_written(tmp_path: Path, build, precision: Precision) -> None:
     module = built(build)
-    tables = 2 * 128 * 16 * 4 if build is llama else 0  # cosines and sines of half a head, for every position
     options = default_for(precision, next(module.parameters()).shape[1])  # the embedding comes first
-    expected = forecast(stored_parameters(module), layers=2, precision=precision, options=options, constant_bytes=tables)
-    wish = Wish(strict_bits=True) if options is not None else None  # more bits for a budget are not in the forecast
-    folder = export(module, tmp_path / "package", precision=precision, wish=wish).folder
+    expected = forecast(stored_parameters(module), layers=2, precision=precision, options=options)
+    budget = Budget(strict_bits=True) if options is not None else None  # more bits for a budget are not in the forecast
+    folder = export(module, tmp_path / "package", precision=precision, budget=budget).folder
     sizes = [weight_bytes(each, precision, options) for each in stored_parameters(module)]
-    assert file_bytes([*sizes, tables]) == pytest.approx(
+    assert file_bytes(sizes) == pytest.approx(
         (folder / WEIGHTS).stat().st_size,
         rel=0.02,
         abs=15_000,  # small scales lie in the graph

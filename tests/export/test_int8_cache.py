@@ -171,7 +171,7 @@ def test_other_graphs_and_engines_are_refused_in_one_line(made: Exported, monkey
 
 
 def test_what_has_no_such_cache_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ExportError, match="no 8-bit cache: fp16 is meant for CUDA"):
+    with pytest.raises(ExportError, match="no 8-bit cache: float16 is meant for GPUs"):
         export(tiny_model("llama"), tmp_path / "out", precision="fp16", int8_cache=True)
     with pytest.raises(ExportError, match="no 8-bit cache: it is kept by an operator of ONNX Runtime's"):
         export(tiny_model("llama"), tmp_path / "out", target="standard", int8_cache=True)

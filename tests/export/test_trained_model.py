@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -11,19 +12,55 @@ import torch
 import transformers
 
 import onnx_textgen
-from onnx_textgen.artifact import GRAPH, WEIGHTS
-from onnx_textgen_export import export
-from onnx_textgen_export.calibration.attempts import BUDGETS, Wish
+from onnx_textgen.artifact import GRAPH, INT8_CACHE_GRAPH, WEIGHTS
+from onnx_textgen.decoder import Decoder
+from onnx_textgen.prefilling import prefill
+from onnx_textgen.session import open_session
+from onnx_textgen_export import Exported, export
+from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
+from onnx_textgen_export.parity import log_softmax
 from smollm2 import smollm2_checkpoint
 
 PROMPTS = [
     "The history of the town begins in the year",
+    "Photosynthesis is the process by which",
+    "Q: How many legs does a spider have?\nA:",
+    "Dear Ms. Alvarez,\n\nThank you for",
+    "Once upon a time, in a village by the sea,",
+    "1. Preheat the oven to 180 °C.\n2.",
     "def fibonacci(n):\n    ",
-    "La capitale de la France est",
-    "Zahlen: 1, 2, 3, 5, 8, 13,",
-    "🙂🎉 What a day! ",
     "SELECT name FROM users WHERE",
+    "#include <stdio.h>\n\nint main(",
+    "<html>\n  <body>\n    <h1>",
+    '{"name": "Ada", "born": 1815, "',
+    "for i in range(10):\n\tprint(",
+    '$ git commit -m "',
+    "La capitale de la France est",
+    "Der schnellste Weg nach Hamburg ist",
+    "El perro y el gato son",
+    "Il pleut sur la ville et",
+    "今日は天気が",
+    "Столица России —",
+    "القاهرة هي عاصمة",
+    "Zahlen: 1, 2, 3, 5, 8, 13,",
+    "3.14159 26535 89793",
+    "12 * 12 = 144, 13 * 13 =",
+    "2026-11-22T09:30:00Z",
+    "🙂🎉 What a day! ",
+    "👩‍👩‍👧‍👦 means",
+    "  \n\n\t  ",
+    "AAAAAAAAAAAAAAAA",
 ]
+"""With the chat, and documents of 2,000 tokens, 31 of them."""
+DOCUMENT = 2000
+EDIT = (
+    "Correct the spelling mistakes in this text, and write it out again:\n\n"
+    "The old lighthouse at Carrow Point was built in 1854, after three ships had been lost on the reef in a single winter. "
+    "Its lamp burned whale oil until 1872, when the keeper, Thomas Hale, persuaded the harbour board to pay for a new lens "
+    "from Paris. The lens could be seen from twenty miles away, and no ship was lost on the reef for the next thirty yeers."
+)
+LAST = 192
+"""Tokens that are compared behind a long text."""
 MEGABYTE = 1_000_000
 
 
@@ -39,13 +76,19 @@ def sizes(folder: Path) -> int:
     return (folder / GRAPH).stat().st_size + (folder / WEIGHTS).stat().st_size
 
 
-def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoint: Path, tmp_path: Path) -> None:
+def documents(shared: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> list[str]:
+    """Two texts of 2,000 tokens: an encyclopaedia and a play."""
+    corpora = (shared / "corpora" / name for name in ("wikitext2_valid.txt", "tinyshakespeare.txt"))
+    return [tokenizer.decode(tokenizer(path.read_text(encoding="utf-8")[:12_000]).input_ids[:DOCUMENT]) for path in corpora]
+
+
+def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoint: Path, tmp_path: Path, shared: Path) -> None:
     model = onnx_textgen.load(export(checkpoint, tmp_path / "fp32").folder, device="cpu")
     reference = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     talk = [{"role": "user", "content": "What is the capital of France?"}]
     chat = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
-    for prompt in [*PROMPTS, chat]:
+    for prompt in [*PROMPTS, chat, *documents(shared, tokenizer)]:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         assert model.encode(prompt) == ids[0].tolist()
         with torch.no_grad():
@@ -57,10 +100,36 @@ def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoin
         assert ours.finish_reason == ("eos" if ends else "length")
 
 
-@pytest.mark.parametrize(("precision", "most"), [("int8", 140), ("int4", 108)])
-def test_a_quantised_package_holds_its_budget(checkpoint: Path, tmp_path: Path, precision: str, most: int) -> None:
-    said: list[str] = []
-    made = export(checkpoint, tmp_path / precision, precision=precision, report=said.append)
+@dataclasses.dataclass
+class Packages:
+    """Packages of the trained model, each made when it is first asked for."""
+
+    checkpoint: Path
+    work: Path
+    known: dict[str, tuple[Exported, list[str]]] = dataclasses.field(default_factory=dict)
+    """And what its export reported."""
+
+    def get(self, form: str) -> tuple[Exported, list[str]]:
+        """`int8`, `int4`, or `4 bits`: of those exactly, uncalibrated."""
+        if form not in self.known:
+            said: list[str] = []
+            how = {
+                "int8": {"precision": "int8", "int8_cache": True},
+                "int4": {"precision": "int4"},
+                "4 bits": {"precision": "int4", "budget": Budget(strict_bits=True, calibrates=False)},
+            }
+            self.known[form] = export(self.checkpoint, self.work / form.replace(" ", "-"), report=said.append, **how[form]), said
+        return self.known[form]
+
+
+@pytest.fixture(scope="module")
+def packages(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    return Packages(checkpoint, tmp_path_factory.mktemp("packages"))
+
+
+@pytest.mark.parametrize(("precision", "most"), [("int8", 138), ("int4", 105)])
+def test_a_quantised_package_holds_its_budget(packages: Packages, precision: str, most: float) -> None:
+    made, said = packages.get(precision)
     rounding = made.manifest.certificate["rounding"]
     assert set(rounding) == {"prose", "code", "chat", "all"}
     assert rounding["all"]["tokens"] > 2500
@@ -72,16 +141,42 @@ def test_a_quantised_package_holds_its_budget(checkpoint: Path, tmp_path: Path, 
     assert any(line.startswith("rounding: ") and "the budget of" in line for line in said)
     if precision == "int4":
         assert len(made.manifest.quantization["mix"]) > 1
+        assert any(line.startswith("estimate: ") for line in said)
     model = onnx_textgen.load(made.folder, device="cpu")
     answer = model.generate(PROMPTS[0], max_new_tokens=16, temperature=0)
     assert np.isfinite(model.score(PROMPTS[0] + answer.text).perplexity)
 
 
-def test_exactly_four_bits_are_kept_with_a_warning(checkpoint: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    made = export(
-        checkpoint, tmp_path / "strict", precision="int4", wish=Wish(strict_bits=True, calibrates=False), report=said.append
-    )
+def test_exactly_four_bits_are_kept_with_a_warning(packages: Packages) -> None:
+    made, said = packages.get("4 bits")
     assert "mix" not in made.manifest.quantization
     assert any("above the budget of 0.03, as --strict-bits asks" in line for line in said)
     assert made.manifest.summary["kl_divergence"] > BUDGETS["int4"]
+
+
+@pytest.mark.parametrize("behind", [2000, 6000])
+def test_a_cache_of_8_bits_keeps_the_predictions_far_into_a_text(packages: Packages, shared: Path, behind: int) -> None:
+    made, _ = packages.get("int8")
+    text = (shared / "corpora" / "tinyshakespeare.txt").read_text(encoding="utf-8")[: 4 * (behind + LAST)]
+    ids = onnx_textgen.load(made.folder, device="cpu").encode(text)[: behind + LAST]
+    assert len(ids) == behind + LAST
+    found = []
+    for name in (GRAPH, INT8_CACHE_GRAPH):
+        decoder = Decoder(open_session(made.folder / name, device="cpu"), made.manifest.geometry)
+        prefill(decoder, ids[:behind])
+        found.append(log_softmax(np.concatenate([decoder.feed([token]) for token in ids[behind:]])))
+    own, small = found
+    assert (np.exp(own) * (own - small)).sum(axis=1).mean() < 0.01
+    assert (own.argmax(axis=1) == small.argmax(axis=1)).mean() >= 0.9
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_prompt_lookup_is_mostly_right_in_an_edit_and_changes_no_text(packages: Packages, form: str) -> None:
+    model = onnx_textgen.load(packages.get(form)[0].folder, device="cpu", prefix_cache=0)
+    edit = model.encode_chat([{"role": "user", "content": EDIT}])
+    for prompt, least in ((edit, 0.5), (PROMPTS[0], 0.0)):
+        plain = model.generate(prompt, max_new_tokens=64, temperature=0)
+        guessed = model.generate(prompt, max_new_tokens=64, temperature=0, prompt_lookup_num_tokens=8)
+        assert guessed.token_ids == plain.token_ids
+        assert guessed.stats.drafted_tokens > 0
+        assert guessed.stats.accepted_tokens >= least * guessed.stats.drafted_tokens

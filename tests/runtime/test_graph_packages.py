@@ -125,7 +125,7 @@ def test_float16_on_the_cpu_is_told_once_and_only_there(tmp_path: Path, caplog: 
         model = onnx_textgen.load(tiny.package(tmp_path, precision="fp16"), device="cpu", threads=1)
         model.generate(PROMPTS[0], max_new_tokens=3)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "is float16, which is meant for CUDA and slow on the CPU; export it as" in caplog.text
+        assert "is float16, which is meant for GPUs and slow on the CPU; export it with" in caplog.text
         caplog.clear()
         onnx_textgen.load(device="cpu", threads=1)
     assert not caplog.records

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
@@ -22,9 +23,10 @@ from ..sources import Source
 from ..text_assets import TextAssets
 from ..trace import innermost
 from ..weights import Weights
-from .calibrate import SMALLER_BLOCKS, Calibrated, Plan, calibrate
+from .calibrate import SMALLER_BLOCKS, Calibrated, calibrate
 from .mix import Mix, cheapest_mix, describe_mix
-from .quality import Yardstick
+from .plan import Plan
+from .quality import QualityMeter
 from .texts import calibration_ids, measured_texts
 
 Report = Callable[[str], None]
@@ -32,16 +34,16 @@ BUDGETS = {"int8": 0.003, "int4": 0.03}
 """Mean divergence from the unrounded model, in nats per token, that a precision keeps to where nothing else is asked."""
 OF_ACTIVATIONS = 0.002
 """What rounding the products' inputs to 8 bits adds to that, about; no choice of bits for weights takes it away."""
-UNSEEN = 4.0
+CALIBRATION_GAP = 1.16
 """How much more a rounding loses on another text than on the one it was calibrated on, until it has been measured."""
 MOST_ATTEMPTS = 6
-NEAR_ENOUGH = 0.93
+NEAR_ENOUGH = 0.95
 """Share of a budget that is worth using up before smaller packages are tried."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
-    """What a quantised package should be like; all None is the precision's own budget."""
+class Budget:
+    """What a quantised package may lose, or how large it may be; all None is the precision's own budget."""
 
     max_kl: float | None = None
     """Mean divergence from the unrounded model on real text, in nats per token."""
@@ -57,7 +59,7 @@ class Wish:
         asked = [name for name in ("max_kl", "target_bytes", "strict_bits") if getattr(self, name)]
         if len(asked) > 1:
             words = {"max_kl": "--max-kl", "target_bytes": "--target-size", "strict_bits": "--strict-bits"}
-            raise ExportError(f"{words[asked[0]]} and {words[asked[1]]} are two wishes for one package; give one of them")
+            raise ExportError(f"{words[asked[0]]} and {words[asked[1]]} are two budgets for one package; give one of them")
         if self.max_kl is not None and not 0 < self.max_kl < float("inf"):
             raise ExportError(f"--max-kl should be above 0, found {self.max_kl}; 0.03 is int4's own budget, 0.003 int8's")
         if self.calibration is not None and not self.calibrates:
@@ -89,9 +91,10 @@ class Tried:
         return self.quality["all"].kl_mean
 
     def as_record(self) -> dict[str, object]:
-        """For the manifest: the options, and how many bytes each form of a mix takes."""
-        mix = describe_mix(self.attempt.mix)
-        return self.attempt.options.as_record() | ({"mix": mix} if len(mix) > 1 else {})
+        """For the manifest: the options, how many bytes each form of a mix takes, and how many matrices have 2 bits."""
+        mix, ternary = describe_mix(self.attempt.mix), self.roundings.ternary
+        more = ({"mix": mix} if len(mix) > 1 else {}) | ({"ternary": ternary} if ternary else {})
+        return self.attempt.options.as_record() | more
 
 
 Write = Callable[[Quantization, Plan | None], tuple[int, Roundings | None]]
@@ -107,20 +110,21 @@ class Traced:
     source: Source
     weights: Weights
     assets: TextAssets
+    target: Target
     graph: Path
     """What `Write` writes."""
     work: Path
     """An empty folder; the codes in it are what the roundings read that are returned."""
 
 
-def round_within_budget(traced: Traced, *, options: Quantization, wish: Wish, write: Write, report: Report) -> Tried:
-    """Write the package of a decoder, rounded as well as `wish` asks; reports what was chosen, and what it costs."""
-    budget = wish.max_kl if wish.max_kl is not None else BUDGETS[f"int{options.bits}"]
+def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget, write: Write, report: Report) -> Tried:
+    """Write the package of a decoder, rounded as well as `budget` asks; reports what was chosen, and what it costs."""
+    limit = limit_of(options, budget)
     tried = list[Tried]()
     report("read texts with PyTorch")
     texts = measured_texts(traced.source, traced.assets)
-    yardstick = Yardstick(traced.source, traced.weights, texts, traced.work)
-    calibrated = calibration(traced, options=options, wish=wish, report=report)
+    meter = QualityMeter(traced.source, traced.weights, texts, traced.work)
+    calibrated = calibration(traced, options=options, budget=budget, report=report)
 
     def make(attempt: Attempt) -> Tried:
         report(f"write {describe(attempt)}")
@@ -128,37 +132,43 @@ def round_within_budget(traced: Traced, *, options: Quantization, wish: Wish, wr
         size, roundings = write(attempt.options, plan)
         report("measure the rounding")
         assert roundings is not None, "there are options"
-        return Tried(attempt, size, yardstick.measure(traced.graph), roundings)
+        return Tried(attempt, size, meter.measure(traced.graph), roundings)
 
-    while (attempt := next_attempt(tried, options, calibrated, wish, budget)) is not None:
+    while (attempt := next_attempt(tried, options, calibrated, budget, limit)) is not None:
         tried.append(make(attempt))
-    best = best_of(tried, budget, wish)
+    best = best_of(tried, limit, budget)
     if best is not tried[-1]:
         best = make(best.attempt)
-    report(verdict(best, tried, budget, wish))
+    report(verdict(best, tried, limit, budget))
     return best
 
 
-def best_of(tried: Sequence[Tried], budget: float, wish: Wish) -> Tried:
+def limit_of(options: Quantization, budget: Budget) -> float:
+    """The divergence that a package is to keep to."""
+    return budget.max_kl if budget.max_kl is not None else BUDGETS[f"int{options.bits}"]
+
+
+def best_of(tried: Sequence[Tried], limit: float, budget: Budget) -> Tried:
     """The best package of the wanted size, or the smallest one within the budget; the nearest to it where none is."""
-    if wish.target_bytes is not None:
-        fitting = [each for each in tried if each.size_bytes <= wish.target_bytes]
+    if budget.target_bytes is not None:
+        fitting = [each for each in tried if each.size_bytes <= budget.target_bytes]
         return min(fitting, key=lambda each: each.loss) if fitting else min(tried, key=lambda each: each.size_bytes)
-    holding = [each for each in tried if each.loss <= budget]
+    holding = [each for each in tried if each.loss <= limit]
     return min(holding, key=lambda each: each.size_bytes) if holding else min(tried, key=lambda each: each.loss)
 
 
-def calibration(traced: Traced, *, options: Quantization, wish: Wish, report: Report) -> Calibrated | None:
+def calibration(traced: Traced, *, options: Quantization, budget: Budget, report: Report) -> Calibrated | None:
     """Codes from real text, or nothing where that is not wanted or not possible."""
     if options.method != "calibrated":
         return None
     try:
         source = traced.source
-        ids = calibration_ids(source, traced.assets, wish.calibration, forward_only=options.bits == 8)
+        ids = calibration_ids(source, traced.assets, budget.calibration, forward_only=options.bits == 8)
         report(f"calibrate on {ids.numel():,} tokens")
-        return calibrate(source, traced.weights, traced.model.graph, ids, options=options, folder=traced.work)
+        graph, target, folder = traced.model.graph, traced.target, traced.work
+        return calibrate(source, traced.weights, graph, ids, options=options, target=target, folder=folder)
     except ExportError as error:
-        if wish.calibration is not None:
+        if budget.calibration is not None:
             raise
         report(f"not calibrated: {first_line(error)}")
     except (RuntimeError, ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
@@ -167,18 +177,18 @@ def calibration(traced: Traced, *, options: Quantization, wish: Wish, report: Re
 
 
 def next_attempt(
-    tried: Sequence[Tried], options: Quantization, calibrated: Calibrated | None, wish: Wish, budget: float
+    tried: Sequence[Tried], options: Quantization, calibrated: Calibrated | None, budget: Budget, limit: float
 ) -> Attempt | None:
     """What to try after what was tried; None where that is to stay."""
-    is_fixed = wish.strict_bits or options.head_bits is not None or options.sensitive_bits is not None
+    is_fixed = budget.strict_bits or options.head_bits is not None or options.sensitive_bits is not None
     if calibrated is None or options.bits == 8:
         rungs = ladder(options, calibrated)
-        over = len(tried) == len(rungs) or bool(tried and (tried[-1].loss <= budget or is_fixed or wish.target_bytes))
+        over = len(tried) == len(rungs) or bool(tried and (tried[-1].loss <= limit or is_fixed or budget.target_bytes))
         return None if over else rungs[len(tried)]
-    if is_fixed or wish.target_bytes is not None:
+    if is_fixed or budget.target_bytes is not None:
         over = len(tried) == (1 if is_fixed else 2)
-        return None if over else within_size(tried, options, calibrated, wish.target_bytes)
-    return towards_budget(tried, options, calibrated, budget)
+        return None if over else within_size(tried, options, calibrated, budget.target_bytes)
+    return towards_budget(tried, options, calibrated, limit)
 
 
 def ladder(options: Quantization, calibrated: Calibrated | None) -> list[Attempt]:
@@ -213,27 +223,27 @@ def within_size(tried: Sequence[Tried], options: Quantization, calibrated: Calib
     return Attempt(options, cheapest_mix(calibrated.choices, most_bytes=most - rest))
 
 
-def towards_budget(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, budget: float) -> Attempt | None:
+def towards_budget(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, limit: float) -> Attempt | None:
     """The mix that is thought to meet the budget, by what those before were thought and found to lose."""
-    if tried and NEAR_ENOUGH * budget <= tried[-1].loss <= budget:
+    if tried and NEAR_ENOUGH * limit <= tried[-1].loss <= limit:
         return None
     widest = Attempt(options, cheapest_mix(calibrated.choices))
     if len(tried) >= MOST_ATTEMPTS:
-        return None if any(each.loss <= budget or each.attempt == widest for each in tried) else widest
-    mix = cheapest_mix(calibrated.choices, most_loss=thought_for(tried, budget))
+        return None if any(each.loss <= limit or each.attempt == widest for each in tried) else widest
+    mix = cheapest_mix(calibrated.choices, most_loss=expected_loss(tried, limit))
     return None if any(each.attempt.mix == mix for each in tried) else Attempt(options, mix)
 
 
-def thought_for(tried: Sequence[Tried], budget: float) -> float:
+def expected_loss(tried: Sequence[Tried], limit: float) -> float:
     """What the losses of a mix may sum to, so that it is measured just under the budget."""
-    goal = (1 + NEAR_ENOUGH) / 2 * budget
+    goal = (1 + NEAR_ENOUGH) / 2 * limit
     points = [(sum(each.loss for each in one.attempt.mix.values()), one.loss) for one in tried]
     under, over = [point for point in points if point[1] <= goal], [point for point in points if point[1] > goal]
     if under and over:
         (low, small), (high, large) = max(under), min(over)
         return low + (high - low) * (goal - small) / (large - small)
     if not points:
-        return max(goal - OF_ACTIVATIONS, 0.0) / UNSEEN
+        return max(goal - OF_ACTIVATIONS, 0.0) / CALIBRATION_GAP
     thought, found = points[-1]
     return thought * max(goal - OF_ACTIVATIONS, 0.0) / max(found - OF_ACTIVATIONS, 0.1 * found, 1e-12)
 
@@ -246,17 +256,17 @@ def describe(attempt: Attempt) -> str:
     return ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in mix.items())
 
 
-def verdict(best: Tried, tried: Sequence[Tried], budget: float, wish: Wish) -> str:
+def verdict(best: Tried, tried: Sequence[Tried], limit: float, budget: Budget) -> str:
     """What was chosen, what it costs, and whether it holds what was asked."""
     quality = best.quality["all"]
     line = (
         f"rounding: {describe(best.attempt)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "
         f"same top-1 {quality.top1_agreement:.1%}, perplexity {quality.perplexity_change:+.1%}"
     )
-    if wish.target_bytes is not None:
-        return line if best.size_bytes <= wish.target_bytes else f"{line}; smaller than that it does not get"
-    if best.loss > budget:
-        why = "as --strict-bits asks" if wish.strict_bits else "the most there is to spend"
-        return f"{line}; above the budget of {budget:g}, {why}"
+    if budget.target_bytes is not None:
+        return line if best.size_bytes <= budget.target_bytes else f"{line}; smaller than that it does not get"
+    if best.loss > limit:
+        why = "as --strict-bits asks" if budget.strict_bits else "the most there is to spend"
+        return f"{line}; above the budget of {limit:g}, {why}"
     more = best.size_bytes - min(each.size_bytes for each in tried)
-    return f"{line}; the budget of {budget:g} holds" + (f" for {more / 1e6:.1f} MB more" if more > 0 else "")
+    return f"{line}; the budget of {limit:g} holds" + (f" for {more / 1e6:.1f} MB more" if more > 0 else "")

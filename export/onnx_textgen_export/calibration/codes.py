@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..passes.provenance import Columns, Piece
+from ..passes.provenance import Columns
 from ..passes.quantization import Bits
 from ..passes.quantizers import Codes, Floats
+from .matrices import Matrix
+
+OUTPUTS_AT_A_TIME = 8192
+"""So that what is computed of an output layer stays small."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +45,17 @@ class FoundCodes:
                 np.save(folder / f"{kind}.npy", array.astype(dtype))
         return cls(folder, bits, block_size, inputs, smoothing)
 
+    @classmethod
+    def joined(cls, parts: Sequence[FoundCodes]) -> FoundCodes:
+        """The codes of some outputs after those of others, all in one form and with no smoothing."""
+        folder = parts[0].folder.with_name(f"{parts[0].folder.name}-joined")
+        if not folder.exists():
+            folder.mkdir()
+            for path in parts[0].folder.glob("*.npy"):
+                arrays = [np.load(each.folder / path.name, mmap_mode="r") for each in parts]
+                np.save(folder / path.name, np.concatenate(arrays, axis=1 if path.stem == "codes" else 0))
+        return dataclasses.replace(parts[0], folder=folder)
+
     def load(self, gains: Floats | None = None) -> Codes:
         """The codes again; `gains` [out] multiply the outputs."""
         arrays = {path.stem: np.load(path, mmap_mode="r") for path in self.folder.glob("*.npy")}
@@ -49,12 +64,11 @@ class FoundCodes:
         zeros = arrays["zeros"].astype(np.float32) if "zeros" in arrays else None
         return Codes(arrays["codes"], scale_codes * rows, zeros, scale_codes, rows)
 
-    def values(self, outputs: Columns | slice = slice(None)) -> Floats:
-        """The matrix [out, in] that the codes stand for, or some outputs of it."""
+    def values(self, outputs: Columns) -> Floats:
+        """Some outputs of the matrix [out, in] that the codes stand for."""
         found = self.load()
-        zeros = np.float32(1 << (self.bits - 1)) if found.zeros is None else found.zeros[outputs]
-        values = (found.codes[:, outputs] - zeros) * found.scales[outputs]
-        rows: Floats = values.transpose(1, 2, 0).reshape(values.shape[1], -1)[:, : self.inputs]
+        zeros = None if found.zeros is None else found.zeros[outputs]
+        rows = Codes(found.codes[:, outputs], found.scales[outputs], zeros).values(self.bits, self.inputs)
         return rows if self.smoothing is None else rows / self.smoothing
 
 
@@ -65,30 +79,40 @@ class Restored:
     found: FoundCodes
     rows: Columns
     """Outputs of the matrix that are the parameter's."""
-    outputs: Columns | slice
+    outputs: Columns
     """Which of the parameter's outputs they are."""
     inputs_first: bool
     """The parameter is [in, out]."""
 
     def __call__(self, parameter: Tensor) -> None:
+        """Set a float32 parameter's numbers in place, some outputs at a time."""
+        numbers = parameter.numpy().T if self.inputs_first else parameter.numpy()
+        for start in range(0, len(self.rows), OUTPUTS_AT_A_TIME):
+            some = slice(start, start + OUTPUTS_AT_A_TIME)
+            numbers[self.outputs[some]] = self.found.values(self.rows[some])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class InTurn:
+    """Gives a parameter the values of several codes, each of which has some of its outputs."""
+
+    parts: Sequence[Restored]
+
+    def __call__(self, parameter: Tensor) -> None:
         """Set a float32 parameter's numbers in place."""
-        numbers = parameter.numpy()
-        values = self.found.values(self.rows)
-        if self.inputs_first:
-            numbers[:, self.outputs] = values.T
-        else:
-            numbers[self.outputs] = values
+        for each in self.parts:
+            each(parameter)
 
 
-def restored(found: FoundCodes, pieces: Sequence[Piece], turned: dict[str, bool]) -> dict[str, Restored]:
-    """What gives each parameter of a matrix its values; `turned`: whether that parameter is [in, out]."""
+def restored(found: FoundCodes, matrix: Matrix) -> dict[str, Restored]:
+    """What gives each parameter of a matrix the values of its codes."""
     rows: dict[str, list[Columns]] = {}
     outputs: dict[str, list[Columns]] = {}
     start = 0
-    count = np.load(found.folder / "row_scales.npy", mmap_mode="r").shape[0]
-    for piece in pieces:
-        own = np.arange(count) if piece.outputs is None else piece.outputs
+    for piece in matrix.pieces:
+        own = np.arange(matrix.sizes[0]) if piece.outputs is None else piece.outputs
         rows.setdefault(piece.name, []).append(np.arange(start, start + len(own)))
         outputs.setdefault(piece.name, []).append(own)
         start += len(own)
-    return {name: Restored(found, np.concatenate(each), np.concatenate(outputs[name]), turned[name]) for name, each in rows.items()}
+    ends = {name: np.concatenate(each) for name, each in outputs.items()}
+    return {name: Restored(found, np.concatenate(each), ends[name], matrix.turned[name]) for name, each in rows.items()}

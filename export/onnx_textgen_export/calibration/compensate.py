@@ -8,34 +8,32 @@ as they are ("static groups"), so that the order of columns leaves no trace in w
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..passes.quantizers import Codes, Floats, blocks_of, inverses, search, with_row_scales
+from ..passes.quantizers import Codes, Floats, inverses, quantize_matrix, search
 
 DAMPING = 0.1
 """Share of the mean second moment that is added to each; some thousand tokens say no more of a layer's inputs."""
 STRETCHES = np.linspace(0.8, 1.2, 13)
 """Of the plain scale of 4-bit blocks; 8 bits have no codes to spare for cutting off."""
-COLUMNS = 32
-"""Rounded before the rest hears of what they left."""
-ROWS = 8192
-"""Outputs at a time, so that an output layer is never there several times."""
+COLUMNS, FEWER_COLUMNS = 256, 32
+"""Rounded before the rest hears of what they left, and before the others among them do."""
+TRIANGLE = 512
+"""Size from which on a triangular matrix is inverted in parts."""
 
 
 class Moments:
     """Second moments of a layer's inputs [in, in], and what compensation needs of them: made once for all widths of codes."""
 
-    def __init__(self, moments: Floats) -> None:
-        self.plain = moments
-        diagonal = np.diagonal(moments).copy()
-        diagonal[diagonal <= 0] = 0
+    def __init__(self, plain: Floats) -> None:
+        self.plain = plain
+        diagonal = np.maximum(np.diagonal(plain), 0)
         self.importance = (diagonal + max(DAMPING * float(diagonal.mean()), 1e-30)).astype(np.float32)
         """Of each input."""
-        damped = moments.copy()
-        np.fill_diagonal(damped, self.importance)
-        self.damped = damped
         self.order = np.argsort(-self.importance, kind="stable")
 
     @functools.cached_property
@@ -45,25 +43,74 @@ class Moments:
         It is the inverse of the upper triangular R with R R' = moments, which a Cholesky factorisation from the end gives.
         """
         backwards = self.order[::-1]
-        factor = torch.linalg.cholesky(torch.from_numpy(self.damped[np.ix_(backwards, backwards)])).flip(0, 1)
-        spread: Floats = torch.linalg.solve_triangular(factor, torch.eye(len(factor)), upper=True).numpy()
+        damped = self.plain[np.ix_(backwards, backwards)]
+        np.fill_diagonal(damped, self.importance[backwards])
+        factor = torch.from_numpy(damped)
+        torch.linalg.cholesky(factor, out=factor)
+        invert_lower(factor)
+        spread: Floats = factor.flip(0, 1).numpy()
         return spread
 
     def smoothed(self, scales: Floats) -> Moments:
         """Of inputs that are divided by `scales` [in]."""
         return Moments(self.plain / np.outer(scales, scales))
 
-    def loss(self, error: Floats) -> float:
-        """What errors [outputs, in] of a layer's weights come to in its outputs, summed over those."""
-        return float(np.einsum("oi,oi->", error @ self.damped, error))
+
+def invert_lower(matrix: Tensor) -> None:
+    """Turn a lower triangular matrix into its inverse, in place, in parts: three times as fast as solving for the unit matrix."""
+    if len(matrix) <= TRIANGLE:
+        matrix.copy_(torch.linalg.solve_triangular(matrix, torch.eye(len(matrix)), upper=False))
+        return
+    half = len(matrix) // 2
+    first, last, below = matrix[:half, :half], matrix[half:, half:], matrix[half:, :half]
+    invert_lower(first)
+    invert_lower(last)
+    below.copy_(-(last @ (below @ first)))
 
 
-def round_compensated(matrix: Floats, moments: Moments, bits: int, block_size: int, *, symmetric: bool = False) -> Codes:
-    """Codes of a matrix [out, in]: [block size, out, blocks], scales and zero points [out, blocks]."""
-    parts = [
-        round_rows(matrix[start : start + ROWS], moments, bits, block_size, symmetric=symmetric)
-        for start in range(0, len(matrix), ROWS)
-    ]
+def round_compensated(
+    matrix: Floats, moments: Moments, bits: int, block_size: int, *, symmetric: bool = False
+) -> tuple[Codes, float]:
+    """Codes of a matrix [out, in]: [block size, out, blocks], scales and zero points [out, blocks]; and what their error loses.
+
+    The loss is that of the outputs, in the moments: sum of e M e' over the rows e of the error.
+    """
+    grid = weighted_grid(matrix, moments.importance, bits, block_size, symmetric=symmetric)
+    codes, loss = compensated_codes(matrix, moments, grid, bits, block_size)
+    outputs, count = grid.scales.shape
+    padded = np.pad(codes, ((0, 0), (0, block_size * count - matrix.shape[1])))
+    blocks = padded.reshape(outputs, count, block_size).transpose(2, 0, 1)
+    return Codes(blocks, grid.scales, grid.zeros, grid.scale_codes, grid.row_scales), loss
+
+
+def round_uncompensated(
+    matrix: Floats, moments: Moments, bits: int, block_size: int, *, symmetric: bool = False
+) -> tuple[Codes, float]:
+    """As `round_compensated`, each weight for itself: so errors of different inputs have nothing to do with each other."""
+    found = weighted_grid(matrix, moments.importance, bits, block_size, symmetric=symmetric)
+    error = found.values(bits, matrix.shape[1]) - matrix
+    return found, float(np.square(error).sum(0) @ moments.importance)
+
+
+def weighted_grid(matrix: Floats, importance: Floats, bits: int, block_size: int, *, symmetric: bool) -> Codes:
+    """Codes of a matrix [out, in] whose scales and zero points were found for inputs [in] of such importance, uncompensated."""
+    missing = -matrix.shape[1] % block_size
+    weights = np.pad(importance, (0, missing)).reshape(-1, block_size).T  # [block size, blocks]
+    count, stretches, parts = weights.shape[1], STRETCHES if bits == 4 else None, dict[int, Codes]()
+
+    def find(blocks: Floats) -> Codes:
+        rows = blocks.shape[1] // count
+        return search(blocks, bits, symmetric=symmetric, weights=np.tile(weights, rows), stretches=stretches)
+
+    def store(chosen: slice, found: Codes) -> None:
+        parts[chosen.start] = found
+
+    quantize_matrix(matrix, find, block_size, store, inputs_first=False, row_scales=bits)
+    return joined([parts[start] for start in sorted(parts)])
+
+
+def joined(parts: Sequence[Codes]) -> Codes:
+    """The codes of some outputs after those of others."""
     codes, scales, zeros, scale_codes, row_scales = (
         None if getattr(parts[0], name) is None else np.concatenate([getattr(part, name) for part in parts], axis)
         for name, axis in (("codes", 1), ("scales", 0), ("zeros", 0), ("scale_codes", 0), ("row_scales", 0))
@@ -73,45 +120,32 @@ def round_compensated(matrix: Floats, moments: Moments, bits: int, block_size: i
     return Codes(codes, scales, zeros, scale_codes, row_scales)
 
 
-def round_rows(matrix: Floats, moments: Moments, bits: int, block_size: int, *, symmetric: bool) -> Codes:
-    """See `round_compensated`."""
-    blocks = blocks_of(matrix, block_size, inputs_first=False)  # [block size, out, blocks]
-    size, outputs, count = blocks.shape
-    importance = np.pad(moments.importance, (0, size * count - matrix.shape[1])).reshape(count, size).T[:, None]
-    weights = np.ascontiguousarray(np.broadcast_to(importance, blocks.shape)).reshape(size, -1)
-    found = search(blocks.reshape(size, -1), bits, symmetric=symmetric, weights=weights, stretches=STRETCHES if bits == 4 else None)
-    zeros = None if found.zeros is None else found.zeros.reshape(outputs, count)
-    grid = with_row_scales(blocks, Codes(blocks, found.scales.reshape(outputs, count), zeros), bits)
-    codes = compensated_codes(matrix, moments, grid, bits, block_size)
-    padded = np.pad(codes, ((0, 0), (0, size * count - matrix.shape[1])))
-    return Codes(padded.reshape(outputs, count, size).transpose(2, 0, 1), grid.scales, zeros, grid.scale_codes, grid.row_scales)
+def compensated_codes(matrix: Floats, moments: Moments, grid: Codes, bits: int, block_size: int) -> tuple[Floats, float]:
+    """The codes [out, in] of given scales and zero points, and the loss.
 
-
-def compensated_codes(matrix: Floats, moments: Moments, grid: Codes, bits: int, block_size: int) -> Floats:
-    """The codes [out, in] of given scales and zero points."""
-    order, spread = moments.order, moments.spread
-    left = np.ascontiguousarray(matrix[:, order].T)  # [in, out], in the order of rounding
-    scales = np.ascontiguousarray(grid.scales.T)
-    inverse = inverses(scales)
-    middle = np.float32(1 << (bits - 1))
-    zeros = np.full_like(scales, middle) if grid.zeros is None else np.ascontiguousarray(grid.zeros.T)
-    codes = np.empty_like(left)
-    most = np.float32(2**bits - 1)
+    With e the errors of the columns when they were rounded, over the diagonal of U (`spread`), the error of all weights is e U;
+    U' U is the inverse of the moments, so that the loss is the sum of e squared.
+    """
+    order, spread = moments.order, torch.from_numpy(moments.spread)
+    blocks, most = (order // block_size).tolist(), 2**bits - 1
+    left = torch.from_numpy(np.ascontiguousarray(matrix[:, order].T))  # [in, out], in the order of rounding
+    scales = torch.from_numpy(np.ascontiguousarray(grid.scales.T))
+    inverse = torch.from_numpy(inverses(scales.numpy()))
+    zeros = torch.full_like(scales, 1 << (bits - 1)) if grid.zeros is None else torch.from_numpy(np.ascontiguousarray(grid.zeros.T))
+    codes, errors = torch.empty_like(left), torch.empty(COLUMNS, left.shape[1])  # the errors of code minus weight
+    shares, loss = (1 / spread.diagonal()).tolist(), 0.0
     for start in range(0, len(left), COLUMNS):
         end = min(start + COLUMNS, len(left))
-        errors = np.empty((end - start, left.shape[1]), np.float32)
-        for column in range(start, end):
-            block = order[column] // block_size
-            code = codes[column]
-            np.multiply(left[column], inverse[block], out=code)
-            code += zeros[block]
-            np.rint(code, out=code)
-            np.clip(code, 0, most, out=code)
-            error = (left[column] - (code - zeros[block]) * scales[block]) / spread[column, column]
-            errors[column - start] = error
-            if column + 1 < end:
-                left[column + 1 : end] -= spread[column, column + 1 : end, None] * error
-        left[end:] -= spread[start:end, end:].T @ errors
-    out = np.empty_like(codes)
-    out[order] = codes
-    return np.ascontiguousarray(out.T)
+        for first in range(start, end, FEWER_COLUMNS):
+            last = min(first + FEWER_COLUMNS, end)
+            for column in range(first, last):
+                scale, zero = scales[blocks[column]], zeros[blocks[column]]
+                code = torch.addcmul(zero, left[column], inverse[blocks[column]], out=codes[column]).round_().clamp_(0, most)
+                error = torch.sub(code, zero, out=errors[column - start]).mul_(scale).sub_(left[column]).mul_(shares[column])
+                left[column + 1 : last].addr_(spread[column, column + 1 : last], error)
+            left[last:end].addmm_(spread[first:last, last:end].T, errors[first - start : last - start])
+        left[end:].addmm_(spread[start:end, end:].T, errors[: end - start])
+        loss += float(errors[: end - start].square().sum())
+    out = np.empty(codes.shape, np.float32)
+    out[order] = codes.numpy()
+    return np.ascontiguousarray(out.T), loss

@@ -87,7 +87,7 @@ class Watched:
         return forgetful
 
 
-def observe(source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: See) -> None:
+def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: See) -> None:
     """Tell `see` of every layer on texts [texts, tokens], of the output layer some tokens at a time.
 
     Raises `ExportError` where the source has no output layer that can be told from the rest, and what its own code raises where it
@@ -145,7 +145,7 @@ def slope_of_predictions(
     return slope.reshape(hidden.shape)
 
 
-def look(
+def read_inputs(
     source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]
 ) -> None:
     """Tell `see` of every layer's inputs [tokens, in] on texts [texts, tokens], once each; nothing is differentiated."""

@@ -47,7 +47,7 @@ class Positions:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(cls)))
 
 
-class Yardstick:
+class QualityMeter:
     """PyTorch's predictions on some texts, in a file, so that each attempt to round well is measured without PyTorch."""
 
     def __init__(self, source: Source, weights: Weights, texts: Mapping[str, list[int]], folder: Path) -> None:

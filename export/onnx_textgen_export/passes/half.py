@@ -32,6 +32,8 @@ FOLLOWING = frozenset(
     }
 )
 """Computed in float32 where nothing of float16 comes in."""
+READ_SCALES = frozenset({("MatMulNBits", 2), ("GatherBlockQuantized", 2), ("DequantizeLinear", 1), ("Gather", 0), ("Transpose", 0)})
+"""Operators, and the inputs of theirs, that scales go into; the last two at the target `standard`, on their way."""
 CHUNK = 1 << 20
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
@@ -95,11 +97,7 @@ def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
 def makes_scales(node: ir.Node) -> bool:
     """Whether a node multiplies the codes of scales with those of rows (see `stored`)."""
     readers = [(use.node.op_type, use.idx) for use in node.outputs[0].uses()]
-    return (
-        node.op_type == "Mul"
-        and bool(readers)
-        and all(kind in ("MatMulNBits", "GatherBlockQuantized") and index == 2 for kind, index in readers)
-    )
+    return node.op_type == "Mul" and bool(readers) and all((kind, index) in READ_SCALES for kind, index in readers)
 
 
 def touches_float(node: ir.Node) -> bool:

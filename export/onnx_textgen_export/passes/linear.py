@@ -90,13 +90,19 @@ def is_bias(value: ir.Value | None, size: int) -> bool:
 
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
     """A new initializer; a name taken already gets a number."""
-    free, number = name, 1
-    while free in graph.initializers:
-        free, number = f"{name}.{number}", number + 1
-    tensor.name = free
+    free = tensor.name = free_name(graph, name)
     value = ir.Value(name=free, const_value=tensor, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
     graph.register_initializer(value)
     return value
+
+
+def free_name(graph: ir.Graph, name: str) -> str:
+    """The name, with a number where another value has it."""
+    taken = {value.name for node in graph for value in node.outputs} | set(graph.initializers)
+    free, number = name, 1
+    while free in taken:
+        free, number = f"{name}.{number}", number + 1
+    return free
 
 
 def shared_constant(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) -> ir.Value:

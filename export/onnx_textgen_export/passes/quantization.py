@@ -9,7 +9,9 @@ from ..errors import ExportError
 from .products import Part
 
 Method = Literal["rtn", "k_quant", "hqq", "calibrated"]
-Bits = Literal[4, 8]
+Bits = Literal[2, 4, 8]
+"""Of what is stored; 2 are for matrices that lose nothing by it (see `ternary`), and cannot be asked for."""
+WIDTHS = (4, 8)
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 SMALLEST_TABLE = 1024
 """Embedding rows below which a table (of positions, say) is not worth its loss."""
@@ -29,6 +31,9 @@ class Quantization:
     """Of every matrix, where nothing below says otherwise."""
     block_size: int = 32
     """Weights, along the input dimension, that share one scale."""
+    finer_blocks: bool = False
+    """Where a budget wants more than `block_size` keeps, 4-bit matrices may go over to blocks of 16 before they get 8 bits: smaller
+    packages, whose products are slower on some processors."""
     symmetric: bool = True
     """Zero is the middle code; otherwise each block has a zero point of its own, which costs 4 or 8 bits more per block."""
     method: Method = "k_quant"
@@ -42,13 +47,15 @@ class Quantization:
     but for a mixture's experts at the target `ort`, whose operator has one width."""
     all_bits: Bits | None = None
     """Of every product, whatever `bits` say, which tables keep; None: as `bits`."""
+    activations: Literal["fp16"] | None = None
+    """float16 for what is not a quantised matrix: what products are given, the cache and the logits; None: float32."""
     accuracy_level: Literal[0, 1, 4] = 4
     """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 its own choice."""
 
     def __post_init__(self) -> None:
         widths = {"head bits": self.head_bits, "sensitive bits": self.sensitive_bits, "all bits": self.all_bits}
         for name, bits in [("bits", self.bits), *widths.items()]:
-            if bits not in get_args(Bits) and (bits is not None or name == "bits"):
+            if bits not in WIDTHS and (bits is not None or name == "bits"):
                 raise ExportError(f"weights can be stored in 4 or 8 bits, found {name} {bits!r}; take 4 or 8")
         if self.block_size not in BLOCK_SIZES:
             raise ExportError(f"a block has 16, 32, 64, 128 or 256 weights, found {self.block_size!r}; take one of these")
@@ -56,6 +63,8 @@ class Quantization:
             raise ExportError(f"the quantizers are calibrated, k_quant, rtn and hqq, found {self.method!r}; take one of these")
         if self.accuracy_level not in (0, 1, 4):
             raise ExportError(f"the accuracy level is 0, 1 or 4, found {self.accuracy_level!r}; take 4 for speed, 1 for exactness")
+        if self.activations not in (None, "fp16"):
+            raise ExportError(f"activations are fp16 or fp32, found {self.activations!r}; take one of these")
         if self.method == "hqq" and self.symmetric:
             raise ExportError("hqq works by moving zero points, which a symmetric code has none of; add --asymmetric")
         if self.method == "hqq" and self.bits != 4:
@@ -72,6 +81,7 @@ class Quantization:
     def describe(self) -> str:
         """In words, for a line of a report."""
         words = [f"int{self.bits}", f"block {self.block_size}", "symmetric" if self.symmetric else "asymmetric", self.method]
+        words += [f"{self.activations} activations"] if self.activations is not None else []
         words += [f"head int{self.head_bits}"] if self.head_bits not in (None, self.bits) else []
         words += [f"all products int{self.all_bits}"] if self.all_bits not in (None, self.bits) else []
         words += [f"sensitive layers int{self.sensitive_bits}"] if self.sensitive_bits not in (None, self.bits) else []
@@ -84,7 +94,7 @@ class Quantization:
 
 DEFAULTS: dict[str, Quantization] = {
     "int8": Quantization(8, block_size=64, method="calibrated"),
-    "int4": Quantization(4, symmetric=False, method="calibrated"),
+    "int4": Quantization(4, finer_blocks=True, symmetric=False, method="calibrated"),
 }
 """By the name of the precision; see docs/precision.md for the measurements that chose them."""
 

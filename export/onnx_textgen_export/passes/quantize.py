@@ -1,4 +1,4 @@
-"""Store matrices in 8 or 4 bits, weight-only: activations, norms, biases and tables of positions stay as they are.
+"""Store matrices in 8 or 4 bits, or in 2 where that loses nothing; norms, biases and tables of positions stay as they are.
 
 At the target `ort` a product becomes MatMulNBits and the embedding's Gather GatherBlockQuantized; a tied output layer shares the
 embedding's bytes. At the target `standard` a product reads its weight through DequantizeLinear, which ONNX Runtime turns into
@@ -27,11 +27,13 @@ from .quantize_experts import quantize_experts
 from .quantizers import Codes, make_quantizer, quantize_matrix
 from .rounding import Rounding, Roundings
 from .smoothing import Norm, find_maker
+from .split_head import split_matrices
 from .stored import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
+from .ternary import BLOCK_SIZE, is_marked_ternary
 
 if TYPE_CHECKING:
-    from ..calibration.calibrate import Plan
     from ..calibration.codes import FoundCodes
+    from ..calibration.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,12 +56,15 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort", pla
     if target == "standard" and options.method == "hqq":
         raise ExportError("hqq has fractional zero points, which no operator of the ONNX standard takes; take k_quant")
     graph = model.graph
+    if plan is not None:
+        split_matrices(graph, plan.splits)
     products = find_products(graph)
     logits = next(value for value in graph.outputs if value.name == "logits")
     parts = {node: part_of(product, products, logits) for node, product in products.items()}
     tables = [node for node in find_tables(graph, SMALLEST_TABLE) if can_gather(node, options)]
     tabled = frozenset(id(node.inputs[0]) for node in tables)
-    change = Change(graph, options, target, LastResult(), tables=tabled, plan=plan)
+    roundings = Roundings(arithmetic=options.activations or "fp32")
+    change = Change(graph, options, target, LastResult(), tables=tabled, plan=plan, roundings=roundings)
     if plan is not None:
         smooth(graph, products, plan)
     for node in tables:
@@ -114,7 +119,7 @@ class Change:
         key = (id(weight), inputs_first)
         if key not in self.made:
             found, gathered = self.found(weight), id(weight) in self.tables and not inputs_first
-            if found is not None and product and (self.target == "ort" or not gathered):
+            if found is not None:
                 self.made[key] = self.stored(weight, found, inputs_first=inputs_first, product=product, gathered=gathered)
             else:
                 self.made[key] = self.rounded(weight, bits, inputs_first=inputs_first, product=product, gathered=gathered)
@@ -122,16 +127,20 @@ class Change:
 
     def rounded(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
         """A weight that is rounded when it is written."""
-        source, block = weight.const_value, self.options.block_size
+        source, options = weight.const_value, self.options
         assert source is not None, "weights have data"
-        fractional = self.options.method == "hqq" and bits == 4 and not gathered
-        zeros: Zeros = "none" if self.options.symmetric else "fractional" if fractional else "whole"
-        find = make_quantizer(self.options, bits, gathered=gathered)
+        if self.target == "ort" and not gathered and is_marked_ternary(source):
+            options, bits = dataclasses.replace(options, block_size=BLOCK_SIZE, symmetric=True, method="rtn"), 2
+            self.roundings.ternary += 1
+        block = options.block_size
+        fractional = options.method == "hqq" and bits == 4 and not gathered
+        zeros: Zeros = "none" if options.symmetric else "fractional" if fractional else "whole"
+        find = make_quantizer(options, bits, gathered=gathered)
 
         def fill(store: Callable[[slice, Codes], None]) -> None:
             quantize_matrix(source.numpy(), find, block, store, inputs_first=inputs_first, row_scales=bits)
 
-        rounding = Rounding(self.options, bits, gathered, inputs_first)
+        rounding = Rounding(options, bits, gathered, inputs_first)
         self.roundings.add(source, rounding, product=product, table=gathered)
         layout = self.layout(weight, bits, block, zeros, inputs_first=inputs_first, product=product, gathered=gathered)
         return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), bits, block)
@@ -145,7 +154,7 @@ class Change:
             codes = found.load(gains)
             store(slice(0, codes.codes.shape[1]), codes)
 
-        self.roundings.restore(self.plan.changes(name), product=product, table=gathered)
+        self.roundings.restore(self.plan.changes[name], product=product, table=gathered)
         zeros: Zeros = "none" if found.symmetric else "whole"
         layout = self.layout(
             weight, found.bits, found.block_size, zeros, inputs_first=inputs_first, product=product, gathered=gathered

@@ -45,6 +45,13 @@ class Codes:
     row_scales: Floats | None = None
     """[outputs, 1]."""
 
+    def values(self, bits: int, inputs: int) -> Floats:
+        """The weights [outputs, inputs] that codes [block size, outputs, blocks] stand for."""
+        middle = np.float32(1 << (bits - 1))
+        values = (self.codes - (middle if self.zeros is None else self.zeros)) * self.scales
+        rows: Floats = values.transpose(1, 2, 0).reshape(values.shape[1], -1)[:, :inputs]
+        return rows
+
 
 def signed_extremes(blocks: Floats) -> Floats:
     """The value of largest magnitude in each block, with its sign."""
@@ -130,6 +137,12 @@ def search(
     return Codes(codes, best_scales, None if symmetric else best_zeros)
 
 
+def round_ternary(blocks: Floats) -> Codes:
+    """Blocks of -s, 0 and s as the codes 1, 2 and 3 of 2 bits, without loss (see `ternary`)."""
+    scales = np.abs(blocks).max(axis=0)
+    return Codes(nearest(blocks, inverses(scales), 2, 2), scales, None)
+
+
 def half_quadratic(blocks: Floats, bits: int) -> Codes:
     """HQQ: fractional zero points that minimise the l_0.7 norm of the error, which large outliers hardly move.
 
@@ -178,6 +191,8 @@ def make_quantizer(options: Quantization, bits: int, *, gathered: bool = False) 
 
     HQQ's fractional zero points suit 4-bit products alone; an embedding (`gathered`) and 8 bits take k-quant in its place.
     """
+    if bits == 2:
+        return round_ternary
     if options.method == "hqq" and bits == 4 and not gathered:
         return functools.partial(half_quadratic, bits=bits)
     if options.method == "rtn":

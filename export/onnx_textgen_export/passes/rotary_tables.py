@@ -12,6 +12,7 @@ from .linear import add_constant, shared_constant
 from .origins import Origin
 from .probing import Array, Piece
 from .rotary import FEW, Turning, agrees, close, independent_of_length, make_tables, read_angles
+from .rotary_formula import add_tables, find_formula
 
 MULTIPLE = 16
 """GroupQueryAttention turns multiples of so many numbers per head, in heads of a multiple of it."""
@@ -21,7 +22,7 @@ LARGEST_TABLES = 256 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Cosines and sines of every position, as initializers."""
+    """Cosines and sines of every position: initializers, or nodes that compute them when the graph is opened."""
 
     cos: ir.Value
     sin: ir.Value
@@ -92,10 +93,18 @@ class Angles:
         for other in self.tables.values():
             if other is not None and all(np.array_equal(a, b) for a, b in zip(arrays, other.arrays, strict=True)):
                 return dataclasses.replace(other, order=order)
-        spare = ((0, 0), (0, -turning.size % MULTIPLE // 2))
-        cos, sin = np.pad(arrays[0], spare, constant_values=1), np.pad(arrays[1], spare)
-        stored = [add_constant(self.graph, name, ir.tensor(a)) for name, a in (("rotary.cos", cos), ("rotary.sin", sin))]
-        return Table(stored[0], stored[1], arrays, order)
+        spare = -turning.size % MULTIPLE // 2
+        formula = find_formula(*arrays)
+        if formula is not None:
+            return Table(*add_tables(self.graph, formula, len(arrays[0]), spare), arrays, order)
+        return Table(*self.store_tables(arrays, spare), arrays, order)
+
+    def store_tables(self, arrays: tuple[Array, Array], spare: int) -> tuple[ir.Value, ir.Value]:
+        """The tables as initializers; a spare pair stands still."""
+        kinds = zip(("rotary.cos", "rotary.sin"), arrays, (1, 0), strict=True)
+        padded = {name: np.pad(array, ((0, 0), (0, spare)), constant_values=still) for name, array, still in kinds}
+        cos, sin = (add_constant(self.graph, name, ir.tensor(array)) for name, array in padded.items())
+        return cos, sin
 
     def values_for(self, origins: list[Origin], head_size: int) -> tuple[ir.Value, ir.Value] | None:
         """Cosines and sines [batch, new, size / 2] in the graph, for angles that cannot be tabulated."""

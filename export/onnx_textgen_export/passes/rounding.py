@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Literal
 
-import numpy as np
 import onnx_ir as ir
 from torch import Tensor, nn
 
@@ -43,11 +43,10 @@ class Rounding:
 
     def round(self, matrix: Floats) -> None:
         """Round a matrix in place."""
-        inputs, middle = matrix.shape[0 if self.inputs_first else 1], np.float32(1 << (self.bits - 1))
+        inputs = matrix.shape[0 if self.inputs_first else 1]
 
         def store(chosen: slice, found: Codes) -> None:
-            values = (found.codes - (middle if found.zeros is None else found.zeros)) * found.scales  # [block, outputs, blocks]
-            rows = values.transpose(1, 2, 0).reshape(values.shape[1], -1)[:, :inputs]
+            rows = found.values(self.bits, inputs)
             if self.inputs_first:
                 matrix[:, chosen] = rows.T
             else:
@@ -67,6 +66,10 @@ class Roundings:
     """Whose rows are gathered."""
     plain: frozenset[str] = frozenset()
     """What the graph reads unrounded, perhaps besides."""
+    arithmetic: Literal["fp32", "fp16"] = "fp32"
+    """What the graph computes in, and so how near it is to PyTorch with the same rounded weights."""
+    ternary: int = 0
+    """Matrices that are stored in 2 bits, without loss."""
     complete: bool = True
     """All that was rounded is known to be made of parameters."""
 

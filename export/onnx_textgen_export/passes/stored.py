@@ -24,6 +24,14 @@ Shapes = dict[str, tuple[ir.DataType, tuple[int, ...]]]
 """Type and shape of each tensor, by kind."""
 
 
+def pack_codes(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
+    """Codes along the first axis as bytes, the first in the lowest bits."""
+    if bits == 8:
+        return codes.astype(np.uint8)
+    pairs = pack_pairs(codes, 0)
+    return pairs if bits == 4 else pack_pairs(pairs & 3 | pairs >> 2 & 12, 0)
+
+
 def pack_pairs(values: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
     """Two 4-bit values to a byte along an axis, the first in the lower half; an odd one is joined by a zero."""
     whole = np.moveaxis(values.astype(np.uint8), axis, 0)
@@ -92,7 +100,7 @@ class Packed:
 
     def put(self, arrays: Arrays, chosen: slice, found: Codes) -> None:
         """See `Layout.put`."""
-        packed = pack_pairs(found.codes, 0) if self.bits == 4 else found.codes.astype(np.uint8)
+        packed = pack_codes(found.codes, self.bits)
         arrays["codes"][chosen] = packed.transpose(1, 2, 0).reshape(arrays["codes"][chosen].shape)
         for kind, value in scales_of(found).items():
             arrays[kind][chosen] = value

@@ -55,6 +55,10 @@ def in_words(name: str, value: object) -> str:
         return f"{name} {', '.join(sizes)}"
     if isinstance(value, bool):
         return name if value else f"not {name}"
+    if name == "activations":
+        return f"{value} {name}"
+    if name == "ternary":
+        return f"{value} ternary matrices at 2 bits"
     if isinstance(value, str):
         return value
     return f"{name} {value}"

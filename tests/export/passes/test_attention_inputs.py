@@ -212,7 +212,9 @@ def test_rotary_positions_and_three_projections_go_into_the_operator(name: str) 
     assert node.attributes.get_int("do_rotary") == 1
     assert node.attributes.get_int("rotary_interleaved") == int(FOLDED[name].interleaved)
     assert sum(before.op_type == "MatMul" for before in node.graph) == 1
-    assert not {"Cos", "Sin", "Transpose", "Concat"} & {before.op_type for before in node.graph}
+    assert not {"Transpose", "Concat"} & {before.op_type for before in node.graph}
+    angles = [before for before in node.graph if before.op_type in ("Cos", "Sin")]
+    assert len(angles) == 2 * all("rotary" in str(value.name) for value in node.inputs[7:9])  # of tables, made from constants
 
 
 def test_without_rotary_positions_the_projections_are_packed_all_the_same() -> None:
@@ -264,8 +266,10 @@ def test_what_the_operator_does_not_do_stays(name: str) -> None:
 def test_tables_are_stored_once_for_layers_of_equal_angles_and_hold_the_whole_context() -> None:
     model = decoder(Form())
     attention_inputs(model, context_length=CONTEXT)
-    tables = {name: value.const_value.shape.numpy() for name, value in model.graph.initializers.items() if "rotary" in name}
+    tables = {value.name: value.shape.numpy() for node in model.graph for value in node.outputs if "rotary" in str(value.name)}
     assert tables == {"rotary.cos": (CONTEXT, 8), "rotary.sin": (CONTEXT, 8)}
+    attention = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+    assert all([value.name for value in node.inputs[7:9]] == list(tables) for node in attention)
 
 
 def test_tables_that_would_be_larger_than_the_limit_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,110 @@
+"""The matrices of a decoder's graph that calibration finds codes for, and the layers of the module that multiply with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+from torch import nn
+
+from onnx_textgen.artifact import Target
+
+from ..passes.linear import sizes_of
+from ..passes.products import Part, find_products, find_tables, part_of
+from ..passes.provenance import Piece, parameters_of, pieces_of
+from ..passes.quantization import SMALLEST_TABLE, Quantization
+from ..passes.quantizers import Floats
+from ..passes.smoothing import Norm, Rows, find_maker
+from ..passes.split_head import Split, find_split
+from ..passes.ternary import is_marked_ternary
+from ..sources import Source
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix that the graph multiplies with, of which calibration knows the parameters."""
+
+    name: str
+    """Of the graph's initializer."""
+    tensor: ir.TensorProtocol
+    inputs_first: bool
+    """It is [in, out]."""
+    part: Part
+    pieces: tuple[Piece, ...]
+    turned: dict[str, bool]
+    """Which of its parameters are [in, out]."""
+    maker: Norm | Rows | None
+    """What takes the smoothing of its inputs."""
+    shared: bool
+    """It is a table of embeddings too."""
+    split: Split | None = None
+    """What it is a part of."""
+
+    @property
+    def rows(self) -> slice:
+        """Which of its layer's outputs are its own."""
+        return slice(None) if self.split is None else self.split.parts[self.name]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(out, in)."""
+        first, second = (int(size) for size in self.tensor.shape.numpy())
+        return (second, first) if self.inputs_first else (first, second)
+
+    def read(self) -> Floats:
+        """[out, in]."""
+        array = self.tensor.numpy()
+        return np.ascontiguousarray(array.T if self.inputs_first else array, np.float32)
+
+
+def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> list[Matrix]:
+    """The matrices of products that are to be rounded and whose outputs are known to be outputs of parameters.
+
+    A tied table is none at `standard`, whose Gather decides how it is stored.
+    """
+    products = find_products(graph)
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    tables = {id(node.inputs[0]) for node in find_tables(graph, SMALLEST_TABLE)}
+    found: dict[str, Matrix] = {}
+    for product in products.values():
+        weight, part = product.weight, part_of(product, products, logits)
+        pieces, name = pieces_of(weight.const_value), str(weight.name)
+        shared = id(weight) in tables
+        if part == "router" or not pieces or name in found or (shared and product.inputs_first):
+            continue
+        if shared and (target == "standard" or sizes_of(weight)[1] % options.block_size):
+            continue  # the table stays as it is, and so apart
+        assert weight.const_value is not None, "weights have data"
+        if target == "ort" and not shared and is_marked_ternary(weight.const_value):
+            continue  # it loses nothing
+        turned = {each.name: product.inputs_first != each.turned for each in parameters_of(weight.const_value)}
+        several = sum(other.weight is weight for other in products.values()) > 1
+        maker = None if several else find_maker(product, products)
+        matrix = Matrix(name, weight.const_value, product.inputs_first, part, pieces, turned, maker, shared)
+        in_two = part == "head" and target == "ort" and options.bits == 4 and options.head_bits is None
+        split = find_split(product) if in_two else None
+        found |= {name: matrix} if split is None else parts_of(matrix, split)
+    return list(found.values())
+
+
+def parts_of(matrix: Matrix, split: Split) -> dict[str, Matrix]:
+    """The parts of an output layer, by name; smoothing would have to fit both, and is left out."""
+    tensors = {name: split.part(matrix.tensor, outputs) for name, outputs in split.parts.items()}
+    return {
+        name: dataclasses.replace(matrix, name=name, tensor=tensor, pieces=pieces_of(tensor), maker=None, split=split)
+        for name, tensor in tensors.items()
+    }
+
+
+def layers_of(source: Source, matrices: Sequence[Matrix]) -> dict[str, tuple[list[Matrix], nn.Module]]:
+    """The module that multiplies with each parameter of the matrices, and the matrices that have outputs of it."""
+    found: dict[str, tuple[list[Matrix], nn.Module]] = {}
+    for matrix in matrices:
+        for name in dict.fromkeys(piece.name for piece in matrix.pieces):
+            owner, _, kind = name.rpartition(".")
+            module = source.head if matrix.part == "head" else source.module.get_submodule(owner)
+            if module is not None and kind == "weight" and not isinstance(module, nn.Embedding):
+                found.setdefault(name, ([], module))[0].append(matrix)
+    return found

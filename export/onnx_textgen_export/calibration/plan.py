@@ -1,0 +1,60 @@
+"""What is stored of each matrix once a mix has been chosen: codes, and what follows from them for the graph and for PyTorch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from torch import Tensor
+
+from ..passes.quantizers import Floats
+from ..passes.smoothing import Rows
+from ..passes.split_head import Split
+from .codes import FoundCodes, InTurn, Restored, restored
+from .matrices import Matrix
+
+Changes = Mapping[str, Callable[[Tensor], None]]
+"""By the name of a parameter: what gives it the values of its codes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Codes for a graph's matrices by the names of their initializers."""
+
+    found: dict[str, FoundCodes]
+    gains: dict[str, Floats]
+    """[out]: what a matrix's outputs are multiplied with, since what reads them has smoothed inputs."""
+    changes: dict[str, Changes]
+    """By matrix; the parts of one matrix have the same."""
+    splits: list[Split]
+    """Matrices whose parts are stored in different forms."""
+
+
+def make_plan(matrices: Mapping[str, Matrix], found: dict[str, FoundCodes]) -> Plan:
+    """The plan for codes that were chosen; parts of a matrix that have the same form become one again."""
+    gains: dict[str, Floats] = {}
+    for name, codes in found.items():
+        maker = matrices[name].maker
+        if codes.smoothing is not None and isinstance(maker, Rows):
+            each = gains.setdefault(maker.weight, np.ones(matrices[maker.weight].sizes[0], np.float32))
+            each[maker.start : maker.start + len(codes.smoothing)] /= codes.smoothing
+    changes: dict[str, Changes] = {name: restored(codes, matrices[name]) for name, codes in found.items()}
+    splits = list[Split]()
+    for split in {each.split: None for name, each in matrices.items() if each.split is not None and name in found}:
+        both = joined_changes([restored(found[name], matrices[name]) for name in split.parts])
+        halves = [found[name] for name in split.parts]
+        if len({(each.bits, each.block_size) for each in halves}) > 1:
+            changes |= dict.fromkeys(split.parts, both)
+            splits.append(split)
+            continue
+        for name in split.parts:
+            del found[name], changes[name]
+        found[split.weight] = FoundCodes.joined(halves)
+        changes[split.weight] = both
+    return Plan(found, gains, changes, splits)
+
+
+def joined_changes(parts: list[dict[str, Restored]]) -> Changes:
+    """What gives the parameters the values of all parts."""
+    return {name: InTurn([each[name] for each in parts]) for name in parts[0]}
