@@ -47,7 +47,7 @@ def test_turns_follow_each_other_and_the_second_finds_the_first_in_the_cache(cha
     first = note_of(chat)
     say(chat, "a <b>dog</b>")
     wait_until(chat, lambda: "Finished" in note_of(chat) and note_of(chat) != first, "the second answer")
-    assert len(turns_of(chat)) == 4
+    wait_until(chat, lambda: len(turns_of(chat)) == 4, "four turns")
     assert turns_of(chat)[2] == "a <b>dog</b>"
     reused = int(note_of(chat).partition(";")[2].split()[0])
     assert reused > 10
@@ -62,8 +62,11 @@ def test_a_turn_is_taken_back_retried_and_changed(chat):
     # Pressed again while the page is still drawing the answer anew, which takes the field away.
     wait_until(chat, lambda: elements(chat, "#chatbot textarea") or press(chat, "Edit"), "a field")
     set_value(chat, "#chatbot textarea", "a dog")
+    note = note_of(chat)
     press(chat, "Submit")
-    wait_until(chat, lambda: turns_of(chat)[:1] == ["a dog"] and "Finished" in note_of(chat), "an answer to the other message")
+    # The page shows the other message before it is sent, beside the note of the answer before.
+    wait_until(chat, lambda: "Finished" in note_of(chat) and note_of(chat) != note, "an answer to the other message")
+    wait_until(chat, lambda: turns_of(chat)[:1] == ["a dog"], "the other message")
     press(chat, "Undo")
     wait_until(chat, lambda: not turns_of(chat), "an empty chat")
     assert element(chat, "#message textarea").get_attribute("value") == "a dog"
@@ -79,8 +82,8 @@ def test_stop_keeps_what_was_written_and_the_chat_goes_on(chat, monkeypatch):
     assert len(turns_of(chat)) == 2
     runs.seconds = 0
     say(chat, "a dog")
-    wait_until(chat, lambda: "Finished" in note_of(chat), "an answer")
-    assert len(turns_of(chat)) == 4
+    wait_until(chat, lambda: "Finished: length" in note_of(chat), "an answer")
+    wait_until(chat, lambda: len(turns_of(chat)) == 4, "four turns")
 
 
 def test_a_model_without_a_template_says_so_in_a_line(chromium, served):
