@@ -31,7 +31,7 @@ from .folder import check_target, new_folder, records, scratch_folder, write_man
 from .forecast import Forecast, check_disk, forecast, stored_parameters
 from .genai import opens_in_genai, write_genai
 from .hidden_states import prove_hidden_states
-from .int8_cache import check_int8_cache, prove_int8_cache, write_int8_cache_graph
+from .int8_cache import check_int8_cache, int8_cache_bytes, prove_int8_cache, write_int8_cache_graph
 from .opening import as_source, open_source
 from .parity import ANY_ROUNDING, REMEDIES, SHORTEST_CONTEXT, TOLERANCES, Scenario, certificate, prove
 from .passes.half import to_half
@@ -49,6 +49,8 @@ from .weights import OwnWeights, Weights, blocks_of
 from .writer import weights_bytes, write_graph
 
 Report = Callable[[str], None]
+MANIFEST_BYTES = 12_000
+"""More than a manifest takes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,7 +132,16 @@ def export_source(
     model = lean_graph(source, weights, target, hidden_states=hidden_states, report=report)
     with new_folder(target_folder, force=force) as folder, scratch_folder(target_folder) as work:
         assets.write(folder)
-        write = functools.partial(write_attempt, model=model, folder=folder, precision=precision, target=target)
+        beside = functools.partial(write_beside, source, folder, assets, target, genai=genai, attention_maps=attention_maps)
+        write = functools.partial(
+            write_attempt,
+            model=model,
+            folder=folder,
+            precision=precision,
+            target=target,
+            beside=beside,
+            int8_cache=source if int8_cache else None,
+        )
         made, rounded = Traced(model, source, weights, assets, target, folder / GRAPH, work), None
         if options is not None:
             mark_ternary(model.graph)
@@ -140,9 +151,9 @@ def export_source(
             write(None, None)
         roundings = rounded.roundings if rounded is not None else None
         del model, made, write
-        if genai and opens_in_genai(source, assets):
-            write_genai(folder, source, assets, target)
-        write_extras(source, folder, assets, attention_maps=attention_maps, int8_cache=int8_cache, report=report)
+        if int8_cache:
+            report("scale the cache")
+            write_int8_cache_graph(source, folder, assets.tokenizer)
         exact = list[Scenario]()
         if roundings is not None:
             report("compare, weights rounded")
@@ -150,19 +161,19 @@ def export_source(
         report("compare with PyTorch")
         tolerance = ANY_ROUNDING if exact else TOLERANCES[precision]  # where the graph is right, the rounding has been measured
         measured, golden = prove(source, weights, folder / GRAPH, ids, tolerance=tolerance, remedy=REMEDIES[precision])
-        more: dict[str, Any] = {}
-        if hidden_states:
-            more["hidden_states_error"] = prove_hidden_states(
-                source, weights, folder / GRAPH, ids, precision=precision, roundings=roundings
-            )
-        if attention_maps:
-            more["attention_maps_error"] = prove_attention_maps(
-                source, weights, folder / ATTENTION_GRAPH, ids, precision=precision, roundings=roundings
-            )
-        if int8_cache:
-            report("compare, cache at 8 bits")
-            graph, own = folder / INT8_CACHE_GRAPH, measured[-1]
-            more["int8_cache"] = prove_int8_cache(source, weights, graph, ids, precision=precision, own=own)
+        more = prove_extras(
+            source,
+            weights,
+            folder,
+            ids,
+            precision=precision,
+            roundings=roundings,
+            own=measured[-1],
+            hidden_states=hidden_states,
+            attention_maps=attention_maps,
+            int8_cache=int8_cache,
+            report=report,
+        )
         files = records(folder)
         manifest = Manifest(
             name=name,
@@ -193,6 +204,36 @@ def export_source(
     return Exported(target_folder, manifest)
 
 
+def prove_extras(
+    source: Source,
+    weights: Weights,
+    folder: Path,
+    ids: list[int],
+    *,
+    precision: Precision,
+    roundings: Roundings | None,
+    own: Scenario,
+    hidden_states: bool,
+    attention_maps: bool,
+    int8_cache: bool,
+    report: Report,
+) -> dict[str, Any]:
+    """For the certificate: what the proofs of all that was asked for beside logits measured; `own`: a long text's logits."""
+    more: dict[str, Any] = {}
+    if hidden_states:
+        more["hidden_states_error"] = prove_hidden_states(
+            source, weights, folder / GRAPH, ids, precision=precision, roundings=roundings
+        )
+    if attention_maps:
+        more["attention_maps_error"] = prove_attention_maps(
+            source, weights, folder / ATTENTION_GRAPH, ids, precision=precision, roundings=roundings
+        )
+    if int8_cache:
+        report("compare, cache at 8 bits")
+        more["int8_cache"] = prove_int8_cache(source, weights, folder / INT8_CACHE_GRAPH, ids, precision=precision, own=own)
+    return more
+
+
 def estimate_line(source: Source, weights: Weights, assets: TextAssets, options: Quantization, most_kl: float) -> str:
     """What 4 bits are likely to cost, in a line; a source whose code takes no batch, say, gets none."""
     try:
@@ -218,15 +259,12 @@ def check_extras(
         check_int8_cache(precision, target, options)
 
 
-def write_extras(
-    source: Source, folder: Path, assets: TextAssets, *, attention_maps: bool, int8_cache: bool, report: Report
-) -> None:
-    """Write the graphs beside the package's own that are asked for."""
+def write_beside(source: Source, folder: Path, assets: TextAssets, target: Target, *, genai: bool, attention_maps: bool) -> None:
+    """Write what follows from the package's graph alone: the forms of it for genai and for attention maps, where asked for."""
+    if genai and opens_in_genai(source, assets):
+        write_genai(folder, source, assets, target)
     if attention_maps:
         write_attention_graph(folder, source.geometry.heads)
-    if int8_cache:
-        report("scale the cache")
-        write_int8_cache_graph(source, folder, assets.tokenizer)
 
 
 def lean_graph(source: Source, weights: Weights, target: Target, *, hidden_states: bool, report: Report) -> ir.Model:
@@ -238,14 +276,27 @@ def lean_graph(source: Source, weights: Weights, target: Target, *, hidden_state
 
 
 def write_attempt(
-    options: Quantization | None, plan: Plan | None, *, model: ir.Model, folder: Path, precision: Precision, target: Target
+    options: Quantization | None,
+    plan: Plan | None,
+    *,
+    model: ir.Model,
+    folder: Path,
+    precision: Precision,
+    target: Target,
+    beside: Callable[[], None] = lambda: None,
+    int8_cache: Source | None = None,
 ) -> tuple[int, Roundings | None]:
-    """Write a package's graph, which leaves `model` as it is; returns the bytes in its folder so far, and what was rounded."""
+    """Write a package's graphs, which leaves `model` as it is; returns the bytes of the package, and what was rounded.
+
+    int8_cache: the source, where a graph with its cache at 8 bits is still to come; that one and the manifest are counted too.
+    """
     attempt = model.clone()
     roundings = finish_graph(attempt, precision, target, options, plan)
     check_disk(folder, weights_bytes(attempt))  # exact, with tables that the passes made
     write_graph(attempt, folder)
-    return sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file()), roundings
+    beside()
+    to_come = MANIFEST_BYTES + (int8_cache_bytes(int8_cache, folder / GRAPH) if int8_cache else 0)
+    return sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file()) + to_come, roundings
 
 
 def chosen_options(precision: Precision, quantization: Quantization | None, budget: Budget, width: int) -> Quantization | None:

@@ -82,6 +82,12 @@ class Layer:
         return f"{self.node.name}.{what}"
 
 
+def int8_cache_bytes(source: Source, graph: Path) -> int:
+    """No less than what the graph takes: each layer's own nodes once more, as prompts have a branch, and the scales."""
+    channels = sum(math.prod(size for size in tensor.shape if isinstance(size, int)) for tensor in source.cache)
+    return 2 * graph.stat().st_size + 3 * channels * np.dtype(np.float32).itemsize
+
+
 def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | None) -> None:
     """Write the graph beside the package's own; raises `ExportError` where attention is not by GroupQueryAttention in float32."""
     model = onnx.load(folder / GRAPH, load_external_data=False)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
+from onnx_textgen.artifact import GENAI_GRAPH
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Attempt, Budget, Tried, best_of, next_attempt
 from onnx_textgen_export.calibration.calibrate import Calibrated
@@ -202,6 +203,14 @@ def test_a_form_that_is_named_is_the_one_that_is_calibrated(options: Quantizatio
     assert next_attempt([tried(1, 1.0)], options, calibrated, Budget(strict_bits=True), 0.03) is None
 
 
+def tokenizer_of_bytes() -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_a_tied_model_with_a_tokenizer_is_calibrated_and_right_at_both_targets(tmp_path: Path, target: str, precision: str) -> None:
@@ -211,11 +220,7 @@ def test_a_tied_model_with_a_tokenizer_is_calibrated_and_right_at_both_targets(t
         **sizes, max_position_embeddings=128, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None
     )
     model, said = transformers.LlamaForCausalLM(config).eval(), list[str]()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    made = export(model, tmp_path / "out", precision=precision, target=target, tokenizer=tokenizer, report=said.append)
+    made = export(model, tmp_path / "out", precision=precision, target=target, tokenizer=tokenizer_of_bytes(), report=said.append)
     assert any(line.startswith("calibrate on") for line in said)
     assert not any("not calibrated" in line for line in said)
     assert made.manifest.certificate["same_weights"]
@@ -224,3 +229,19 @@ def test_a_tied_model_with_a_tokenizer_is_calibrated_and_right_at_both_targets(t
 def test_a_budget_for_what_is_not_rounded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="fp32 is not quantised"):
         export(tiny(), tmp_path / "out", budget=Budget(max_kl=0.1))
+
+
+def test_a_package_with_all_its_graphs_fits_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 300}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, max_position_embeddings=128)).eval()
+
+    def size_of(out: str, most: int) -> int:
+        budget, graphs = Budget(target_bytes=most), {"attention_maps": True, "int8_cache": True, "eos_ids": (2,)}
+        made = export(model, tmp_path / out, precision="int4", budget=budget, tokenizer=tokenizer_of_bytes(), **graphs)
+        assert (made.folder / GENAI_GRAPH).exists()
+        return sum(file.stat().st_size for file in made.folder.iterdir())
+
+    smallest = size_of("smallest", 1)
+    asked = [int(part * smallest) for part in (1.1, 1.2)]
+    assert all(smallest < size_of(str(most), most) <= most for most in asked)
