@@ -74,13 +74,13 @@ class Tolerance:
     def admits(self, scenario: Scenario) -> bool:
         """Whether a scenario is within.
 
-        Where not all must agree, two differing positions are no sign of anything in a short scenario; and logits as near as a
-        tenth of what is admitted put another token first only where PyTorch has both as good as equal.
+        Where not all must agree, two differing positions are no sign of anything in a short scenario; and where logits differ by
+        a tenth of what is admitted, or distributions by a hundredth, another token comes first only if both are as good as equal.
         """
         differing = (1 - scenario.top1_agreement) * scenario.tokens
         allowed = 0.0
         if self.top1_agreement < 1:
-            near = scenario.logits_error <= self.logits_error / 10
+            near = scenario.logits_error <= self.logits_error / 10 or scenario.kl_divergence <= self.kl_divergence / 100
             allowed = scenario.tokens if near else max(2.0, (1 - self.top1_agreement) * scenario.tokens)
         return (
             scenario.logits_error <= self.logits_error

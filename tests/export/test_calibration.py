@@ -17,7 +17,7 @@ from torch import nn
 
 from onnx_textgen.artifact import GENAI_GRAPH
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
-from onnx_textgen_export.calibration.attempts import Attempt, Budget, Tried, best_of, next_attempt
+from onnx_textgen_export.calibration.attempts import Attempt, Budget, Tried, best_of, expected_loss, next_attempt
 from onnx_textgen_export.calibration.calibrate import Calibrated
 from onnx_textgen_export.calibration.compensate import Moments, round_compensated
 from onnx_textgen_export.calibration.matrices import Matrix
@@ -176,6 +176,13 @@ def test_the_best_package_of_a_size_is_kept_and_the_smallest_one_within_a_budget
     assert best_of([small, good, large], 0.03, Budget(target_bytes=5)) is small
     assert best_of([small, good, large], 0.015, Budget()) is good
     assert best_of([small, good], 0.001, Budget()) is good
+
+
+@pytest.mark.parametrize("limit", [0.03, 0.002, 0.001])
+def test_a_first_attempt_leaves_something_for_weights_however_tight_the_budget(limit: float) -> None:
+    assert 0 < expected_loss([], limit) < limit
+    once = dataclasses.replace(tried(10, limit / 10), attempt=Attempt(INT4, {"w": Choice(4, 32, 10, limit / 10)}))
+    assert limit / 10 < expected_loss([once], limit)
 
 
 def calibrated_choices(options: Quantization) -> Calibrated:

@@ -238,7 +238,9 @@ def test_of_a_tied_parameter_the_embeddings_name_stands_for_the_table() -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
 @given(seed=st.integers(0, 2**32 - 1), near=st.booleans())
-def test_another_first_token_counts_unless_all_logits_are_very_near(precision: parity.Precision, seed: int, near: bool) -> None:
+def test_another_first_token_counts_unless_logits_or_distributions_are_very_near(
+    precision: parity.Precision, seed: int, near: bool
+) -> None:
     """Logits with two tokens in front at every position, changed so that the second comes first at half of them."""
     tolerance, random = parity.TOLERANCES[precision], np.random.default_rng(seed)
     error = tolerance.logits_error * (0.09 if near else 0.2)
@@ -249,5 +251,6 @@ def test_another_first_token_counts_unless_all_logits_are_very_near(precision: p
     got[::2, 0] = 1 - 0.9 * error
     scenario = parity.compare("changed", got, want, [None] * 64)
     assert scenario.top1_agreement == 0.5
-    assert tolerance.admits(dataclasses.replace(scenario, kl_divergence=0.0)) == near
+    assert tolerance.admits(dataclasses.replace(scenario, kl_divergence=0.5 * tolerance.kl_divergence)) == near
+    assert tolerance.admits(dataclasses.replace(scenario, kl_divergence=0.005 * tolerance.kl_divergence))
     assert not tolerance.admits(dataclasses.replace(scenario, kl_divergence=1.1 * tolerance.kl_divergence))

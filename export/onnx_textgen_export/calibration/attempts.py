@@ -237,15 +237,16 @@ def towards_budget(tried: Sequence[Tried], options: Quantization, calibrated: Ca
 def expected_loss(tried: Sequence[Tried], limit: float) -> float:
     """What the losses of a mix may sum to, so that it is measured just under the budget."""
     goal = (1 + NEAR_ENOUGH) / 2 * limit
+    activations = min(OF_ACTIVATIONS, goal / 2)
     points = [(sum(each.loss for each in one.attempt.mix.values()), one.loss) for one in tried]
     under, over = [point for point in points if point[1] <= goal], [point for point in points if point[1] > goal]
     if under and over:
         (low, small), (high, large) = max(under), min(over)
         return low + (high - low) * (goal - small) / (large - small)
     if not points:
-        return max(goal - OF_ACTIVATIONS, 0.0) / CALIBRATION_GAP
+        return (goal - activations) / CALIBRATION_GAP
     thought, found = points[-1]
-    return thought * max(goal - OF_ACTIVATIONS, 0.0) / max(found - OF_ACTIVATIONS, 0.1 * found, 1e-12)
+    return thought * (goal - activations) / max(found - activations, 0.1 * found, 1e-12)
 
 
 def describe(attempt: Attempt) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from ..errors import ExportError
@@ -32,8 +33,6 @@ FOLLOWING = frozenset(
     }
 )
 """Computed in float32 where nothing of float16 comes in."""
-READ_SCALES = frozenset({("MatMulNBits", 2), ("GatherBlockQuantized", 2), ("DequantizeLinear", 1), ("Gather", 0), ("Transpose", 0)})
-"""Operators, and the inputs of theirs, that scales go into; the last two at the target `standard`, on their way."""
 CHUNK = 1 << 20
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
@@ -68,12 +67,22 @@ def set_type(value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def spread_types(graph: ir.Graph) -> None:
-    """Give values that passes left without a type the one of the node's float input; what compares or counts has its type."""
+    """Give values that passes left without a type float32 where the operator's outputs have the type of a float32 input."""
+    version = graph.opset_imports.get("", 1)
     for node in graph:
-        if any(is_float(value) for value in node.inputs):
-            for value in node.outputs:
-                if value.dtype is None:
-                    set_type(value, FLOAT)
+        for place, value in enumerate(node.outputs):
+            if value.dtype is None and gives_float(node, place, version):
+                set_type(value, FLOAT)
+
+
+def gives_float(node: ir.Node, place: int, version: int) -> bool:
+    """Whether an output is float32 because an input is, by the operator's schema; of contrib operators it is taken for granted."""
+    floats = [index for index, value in enumerate(node.inputs) if is_float(value)]
+    if not floats or node.domain:
+        return bool(floats)
+    schema = onnx.defs.get_schema(node.op_type, version)
+    kinds = {schema.inputs[min(index, len(schema.inputs) - 1)].type_str for index in floats}
+    return schema.outputs[min(place, len(schema.outputs) - 1)].type_str in kinds
 
 
 def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
@@ -95,9 +104,10 @@ def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
 
 
 def makes_scales(node: ir.Node) -> bool:
-    """Whether a node multiplies the codes of scales with those of rows (see `stored`)."""
-    readers = [(use.node.op_type, use.idx) for use in node.outputs[0].uses()]
-    return node.op_type == "Mul" and bool(readers) and all((kind, index) in READ_SCALES for kind, index in readers)
+    """Whether a node multiplies the codes of scales with those of rows (see `stored.multiplied`)."""
+    cast = node.inputs[0].producer() if node.op_type == "Mul" and node.inputs[0] is not None else None
+    codes = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    return codes is not None and is_constant(codes) and codes.dtype in (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def touches_float(node: ir.Node) -> bool:

@@ -98,7 +98,7 @@ def add_tables(graph: ir.Graph, formula: Formula, length: int, spare: int) -> tu
         nodes.append(ir.node(kind, [angles.outputs[0]]))
         if formula.factor != 1:
             factors = np.pad(np.full(len(formula.frequencies), formula.factor), (0, spare), constant_values=1).astype(np.float32)
-            factor = shared_constant(graph, "rotary.factor", factors)
+            factor = add_constant(graph, "rotary.factor", ir.tensor(factors))
             nodes.append(ir.node("Mul", [nodes[-1].outputs[0], factor]))
         tables.append(nodes[-1].outputs[0])
     graph.insert_before(graph[0], nodes)

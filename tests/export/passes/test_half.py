@@ -116,6 +116,41 @@ def test_a_masks_lowest_value_stays_finite() -> None:
     np.testing.assert_allclose(run(model, scores=np.zeros((1, 3), np.float16)), [[1, 0, 0]])
 
 
+def test_a_product_with_scales_is_told_by_what_makes_it_and_not_by_what_reads_it() -> None:
+    hidden = ir.Value(name="hidden", shape=ir.Shape([None, 4]), type=FLOAT)
+    quarter, first = constant("quarter", np.float32(0.25)), constant("first", np.array([0]))
+    weight, last = (constant(name, np.eye(4, dtype=np.float32)) for name in ("weight", "last"))
+    nodes = [
+        product := ir.node("MatMul", [hidden, weight]),
+        scaled := ir.node("Mul", [product.outputs[0], quarter]),
+        row := ir.node("Gather", [scaled.outputs[0], first]),
+        ir.node("MatMul", [row.outputs[0], last]),
+    ]
+    model = model_of(nodes, [hidden], [quarter, first, weight, last])
+    to_half(model)
+    assert {value.dtype for value in model.graph.initializers.values()} == {ir.DataType.FLOAT16, ir.DataType.INT64}
+    np.testing.assert_allclose(run(model, hidden=np.array([[4, 8, 0, 1]], np.float16)), [[1, 2, 0, 0.25]])
+
+
+def test_what_counts_and_compares_keeps_its_type_where_none_is_given() -> None:
+    hidden = ir.Value(name="hidden", shape=ir.Shape([None, 4]), type=FLOAT)
+    nodes = [
+        double := ir.node("Add", [hidden, hidden]),
+        size := ir.node("Shape", [double.outputs[0]]),
+        ones := ir.node("ConstantOfShape", [size.outputs[0]]),
+        larger := ir.node("Greater", [double.outputs[0], ones.outputs[0]]),
+        ir.node("Where", [larger.outputs[0], double.outputs[0], hidden]),
+    ]
+    logits = nodes[-1].outputs[0]
+    logits.name, logits.shape, logits.type = "logits", ir.Shape([None, None]), FLOAT
+    ones.outputs[0].type = FLOAT
+    graph = ir.Graph([hidden], [logits], nodes=nodes, opset_imports={"": 23}, name="g")
+    model = ir.Model(graph, ir_version=11)
+    to_half(model)
+    assert double.outputs[0].dtype == ir.DataType.FLOAT16
+    assert size.outputs[0].dtype is None and larger.outputs[0].dtype is None
+
+
 def test_weights_are_converted_when_they_are_written() -> None:
     reads: list[str] = []
     hidden = ir.Value(name="hidden", shape=ir.Shape([None, 512]), type=FLOAT)

@@ -51,6 +51,18 @@ def test_spare_pairs_stand_still_whatever_the_factor() -> None:
     assert np.all(cos[:, 2:] == 1) and np.all(sin[:, 2:] == 0)
 
 
+def test_tables_with_other_factors_and_sizes_stand_in_one_graph() -> None:
+    """As of a model whose sliding and full layers turn by other rules (Gemma 3 with YaRN)."""
+    graph = ir.Graph([], [], nodes=[ir.node("Identity", [ir.Value(name="none")])], opset_imports={"": 21})
+    wanted = [*tables(np.array([0.5, 0.1]), 9, 1.25), *tables(np.array([0.7, 0.2, 0.01]), 9, 1.5)]
+    for cos, sin in (wanted[:2], wanted[2:]):
+        graph.outputs.extend(add_tables(graph, find_formula(cos, sin), 9, 0))
+    graph.remove(graph[-1])
+    model = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
+    for got, want in zip(onnxruntime.InferenceSession(model).run(None, {}), wanted, strict=True):
+        assert np.abs(got - want).max() <= 1e-6
+
+
 @pytest.mark.parametrize("spoilt", ["one number", "double precision", "a factor of its own", "not finite"])
 def test_tables_that_follow_no_formula_are_left(spoilt: str) -> None:
     frequencies = 10_000.0 ** -(np.arange(16) / 16)
