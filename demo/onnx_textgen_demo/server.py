@@ -6,6 +6,7 @@ and a foreign web page cannot reach the server under another host name (DNS rebi
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -19,7 +20,6 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.routing import Mount
 
 from onnx_textgen.cli.hosts import in_url, is_public, names_of
 from onnx_textgen.errors import OptionError
@@ -30,8 +30,8 @@ QUEUE_LENGTH = 16
 VISITORS = 64
 """Whose chats and walks are kept, with their keys and values; those of the one who was here longest ago go first."""
 
-LONGEST_GOODBYE = 5
-"""Seconds that open streams have to end in when the page closes."""
+LONGEST_GOODBYE = 2
+"""Seconds that requests have to end in when the page closes."""
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
 """Of this machine; a browser on it takes localhost."""
@@ -56,10 +56,10 @@ THEME = gr.themes.Default(
 class Served:
     """A page that is being served, in a thread of its own."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket, address: str) -> None:
+    def __init__(self, page: gr.Blocks, app: FastAPI, listener: socket.socket, address: str) -> None:
         self.address = address
-        self._streams_end = next(each.app for each in app.routes if isinstance(each, Mount)).stop_event  # type: ignore[attr-defined]
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        self._page = page
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LONGEST_GOODBYE))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, name="page", daemon=True)
         self._thread.start()
 
@@ -71,10 +71,11 @@ class Served:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop serving; the streams that tell browsers that the page is alive end first."""
-        self._streams_end.set()
+        """Stop serving. What is being written ends, and the streams that tell browsers that the page is alive."""
+        self._page.close(verbose=False)
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # Connections that are cut off now are no errors.
         self._server.should_exit = True
-        self._thread.join(timeout=LONGEST_GOODBYE)
+        self._thread.join()
 
 
 def serve(
@@ -113,7 +114,7 @@ def serve(
         },
     )
     name = "localhost" if host in EVERY_ADDRESS else in_url(host)
-    served = Served(app, listener, f"http://{name}:{listener.getsockname()[1]}/")
+    served = Served(page, app, listener, f"http://{name}:{listener.getsockname()[1]}/")
     served.wait_until_started()
     if open_browser:
         webbrowser.open(served.address)
@@ -121,12 +122,19 @@ def serve(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that only this process has; raises `OptionError` where the port is taken."""
+    """A socket that only this process has; raises `OptionError` where there is no such host, or the port is taken.
+
+    `::` takes callers by IPv4 too, as `0.0.0.0` does.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
+    except socket.gaierror as error:
+        raise OptionError(f"--host {host} is no address or name of this machine: {error.strerror}") from error
+    both = host == EVERY_ADDRESS[1] and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(address, family=family, dualstack_ipv6=both)
     except OSError as error:
-        raise OptionError(f"port {port} of {host} cannot be used: it is taken, or not ours; choose another with --port") from error
+        raise OptionError(f"port {port} of {host} cannot be used ({os.strerror(error.errno or 0)}); choose another with --port") from error
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

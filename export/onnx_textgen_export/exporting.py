@@ -128,7 +128,7 @@ def export_source(
     report(f"forecast: {expected.describe()}")
     if options is not None and options.bits == 4:
         report("estimate")
-        report(estimate_line(source, weights, assets, options, limit_of(options, budget)))
+        report(estimate_line(source, weights, assets, options, budget))
     model = lean_graph(source, weights, target, hidden_states=hidden_states, report=report)
     with new_folder(target_folder, force=force) as folder, scratch_folder(target_folder) as work:
         assets.write(folder)
@@ -234,13 +234,13 @@ def prove_extras(
     return more
 
 
-def estimate_line(source: Source, weights: Weights, assets: TextAssets, options: Quantization, most_kl: float) -> str:
+def estimate_line(source: Source, weights: Weights, assets: TextAssets, options: Quantization, budget: Budget) -> str:
     """What 4 bits are likely to cost, in a line; a source whose code takes no batch, say, gets none."""
     try:
-        found = estimate(source, weights, assets, options)
+        found = estimate(source, weights, assets, options, budget)
     except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError) as error:
         return f"no estimate: {first_line(innermost(error))}"
-    return found.describe(most_kl) if found is not None else "no estimate: the model's blocks are not run one by one"
+    return found.describe(budget, limit_of(options, budget), is_fixed=bool(options.head_bits or options.sensitive_bits))
 
 
 def check_extras(

@@ -19,8 +19,11 @@ from onnx_textgen.artifact import Precision, Target
 from .errors import ExportError
 from .passes.quantization import SMALLEST_TABLE, Quantization
 
-Kind = Literal["matrix", "table", "shared", "head", "other"]
-"""What a parameter is: multiplied with; rows taken from it; both (a tied embedding); the output layer; anything else."""
+Kind = Literal["matrix", "table", "shared", "head", "experts", "other"]
+"""What a parameter is: multiplied with; rows taken from it; both (a tied embedding); the output layer; a stack of a mixture's
+matrices; anything else."""
+NARROWEST_EXPERT = 16
+"""Stacks with a smaller side are convolutions."""
 ALIGNMENT, SMALLEST_OUTSIDE = 64, 1024
 """Of tensors in the weights' file, in bytes; smaller ones lie in the graph (see `writer`)."""
 GRAPH_BYTES, GRAPH_BYTES_PER_LAYER = 100_000, 12_000
@@ -99,7 +102,7 @@ def stored_parameters(module: nn.Module) -> list[Stored]:
         if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
             continue
         (tables if isinstance(layer, nn.Embedding) else matrices).add(id(weight))
-        if type(layer).__name__ == "Conv1D":  # of transformers' GPT-2, [inputs, outputs]
+        if has_inputs_first(layer):
             turned.add(id(weight))
     rows = {tuple(parameter.shape) for parameter in module.parameters() if id(parameter) in tables}
     found: list[Stored] = []
@@ -110,13 +113,23 @@ def stored_parameters(module: nn.Module) -> list[Stored]:
             kind = "shared"
         elif kind == "matrix" and shape in rows:
             kind = "head"
+        elif len(shape) == 3 and min(shape[1:]) >= NARROWEST_EXPERT:
+            kind = "experts"
         found.append(Stored(shape[::-1] if key in turned else shape, kind))
     return found
 
 
+def has_inputs_first(layer: nn.Module) -> bool:
+    """Whether a layer's matrix is [in, out], as that of transformers' Conv1D is (GPT-2's)."""
+    return type(layer).__name__ == "Conv1D"
+
+
 def weight_bytes(stored: Stored, precision: Precision, options: Quantization | None, target: Target = "ort") -> int:
     """The size of one parameter in the weights' file; `options` for int8 and int4."""
-    plain = stored.elements * (2 if precision == "fp16" else 4)
+    plain = stored.elements * (2 if precision == "fp16" or (options is not None and options.activations) else 4)
+    if options is not None and stored.kind == "experts":
+        count, outputs, inputs = stored.shape
+        return count * matrix_bytes(outputs, inputs, options.bits, options, row_scales=target != "ort")
     if options is None or stored.kind == "other" or len(stored.shape) != 2:
         return plain
     outputs, inputs = stored.shape
@@ -131,15 +144,20 @@ def weight_bytes(stored: Stored, precision: Precision, options: Quantization | N
     return matrix_bytes(outputs, inputs, bits, options, table=is_table)
 
 
-def matrix_bytes(outputs: int, inputs: int, bits: int, options: Quantization, *, table: bool = False) -> int:
-    """Codes, scales (8 bits a block, float32 a row) and zero points of a matrix that is quantised in blocks along its inputs."""
+def matrix_bytes(
+    outputs: int, inputs: int, bits: int, options: Quantization, *, table: bool = False, row_scales: bool = True
+) -> int:
+    """Codes, scales and zero points of a matrix that is quantised in blocks along its inputs.
+
+    row_scales: scales have 8 bits a block and float32 a row; else float32 a block, as the operator of a mixture takes them.
+    """
     blocks = -(-inputs // options.block_size)
     codes = outputs * blocks * options.block_size * bits // 8
     zeros = 0
     if not options.symmetric:
         fractional = options.method == "hqq" and bits == 4 and not table
         zeros = outputs * (blocks * 4 if fractional else -(-blocks * bits // 8))
-    return codes + outputs * (blocks + 4) + zeros
+    return codes + outputs * (blocks + 4 if row_scales else 4 * blocks) + zeros
 
 
 def file_bytes(sizes: Iterable[int]) -> int:

@@ -87,10 +87,16 @@ def served():
 
 
 @pytest.fixture
-def page():
-    """A page for a scripted model, not served."""
+def page_of():
+    """Call it with models; gives their page, not served."""
     with closed_loops():
-        yield make_page(shelf_of(ScriptedModel()))
+        yield lambda *models: make_page(shelf_of(*models))
+
+
+@pytest.fixture
+def page(page_of):
+    """A page for a scripted model, not served."""
+    return page_of(ScriptedModel())
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +118,7 @@ def chromium():
 def eventually():
     """Call it with a condition that must become true within some seconds."""
 
-    def check(condition, seconds=5.0):
+    def check(condition, seconds=60.0):
         deadline = time.monotonic() + seconds
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -214,6 +214,34 @@ def test_an_ipv6_host_serves_the_page(page, free_port):
         served.close()
 
 
+@pytest.mark.skipif(not can_bind("::"), reason="this machine has no IPv6")
+def test_every_address_of_ipv6_takes_callers_by_ipv4_too(page):
+    served = serve(page, host="::", port=0, allow_public=True)
+    try:
+        port = httpx.URL(served.address).port
+        for host in ("127.0.0.1", "[::1]"):
+            assert httpx.get(f"http://{host}:{port}/").status_code == 200
+    finally:
+        served.close()
+
+
+def test_closing_the_page_ends_what_is_being_written(page_of, eventually, capfd):
+    model = ScriptedModel(seconds_per_token=0.02)
+    served = serve(page_of(model), host="127.0.0.1", port=0)
+    with contextlib.closing(Client(served.address, verbose=False)) as client:
+        job = submit(client, max_new_tokens=100_000)
+        eventually(job.outputs)
+        served.close()
+        eventually(lambda: model.open_streams == 0)
+        eventually(job.done)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_host_that_no_machine_has_is_one_readable_line(page):
+    with pytest.raises(OptionError, match="--host no.such.host.invalid is no address"):
+        serve(page, host="no.such.host.invalid", port=0, allow_public=True)
+
+
 def test_a_host_that_is_none_is_one_readable_line(page):
     with pytest.raises(OptionError, match="--host takes an address"):
         serve(page, host="127.0.0.1:7860", port=7860)

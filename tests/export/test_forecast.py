@@ -1,6 +1,7 @@
 """The size that is announced is the size that is written, and a disk without room is refused before anything is."""
 
 import functools
+import itertools
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,20 @@ def own() -> nn.Module:
     return TinyTransformer(DecoderConfig(vocab_size=1100, width=64, layers=2, heads=4, context_length=128))
 
 
+def mixtral() -> nn.Module:
+    config = transformers.MixtralConfig(
+        vocab_size=1500,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=128,
+    )
+    return transformers.MixtralForCausalLM(config)
+
+
 @functools.cache
 def built(build: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
@@ -51,7 +66,7 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
 @pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize(
     ("build", "precision"),
-    [(llama, "fp32"), (llama, "int8"), (llama, "int4"), (gpt2, "fp32"), (gpt2, "int8"), (gpt2, "int4"), (own, "fp32")],
+    [*itertools.product((llama, gpt2, mixtral), ("fp32", "int8", "int4")), (own, "fp32")],
 )
 def test_the_forecast_is_within_two_percent_of_what_is_written(tmp_path: Path, build, precision: Precision) -> None:
     module = built(build)

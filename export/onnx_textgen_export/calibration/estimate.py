@@ -1,8 +1,8 @@
 """A first guess, in seconds, of what rounding will cost: before anything is traced or calibrated.
 
 The divergences that single roundings cause add up, near enough. So one pass of PyTorch carries a text several times side by side:
-once untouched, and once for each of some blocks, which that copy alone goes through rounded. What these cost is carried over to the
-other blocks; the output layer is rounded too, behind the untouched copy.
+once untouched, and once for each of some blocks and for the output layer, which that copy alone goes through rounded. What these
+blocks cost is carried over to the others.
 """
 
 from __future__ import annotations
@@ -15,19 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..forecast import in_words, matrix_bytes, stored_parameters
+from ..forecast import has_inputs_first, in_words, matrix_bytes, stored_parameters
 from ..passes.quantization import Quantization
 from ..passes.rounding import Rounding
 from ..probe_text import probe_ids
 from ..sources import Source
 from ..text_assets import TextAssets
 from ..weights import Forward, Weights, blocks_of, forward_within
+from .attempts import Budget
+from .calibrate import EIGHT_BIT_BLOCK, FINER_BLOCK
 
 SAMPLED = 4
 """Blocks, evenly spread."""
 WORK = 1e11
 """Parameters times tokens."""
 FEWEST_TOKENS, MOST_TOKENS = 32, 256
+MOST_LOGITS = 1 << 27
+"""Of all copies of the text."""
 CALIBRATED = 0.13
 """What calibration in blocks of 16 leaves of the divergence of plain rounding in blocks of 32, as estimated: 0.055 of 0.44 on
 SmolLM2-135M."""
@@ -40,50 +44,69 @@ class Estimate:
     plain_kl: float
     """Mean divergence where every matrix has 4 bits, without calibration, in nats per token."""
     narrow_bytes: int
-    """Of matrices of 4 bits in blocks of 16."""
+    """Of matrices of 4 bits, in the smallest blocks that are tried."""
     wide_bytes: int
-    """Of 8 bits in blocks of 64."""
+    """Of 8 bits."""
+    calibrates: bool
 
-    def describe(self, budget: float) -> str:
-        """One line for the user: a mix keeps to the budget as if its divergence fell evenly with the share of 8-bit weights."""
-        left = self.plain_kl * CALIBRATED
-        share = min(max(1 - budget / left, 0.0), 1.0) if left > 0 else 0.0
-        size = (1 - share) * self.narrow_bytes + share * self.wide_bytes
-        return (
-            f"estimate: 4 bits alone lose about KL {self.plain_kl:.2g} (uncalibrated); "
-            f"a mix with 8 bits within KL {budget:g} takes about {in_words(size)}"
-        )
+    def describe(self, budget: Budget, limit: float, *, is_fixed: bool = False) -> str:
+        """One line for the user; `is_fixed`: the bits are named.
+
+        A calibrated mix keeps to its limit as if its divergence fell evenly with the share of 8-bit weights.
+        """
+        said = f"estimate: 4 bits alone lose about KL {self.plain_kl:.2g}{' (uncalibrated)' if self.calibrates else ''}"
+        left = self.plain_kl * (CALIBRATED if self.calibrates else 1.0)
+        if is_fixed or budget.strict_bits or budget.target_bytes is not None:
+            return said
+        if left <= limit:
+            return f"{said}; within KL {limit:g} they take about {in_words(self.narrow_bytes)}"
+        if not self.calibrates:
+            return f"{said}; more matrices get 8 bits, step by step, until KL {limit:g} holds: at most {in_words(self.wide_bytes)}"
+        size = (self.narrow_bytes - self.wide_bytes) * limit / left + self.wide_bytes
+        return f"{said}; a mix with 8 bits within KL {limit:g} takes about {in_words(size)}"
 
 
-def estimate(source: Source, weights: Weights, assets: TextAssets, options: Quantization) -> Estimate | None:
-    """Round a few blocks and the output layer; None for a source whose blocks are not found, or not run as modules."""
+def estimate(source: Source, weights: Weights, assets: TextAssets, options: Quantization, budget: Budget) -> Estimate:
+    """Round a few blocks and the output layer; raises `ValueError` with the reason where that says nothing."""
     blocks = [block for block in blocks_of(source.module).values() if matrices_of(block)]
     parameters = stored_parameters(source.module)
     if not blocks:
-        return None
+        raise ValueError("the model has no blocks of one kind")
+    if any(each.kind == "experts" for each in parameters):
+        raise ValueError("what the experts of a mixture lose hangs on which are chosen")
     places = (np.arange(SAMPLED) + 0.5) / SAMPLED * len(blocks)
     chosen = [blocks[index] for index in dict.fromkeys(places.astype(int).tolist())]
+    parts = [*chosen, source.head] if source.head is not None else chosen
     count = int(min(max(WORK / sum(each.elements for each in parameters), FEWEST_TOKENS), MOST_TOKENS))
-    ids = torch.tensor([probe_ids(source, assets.tokenizer)[:count]]).repeat(1 + len(chosen), 1)
-    plain, heads = dataclasses.replace(options, method="rtn"), list[Tensor]()
+    count = min(count, max(MOST_LOGITS // ((1 + len(parts)) * source.geometry.vocab_size), 1))
+    ids = torch.tensor([probe_ids(source, assets.tokenizer)[:count]]).repeat(1 + len(parts), 1)
+    plain = dataclasses.replace(options, method="rtn")
     with contextlib.ExitStack() as stack:
-        runs = [stack.enter_context(rounded_for(block, row, plain)) for row, block in enumerate(chosen, start=1)]
-        if source.head is not None:
-            stack.enter_context(rounded_besides(source.head, plain, heads))
+        runs = [stack.enter_context(rounded_for(part, row, plain)) for row, part in enumerate(parts, start=1)]
         stack.enter_context(weights.present())
         stack.enter_context(torch.no_grad())
-        logits = source.reference(ids).float()
+        logits = source.reference(ids)
     if not all(runs):
-        return None
-    wanted = logits[0].log_softmax(-1)
+        raise ValueError("the model's blocks are not run one by one")
+    wanted = logits[0].float().log_softmax(-1)
     costs = [divergence(wanted, one) for one in logits[1:]]
-    total = sum(costs) / len(costs) * len(blocks) + sum(divergence(wanted, one) for one in heads)
+    in_blocks, in_head = costs[: len(chosen)], costs[len(chosen) :]
+    total = sum(in_blocks) / len(in_blocks) * len(blocks) + sum(in_head)
     sizes = [each.shape for each in parameters if each.kind != "other" and len(each.shape) == 2]
-    narrow, wide = (dataclasses.replace(options, block_size=size, symmetric=size == 64) for size in (16, 64))
+    calibrates = options.method == "calibrated" and budget.calibrates and assets.tokenizer is not None
     narrow_bytes, wide_bytes = (
-        sum(matrix_bytes(outputs, inputs, bits, form) for outputs, inputs in sizes) for bits, form in ((4, narrow), (8, wide))
+        sum(matrix_bytes(outputs, inputs, bits, form) for outputs, inputs in sizes)
+        for bits, form in zip((4, 8), outer_forms(options, calibrates=calibrates), strict=True)
     )
-    return Estimate(total, narrow_bytes, wide_bytes)
+    return Estimate(total, narrow_bytes, wide_bytes, calibrates)
+
+
+def outer_forms(options: Quantization, *, calibrates: bool) -> tuple[Quantization, Quantization]:
+    """The narrowest and the widest form that a matrix may get (see `calibrate.forms`)."""
+    if not calibrates:
+        return options, options
+    narrow = dataclasses.replace(options, block_size=FINER_BLOCK if options.finer_blocks else options.block_size)
+    return narrow, dataclasses.replace(options, block_size=EIGHT_BIT_BLOCK, symmetric=True)
 
 
 def divergence(wanted: Tensor, logits: Tensor) -> float:
@@ -113,29 +136,13 @@ def rounded_for(block: nn.Module, row: int, options: Quantization) -> Iterator[l
 
 
 @contextlib.contextmanager
-def rounded_besides(head: nn.Module, options: Quantization, found: list[Tensor]) -> Iterator[None]:
-    """Let the output layer run once more for the first row, rounded; its logits [tokens, vocabulary] go to `found`."""
-
-    def twice(forward: Forward) -> Forward:
-        def run(hidden: Tensor) -> object:
-            with rounded(head, options):
-                found.append(forward(hidden[:1])[0])  # type: ignore[index]
-            return forward(hidden)
-
-        return run
-
-    with forward_within(head, twice):
-        yield
-
-
-@contextlib.contextmanager
 def rounded(module: nn.Module, options: Quantization) -> Iterator[None]:
-    """The matrices of a module, rounded for a while; transformers' Conv1D are [in, out]."""
-    before = {layer: layer.get_parameter("weight") for layer in matrices_of(module).values()}
+    """The matrices of a module, rounded for a while."""
+    before = {layer: layer.get_parameter("weight") for layer in matrices_of(module)}
     try:
         for layer, weight in before.items():
             numbers = weight.detach().clone()
-            Rounding(options, options.bits, gathered=False, inputs_first=type(layer).__name__ == "Conv1D")(numbers)
+            Rounding(options, options.bits, gathered=False, inputs_first=has_inputs_first(layer))(numbers)
             layer.weight = nn.Parameter(numbers, requires_grad=False)
         yield
     finally:
@@ -143,10 +150,9 @@ def rounded(module: nn.Module, options: Quantization) -> Iterator[None]:
             layer.weight = weight
 
 
-def matrices_of(block: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a block that multiply with a matrix, by the names of those matrices."""
-    found = {f"{name}.weight" if name else "weight": layer for name, layer in block.named_modules()}
-    return {name: layer for name, layer in found.items() if is_linear(layer)}
+def matrices_of(block: nn.Module) -> list[nn.Module]:
+    """The layers of a block that multiply with a matrix."""
+    return [layer for layer in block.modules() if is_linear(layer)]
 
 
 def is_linear(layer: nn.Module) -> bool:
