@@ -134,7 +134,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=both)
     except OSError as error:
-        raise OptionError(f"port {port} of {host} cannot be used ({os.strerror(error.errno or 0)}); choose another with --port") from error
+        raise OptionError(
+            f"port {port} of {host} cannot be used ({os.strerror(error.errno or 0)}); choose another with --port"
+        ) from error
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

@@ -127,6 +127,8 @@ def export(
     logging.getLogger("transformers").setLevel(logging.ERROR)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing half-written stays
     stages = Stages()
+    if precision is PrecisionName.fp16 and activations is not None:
+        raise OptionError("--precision fp16 is float16 throughout, so --activations does nothing; drop it, or take int8 or int4")
     made = make(
         source,
         out,

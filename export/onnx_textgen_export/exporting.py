@@ -144,7 +144,8 @@ def export_source(
         )
         made, rounded = Traced(model, source, weights, assets, target, folder / GRAPH, work), None
         if options is not None:
-            mark_ternary(model.graph)
+            if target == "ort" and options.activations is None:  # No released kernel of a GPU takes 2 bits.
+                mark_ternary(model.graph)
             rounded = round_within_budget(made, options=options, budget=budget, write=write, report=report)
         else:
             report("write")

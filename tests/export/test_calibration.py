@@ -252,3 +252,13 @@ def test_a_package_with_all_its_graphs_fits_the_size_that_was_asked_for(tmp_path
     smallest = size_of("smallest", 1)
     asked = [int(part * smallest) for part in (1.1, 1.2)]
     assert all(smallest < size_of(str(most), most) <= most for most in asked)
+
+
+def test_a_layer_that_runs_twice_is_calibrated_once(tmp_path: Path) -> None:
+    torch.manual_seed(6)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 300}
+    model, said = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, max_position_embeddings=128)).eval(), list[str]()
+    model.model.layers[2].mlp = model.model.layers[0].mlp
+    made = export(model, tmp_path / "out", precision="int4", tokenizer=tokenizer_of_bytes(), report=said.append)
+    assert not any("not calibrated" in line for line in said)
+    assert made.manifest.quantization["method"] == "calibrated"

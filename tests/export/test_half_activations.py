@@ -11,7 +11,7 @@ import onnx_textgen
 from onnx_textgen.artifact import GRAPH
 from onnx_textgen.errors import OptionError
 from onnx_textgen.session import open_session
-from onnx_textgen_export import ExportError, export
+from onnx_textgen_export import ExportError, cli, export
 from onnx_textgen_export.cli import quantization_from
 from onnx_textgen_export.passes.quantization import Quantization
 
@@ -51,3 +51,5 @@ def test_float16_activations_are_for_quantised_weights_and_no_8_bit_cache(tmp_pa
         )
     with pytest.raises(OptionError, match="fp32 is not quantised, so --activations does nothing"):
         quantization_from("fp32", activations="fp16")
+    with pytest.raises(OptionError, match="--precision fp16 is float16 throughout"):
+        cli.export("story", out=tmp_path / "half", precision=cli.PrecisionName.fp16, activations=cli.ActivationsName.fp32)

@@ -89,7 +89,7 @@ def test_a_package_is_right_whatever_each_part_is_stored_in(tmp_path: Path, tied
     assert heads == (list(bits) if bits[0] != bits[1] else [bits[0]]), "parts of one form are one matrix"
 
 
-def test_only_a_large_output_layer_without_a_bias_is_parted() -> None:
+def test_only_a_large_output_layer_is_parted() -> None:
     from onnx_textgen_export.passes.products import find_products  # noqa: PLC0415
 
     def split_of(rows: int) -> Split | None:

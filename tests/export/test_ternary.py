@@ -18,6 +18,7 @@ from torch import nn
 import onnx_textgen
 from onnx_textgen.artifact import GRAPH, WEIGHTS
 from onnx_textgen_export import export
+from onnx_textgen_export.passes.quantization import Quantization
 from onnx_textgen_export.passes.quantizers import Codes, quantize_matrix, round_ternary
 from onnx_textgen_export.passes.stored import Packed
 from onnx_textgen_export.passes.ternary import BLOCK_SIZE, is_ternary
@@ -94,3 +95,11 @@ def test_a_ternary_model_loses_nothing_but_in_its_table_and_its_activations(tmp_
     rest = 4 * sum(each.numel() for each in (source.model.embed_tokens.weight, source.lm_head.weight))
     assert (made.folder / WEIGHTS).stat().st_size < 1.7 * twos + rest
     assert len(onnx_textgen.load(made.folder).generate([5, 9, 200, 31], max_new_tokens=4, temperature=0).token_ids) == 4
+
+
+def test_beside_float16_activations_ternary_matrices_have_the_bits_that_were_asked_for(tmp_path: Path) -> None:
+    made = export(model(), tmp_path / "out", precision="int4", quantization=Quantization(4, activations="fp16"))
+    assert "ternary" not in made.manifest.quantization
+    graph = onnx.load(made.folder / GRAPH, load_external_data=False).graph
+    bits = {attribute.i for node in graph.node for attribute in node.attribute if attribute.name == "bits"}
+    assert bits and 2 not in bits

@@ -171,7 +171,7 @@ def calibration(traced: Traced, *, options: Quantization, budget: Budget, report
         if budget.calibration is not None:
             raise
         report(f"not calibrated: {first_line(error)}")
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         report(f"not calibrated: {type(traced.source.module).__name__} failed on the way back: {first_line(innermost(error))}")
     return None
 

@@ -143,6 +143,8 @@ def calibrate(
 
     def take_gradients(name: str, inputs: Tensor, gradients: Tensor) -> None:
         for matrix in layers[name][0]:
+            if matrix.name not in waiting:
+                continue  # found by an earlier use: a layer that runs twice
             seen = waiting[matrix.name]
             seen.importance = seen.importance + gradients[:, matrix.rows].square().sum(-1)
             seen.waiting.discard(name)

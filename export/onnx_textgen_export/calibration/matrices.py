@@ -77,7 +77,7 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
         if shared and (target == "standard" or sizes_of(weight)[1] % options.block_size):
             continue  # the table stays as it is, and so apart
         assert weight.const_value is not None, "weights have data"
-        if target == "ort" and not shared and is_marked_ternary(weight.const_value):
+        if not shared and is_marked_ternary(weight.const_value):
             continue  # it loses nothing
         turned = {each.name: product.inputs_first != each.turned for each in parameters_of(weight.const_value)}
         several = sum(other.weight is weight for other in products.values()) > 1

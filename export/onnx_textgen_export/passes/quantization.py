@@ -89,7 +89,8 @@ class Quantization:
 
     def as_record(self) -> dict[str, Any]:
         """As plain data, for the manifest, without what was left open."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        record = dataclasses.asdict(self) | {"finer_blocks": self.finer_blocks or None}
+        return {name: value for name, value in record.items() if value is not None}
 
 
 DEFAULTS: dict[str, Quantization] = {

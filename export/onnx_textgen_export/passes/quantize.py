@@ -129,7 +129,7 @@ class Change:
         """A weight that is rounded when it is written."""
         source, options = weight.const_value, self.options
         assert source is not None, "weights have data"
-        if self.target == "ort" and not gathered and is_marked_ternary(source):
+        if not gathered and is_marked_ternary(source):
             options, bits = dataclasses.replace(options, block_size=BLOCK_SIZE, symmetric=True, method="rtn"), 2
             self.roundings.ternary += 1
         block = options.block_size

@@ -52,7 +52,7 @@ class Split:
 
 
 def find_split(product: Product) -> Split | None:
-    """The middle of an output layer, unless it is small or has a bias."""
+    """The middle of an output layer, unless it is small or its product has the bias inside (a Gemm)."""
     outputs = product.sizes[1]
     if product.bias is not None or outputs < SMALLEST_VOCABULARY or not pieces_of(product.weight.const_value):
         return None
