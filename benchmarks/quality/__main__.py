@@ -3,7 +3,7 @@
     python benchmarks/quality TEXT CHECKPOINT --work DIR                              # all forms: an hour at 135 M parameters
     python benchmarks/quality TEXT CHECKPOINT --work DIR --peer llama --rounds 0      # those that the expression finds, no speed
     python benchmarks/quality TEXT CHECKPOINT --work DIR --peer onnx-textgen --anew   # convert once more: the exporter has changed
-    python benchmarks/quality TEXT CHECKPOINT --work DIR --peer none --write docs/precision.md --plot docs/pictures/quality.svg
+    python benchmarks/quality TEXT CHECKPOINT --work DIR --peer none --write docs/quality.md --plot docs/pictures/quality.svg
 
 Each peer's converter makes its model from the checkpoint folder; a worker process then loads it and gives the logits of every
 position, which are compared with the float32 checkpoint's. DIR keeps environments, models and every measurement (quality.jsonl);
@@ -98,7 +98,7 @@ def report(options: argparse.Namespace, log: Log, peers: list[Peer]) -> None:
     text = f"## {options.checkpoint.name}\n\n{about}\n\n{quality_table(outcomes, rounds)}"
     print(text)
     if options.write:
-        write_page(options.write, text)
+        write_page(options.write, options.checkpoint.name, text)
     if options.plot:
         write_plot(options.plot, [each for each in outcomes if "kl" in each], options.checkpoint.name)
 
@@ -125,7 +125,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="of the speed; 0 leaves it out")
     parser.add_argument("--environment", type=environment, action="append", default=[], metavar="NAME=PATH")
-    parser.add_argument("--write", type=Path, help="a page with the lines <!-- tables --> and <!-- end of tables -->")
+    parser.add_argument("--write", type=Path, help="a page with the lines <!-- measured: CHECKPOINT'S NAME --> and <!-- end -->")
     parser.add_argument("--plot", type=Path, help="a picture to draw, .svg or .png")
     options = parser.parse_args()
     for name in ("work", "text", "checkpoint", "calibration"):

@@ -9,7 +9,7 @@ from typing import Any
 from peers import program
 from report import middle, speeds, table
 
-BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->"
+BEGIN, END = "<!-- measured: {} -->\n", "<!-- end -->"
 PACKAGES = {
     "onnx-textgen": ("onnx-textgen", "onnxruntime"),
     "onnxruntime-genai": ("onnxruntime-genai", "onnxruntime"),
@@ -88,10 +88,11 @@ def conditions(command: str, about: Record, machine: str, engines: str) -> str:
     )
 
 
-def write_page(page: Path, text: str) -> None:
-    """Put a text between the marks of a page; raises `ValueError` where there are none."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+def write_page(page: Path, model: str, text: str) -> None:
+    """Put a text between the marks of a model on a page; raises `ValueError` where there are none."""
+    mark = BEGIN.format(model)
+    before, begin, rest = page.read_text(encoding="utf-8").partition(mark)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{page} has no lines {BEGIN.strip()} and {END}; add them where the table should stand")
-    page.write_text(f"{before}{BEGIN}{text}\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{page} has no lines {mark.strip()} and {END}; add them where the table should stand")
+    page.write_text(f"{before}{mark}{text}\n{END}{after}", encoding="utf-8")
