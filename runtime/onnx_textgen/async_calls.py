@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 async def iterate(items: Callable[[], Iterable[T]], cancel: Cancellation) -> AsyncGenerator[T, None]:
-    """The items that a thread makes, as they come. `cancel` is cancelled when nobody takes them any more."""
+    """The items that a thread makes, as they come.
+
+    `cancel`, which nobody else holds, is cancelled when nobody takes them any more.
+    """
     loop, made = asyncio.get_running_loop(), asyncio.Queue[tuple[T | None, BaseException | None, bool]]()
 
     def tell(item: T | None = None, error: BaseException | None = None, *, is_end: bool = False) -> None:
@@ -44,7 +47,7 @@ async def iterate(items: Callable[[], Iterable[T]], cancel: Cancellation) -> Asy
 
 
 async def call(function: Callable[[], T], cancel: Cancellation) -> T:
-    """What a function returns, called in a thread; `cancel` is cancelled when the task that waits for it is."""
+    """What a function returns, called in a thread; `cancel`, which nobody else holds, is cancelled when the waiting task is."""
     async with contextlib.aclosing(iterate(lambda: [function()], cancel)) as results:
         async for result in results:
             return result

@@ -275,16 +275,16 @@ class Model:
         cancel: Cancellation | None = None,
         **options: Unpack[Options],
     ) -> Generation | list[Generation]:
-        """`generate` for asyncio: the event loop goes on meanwhile. Cancelling the task ends the work, by `cancel`."""
-        cancel = cancel or Cancellation()
-        return await call(lambda: self.generate(prompt, cancel=cancel, **options), cancel)
+        """`generate` for asyncio: the event loop goes on meanwhile. Cancelling the task ends the work, as `cancel` does."""
+        own = Cancellation(cancel)  # others may share the caller's, which the end of this call must not cancel
+        return await call(lambda: self.generate(prompt, cancel=own, **options), own)
 
     async def astream(
         self, prompt: Prompt, *, cancel: Cancellation | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[Chunk, None]:
         """`stream` for asyncio: `async for chunk in model.astream(...)`; leaving it, or cancelling the task, ends the work."""
-        cancel = cancel or Cancellation()
-        async with contextlib.aclosing(iterate(lambda: self.stream(prompt, cancel=cancel, **options), cancel)) as chunks:
+        own = Cancellation(cancel)
+        async with contextlib.aclosing(iterate(lambda: self.stream(prompt, cancel=own, **options), own)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
