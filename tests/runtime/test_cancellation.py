@@ -122,6 +122,27 @@ def test_onnx_runtime_itself_ends_a_long_run_at_the_flag(story):
     assert "cancelled" in endings
 
 
+class LateWatch(Watch):
+    """Its cancel comes at the last moment: the run has ended, and nobody has seen so yet."""
+
+    def run(self, action, stop):
+        found = action()
+        stop()
+        return found
+
+
+def test_a_cancel_at_the_end_of_a_run_ends_no_later_run(exact):
+    ids = [5, 9, 1, 7]
+    want, context = exact.new_context().feed(ids), exact.new_context()
+    for token_id in ids:
+        context.watch = LateWatch()
+        late = context.feed([token_id])
+        context.rewind(len(context.token_ids[0]) - 1)
+        context.watch = Watch()
+        np.testing.assert_array_equal(context.feed([token_id]), late)
+    np.testing.assert_allclose(late, want, atol=1e-5)
+
+
 def test_an_error_that_no_one_asked_for_stays_an_error():
     watch = Watch(Cancellation())
     with pytest.raises(ZeroDivisionError), watch.active():
