@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,11 +14,13 @@ if TYPE_CHECKING:  # the doctor asks for free memory where NumPy may be missing
     from .interface import CacheTensor
 
 MEMINFO = Path("/proc/meminfo")
-CGROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+CGROUP = Path("/sys/fs/cgroup")
+LAYOUTS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
-"""Limits of a container and what is used of it, in the two layouts of Linux."""
+"""The files of a container's limit, of what is used of it, and of what that is, in the two layouts of Linux; and the entry in the
+last for cached files that make room when memory is short. A model's own mapped weights are among them."""
 SMALL = 256 * 2**20
 """Bytes that are not worth asking the system about."""
 
@@ -49,16 +52,19 @@ def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1) -> MemoryP
 def available_bytes() -> int | None:
     """Memory that can be had without swapping, within the limits of a container; None where the system does not tell."""
     try:
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
-        free = [int(lines["MemAvailable"].split()[0]) * 1024]
-    except (OSError, KeyError, ValueError, IndexError):
+        free = [number_of("MemAvailable:", MEMINFO) * 1024]
+    except (OSError, LookupError, ValueError):
         return None
-    for limit, used in CGROUPS:
-        try:
-            free.append(int(limit.read_text()) - int(used.read_text()))
-        except (OSError, ValueError):  # no such limit, or "max"
-            continue
+    for limit, used, kinds, cached in LAYOUTS:
+        with contextlib.suppress(OSError, LookupError, ValueError):  # no such limit, or "max"
+            free.append(int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text()))
+            free[-1] += number_of(cached, CGROUP / kinds)
     return max(0, min(free))
+
+
+def number_of(name: str, path: Path) -> int:
+    """The number behind a name in a file that has a name and a number in each line; raises `LookupError` where it is not there."""
+    return int(dict(line.split()[:2] for line in path.read_text().splitlines() if " " in line.strip())[name])
 
 
 def check_fits(wanted: MemoryPlan) -> None:

@@ -33,17 +33,36 @@ def test_a_text_that_cannot_fit_is_refused_with_the_numbers(story: Model, monkey
     assert story.generate([5], max_new_tokens=5, temperature=0).token_ids
 
 
-def test_what_is_free_is_read_within_the_limits_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:    4000 kB\n")
-    (tmp_path / "max").write_text("3000000\n")
-    (tmp_path / "current").write_text("1000000\n")
+LAYOUTS = {
+    "version 2": ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    "version 1": ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_free_is_read_within_the_limits_of_a_container(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, used, kinds, cached = LAYOUTS[layout]
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
-    assert memory.available_bytes() == 2_000_000
-    (tmp_path / "max").write_text("max\n")
-    assert memory.available_bytes() == 4_096_000
-    (tmp_path / "meminfo").write_text("nothing")
-    assert memory.available_bytes() is None
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+
+    def available(**contents: str) -> int | None:
+        for name, content in contents.items():
+            path = tmp_path / {"limit": limit, "used": used, "kinds": kinds}.get(name, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        return memory.available_bytes()
+
+    assert available() is None
+    assert available(meminfo="MemTotal: 100 kB\nMemAvailable:    4000 kB\n\n") == 4_096_000
+    assert available(limit="3000000\n", used="2900000\n") == 100_000
+    # What the system would give back at once, as the pages of the model's own weights, is free.
+    assert available(kinds=f"anon 900000\n{cached} 1900000\nactive_file 100000\n") == 2_000_000
+    assert available(kinds="") == 100_000
+    assert available(used="3100000\n") == 0
+    assert available(limit="max\n") == 4_096_000
+    assert available(meminfo="nothing") is None
 
 
 def test_info_plans_for_a_context_and_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
