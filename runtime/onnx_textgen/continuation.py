@@ -38,6 +38,10 @@ class Limits:
     context_length: int
     vocab_size: int
 
+    def longest(self, prompt_tokens: int, new_tokens: int) -> int:
+        """Tokens that such a text has at most at a time."""
+        return min(prompt_tokens + new_tokens, self.context_length)
+
 
 class Continuation:
     """The tokens after one prompt."""
@@ -158,6 +162,11 @@ class Continuation:
     def kept_tokens(self) -> int:
         """Tokens at the beginning that the text never forgets."""
         return len(self.prompt_ids) if self.config.n_keep < 0 else min(self.config.n_keep, len(self.prompt_ids))
+
+    @property
+    def most_tokens(self) -> int:
+        """Prompt and text at their longest."""
+        return self.limits.longest(len(self.prompt_ids), self.config.max_new_tokens)
 
     def take_unfed(self) -> list[int]:
         """The tokens that were appended and that the model has not seen yet; they count as seen then."""

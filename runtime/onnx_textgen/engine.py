@@ -19,6 +19,7 @@ from .continuation import Continuation
 from .decoder import Decoder, Logits, common_prefix
 from .errors import BusyError, ModelError, OnnxTextgenError, OptionError, first_line
 from .loop import forget_guesses, go_on, take_verified
+from .memory import fits, plan
 from .prefilling import Progress, prefill_in_parts
 from .prefix_store import SHORTEST, PrefixStore
 from .results import Chunk, FinishReason
@@ -218,7 +219,7 @@ class Engine:
         while self.queue and len(self.rows) < self.most_rows:
             with self._lock:
                 request = self.next_waiting()
-                if request is None or not self.can_be_fed_with(request, self.feeding):
+                if request is None or not self.can_be_fed_with(request, self.feeding) or not self.has_memory_for(request):
                     return
                 self.queue.remove(request)
                 self.rows.append(request)
@@ -257,6 +258,15 @@ class Engine:
         if self.decoder is None or any(common_prefix(prompts[-1], prompt) >= SHORTEST for prompt in prompts[:-1]):
             return False
         return self.decoder.takes_prompts([len(prompt) for prompt in prompts], self.part_size)
+
+    def has_memory_for(self, request: Request) -> bool:
+        """Whether a text fits beside those at work: buffers may give each as much room as the longest needs."""
+        if self.decoder is None:
+            return True  # alone it does: who asked for it has looked
+        count, tensors = len(self.rows), self.decoder.cache.tensors
+        longest = max(each.continuation.most_tokens for each in (*self.rows, request))
+        held = sum(self.decoder.bytes_of(length) for length in self.decoder.cache.lengths[:count])
+        return fits(plan(tensors, longest, count + 1), held)
 
     def begin_together(self, feeding: list[Request]) -> list[Request]:
         """Of prompts that are being fed, those at the beginning that lie side by side, have not begun, and fit in a run."""

@@ -67,14 +67,22 @@ def number_of(name: str, path: Path) -> int:
     return int(dict(line.split()[:2] for line in path.read_text().splitlines() if " " in line.strip())[name])
 
 
-def check_fits(wanted: MemoryPlan) -> None:
-    """Raise `PromptError` where a text's keys and values cannot fit in memory."""
-    if wanted.total_bytes < SMALL:
-        return
+def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:
+    """Whether memory is free for texts, or as far as the system tells; `held_bytes` of what they take are held already."""
+    needed = wanted.total_bytes - held_bytes
+    if needed < SMALL:
+        return True
     free = available_bytes()
-    if free is not None and wanted.total_bytes > free:
-        raise PromptError(
-            f"keys and values of {wanted.tokens:,} tokens take {wanted.total_bytes / 1e9:.1f} GB "
-            f"({wanted.bytes_per_token:,} bytes each) and {free / 1e9:.1f} GB of memory are free; "
-            "shorten the text, or lower max_new_tokens"
-        )
+    return free is None or needed <= free
+
+
+def check_fits(wanted: MemoryPlan) -> None:
+    """Raise `PromptError` where the keys and values of all texts cannot fit in memory together."""
+    if fits(wanted):
+        return
+    of_texts, fewer = (f"of {wanted.batch:,} texts ", ", or ask for fewer texts") if wanted.batch > 1 else ("", "")
+    raise PromptError(
+        f"keys and values {of_texts}of {wanted.tokens:,} tokens take {wanted.total_bytes / 1e9:.1f} GB "
+        f"({wanted.bytes_per_token:,} bytes each) and {(available_bytes() or 0) / 1e9:.1f} GB of memory are free; "
+        f"shorten the text, or lower max_new_tokens{fewer}"
+    )
