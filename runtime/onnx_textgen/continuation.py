@@ -19,7 +19,7 @@ from .drafting import Drafter
 from .generation_config import GenerationConfig
 from .loop_guard import LoopGuard
 from .results import Alternative, Chunk, FinishReason, Generation, Stats
-from .scoring import likeliest, target_logprobs
+from .scoring import likeliest, mean_logprob, target_logprobs
 from .stops import StopMatcher
 from .tokenizer import StreamDecoder, TextTokenizer
 from .verifying import Verifier
@@ -190,6 +190,11 @@ class Continuation:
         piece = self.tokenizer.piece if self.tokenizer is not None else "<{}>".format
         logprob = float(target_logprobs(logits[None], np.array([token_id]))[0])
         return dataclasses.replace(chunk, logprobs=(logprob,), alternatives=(likeliest(logits, count, piece) if count else (),))
+
+    @property
+    def score(self) -> float:
+        """What it is compared by with other texts of its prompt, where log-probabilities were asked for."""
+        return mean_logprob([*self.logprobs, *(self.end.logprobs if self.end is not None else ())])
 
     def close(self) -> None:
         """Let go of what only a text in the making needs."""

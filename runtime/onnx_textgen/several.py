@@ -18,7 +18,7 @@ from .decoder import Decoder, Logits
 from .errors import ModelError
 from .loop import feed_prompt, step_together
 from .results import FinishReason, Generation
-from .scoring import target_logprobs
+from .scoring import mean_logprob, target_logprobs
 
 
 def joined(texts: Sequence[Generation]) -> Generation:
@@ -29,10 +29,10 @@ def joined(texts: Sequence[Generation]) -> Generation:
 def draw_several(decoder: Decoder, continuations: list[Continuation], watch: Watch) -> Generation:
     """Draw a text into each row; `continuations` differ in their sample number only. Gives the likeliest per token first."""
     config, first = continuations[0].config, continuations[0]
-    totals = [0.0] * len(continuations)
+    logprobs: list[list[float]] = [[] for _ in continuations]
 
     def count(index: int, token_id: int, logits: Logits) -> None:
-        totals[index] += float(target_logprobs(logits[None], np.array([token_id]))[0])
+        logprobs[index] += target_logprobs(logits[None], np.array([token_id])).tolist()
 
     with watch.active():
         decoder.watch = watch
@@ -46,10 +46,8 @@ def draw_several(decoder: Decoder, continuations: list[Continuation], watch: Wat
             for each in continuations:
                 if each.finish_reason is None:
                     each.finish(interrupted.reason)
-    texts = []
-    for each, total in zip(continuations, totals, strict=True):
-        length = len(each.token_ids) + (each.finish_reason == "eos")
-        texts.append(dataclasses.replace(each.result(), score=total / max(1, length)))
+    scores = map(mean_logprob, logprobs)
+    texts = [dataclasses.replace(each.result(), score=score) for each, score in zip(continuations, scores, strict=True)]
     if config.best_of is not None:
         texts.sort(key=lambda text: -(text.score or 0.0))
     return joined(texts[: config.num_return_sequences])

@@ -53,6 +53,20 @@ def test_best_of_gives_the_likeliest_per_token(story):
         assert best.score == pytest.approx(np.mean(score.logprobs[-len(best.token_ids) :]), abs=0.01)  # int8 rounds by the cut
 
 
+@pytest.mark.parametrize("rule", [{}, {"regex": "[a-z]{3}"}, {"stop": ["."]}, {"json_schema": {"const": "yes"}}])
+def test_the_score_of_a_text_is_the_mean_over_the_tokens_that_were_drawn(story, rule):
+    """An end-of-text id is one of them where it was drawn, and not where a rule left nothing else to come."""
+    prompt = "They were very happy. The end."
+    texts = story.generate(prompt, max_new_tokens=12, num_return_sequences=6, seed=1, logprobs=0, **rule).sequences
+    ends = list(story.manifest.eos_ids)
+    for text in texts:
+        drawn = list(text.logprobs)
+        if text.finish_reason == "eos" and text.follows_rule is None:
+            drawn.append(story.score([*text.prompt_ids, *text.token_ids, *ends]).logprobs[-1])
+        assert text.score == pytest.approx(np.mean(drawn), abs=0.01)  # int8 rounds by the cut
+    assert any(text.finish_reason == "eos" for text in texts)
+
+
 def test_beams_find_nothing_less_likely_than_greedy(story):
     for prompt in (PROMPT, "The cat", "Tim and Sue went"):
         ids = story.tokenizer.encode(prompt)
