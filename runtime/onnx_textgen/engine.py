@@ -103,7 +103,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Let a request wait for a row; raises `BusyError` where too many do."""
         with self._lock:
-            if sum(not waiting.is_left for waiting in self.queue) >= MOST_WAITING:
+            if sum(not waiting.is_left for waiting in list(self.queue)) >= MOST_WAITING:
                 raise BusyError(f"{MOST_WAITING:,} requests are waiting already; try again later")
             self.queue.append(request)
 
@@ -123,7 +123,7 @@ class Engine:
                 if is_over:
                     return
         finally:
-            request.is_left = True
+            self.leave([request])
 
     def finish(self, requests: Sequence[Request]) -> None:
         """Wait for the end of some requests; raises what ended the first that failed. Few of many wait for a row at a time."""
@@ -137,19 +137,43 @@ class Engine:
                 if request.error is not None:
                     raise request.error
         finally:
-            for request in requests:
-                request.is_left = True
+            self.leave(requests)
+
+    def leave(self, requests: Sequence[Request]) -> None:
+        """Let go of requests whose caller is gone; where another thread leads, it does so."""
+        for request in requests:
+            request.is_left = True
+        if not requests:
+            return
+        try:
+            with self._lock:
+                leads = self.leader is None and self.holds_left
+                if leads:
+                    self.leader, self.leading_thread = requests[0], threading.get_ident()
+            if leads:
+                self.lead(requests[0])
+        finally:
+            self.resign(requests[0])
+
+    @property
+    def holds_left(self) -> bool:
+        """Whether a request is at work or waits whose caller is gone."""
+        return any(request.is_left for request in (*self.rows, *self.queue))
 
     def wait_for(self, request: Request) -> None:
         """Lead or follow until the request has something for its caller."""
         try:
             self.lead_or_follow(request)
-        finally:  # an interrupt of this thread too: it must not be counted on any more
-            with self._lock:
-                self.followers.pop(request, None)
-                if self.leader is request:
-                    self.leader = None
-                self.wake_a_follower()
+        finally:
+            self.resign(request)
+
+    def resign(self, request: Request) -> None:
+        """After an interrupt too: a thread that neither leads nor follows any more must not be counted on."""
+        with self._lock:
+            self.followers.pop(request, None)
+            if self.leader is request:
+                self.leader = None
+            self.wake_a_follower()
 
     def lead_or_follow(self, request: Request) -> None:
         """See `wait_for`."""
@@ -179,20 +203,29 @@ class Engine:
                 follower.changed.set()
 
     def lead(self, request: Request) -> None:
-        """Run the graph for all until `request` is ready, then let another thread lead."""
+        """Run the graph for all until `request` is ready, or left, then let another thread lead."""
         try:
-            while not request.is_ready:
+            while not (request.is_ready or request.is_left):
                 if request not in self.rows and request not in self.queue:
                     self.fail(request, ModelError("the request was lost when another call was interrupted; ask again"))
-                    return
+                    break
                 self.turn()
+            while self.must_let_go():
+                self.dismiss()
         except BaseException as error:  # an interrupt in the middle: what the rows hold is not known any more
-            self.give_up(error)
+            if self.leader is request:
+                self.give_up(error)
             raise
         finally:
-            with self._lock:
+            self.resign(request)
+
+    def must_let_go(self) -> bool:
+        """Whether the leader holds requests that were left; if not it leads no more, so that who leaves next sees to it alone."""
+        with self._lock:
+            holds_left = self.holds_left
+            if not holds_left:
                 self.leader = None
-                self.wake_a_follower()
+            return holds_left
 
     def turn(self) -> None:
         """A part of the oldest prompt that is not fed yet, a step of all texts that are under way, and their next tokens.

@@ -132,7 +132,74 @@ def test_a_stream_that_is_closed_makes_room(model: Model, expected: list) -> Non
     assert found.text == expected[1].text
     assert len(model.engine.rows) == 1
     streams[0].close()
-    model.generate("A", max_new_tokens=1)
+    assert is_idle(model)
+
+
+def test_a_stream_that_is_closed_leaves_nothing_behind_though_nobody_calls_again(model: Model) -> None:
+    cancel, threads = Cancellation(), set(threading.enumerate())
+    stream = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True, cancel=cancel, max_time=1000)
+    next(stream)
+    timers = set(threading.enumerate()) - threads
+    assert len(timers) == len(cancel._watches) == 1
+    stream.close()
+    assert is_idle(model)
+    assert not cancel._watches
+    for timer in timers:
+        timer.join(60)
+        assert not timer.is_alive()
+
+
+def test_a_stream_that_python_closes_while_its_thread_looks_up_a_prompt_is_no_stall(model: Model) -> None:
+    """As where it was part of a cycle that nobody holds any more."""
+    stream = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True)
+    next(stream)
+
+    def look_up() -> None:
+        with model.prefixes._lock, model.engine._lock:
+            stream.close()
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert is_idle(model)
+
+
+def test_a_list_that_fails_leaves_nothing_behind_though_nobody_calls_again(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, cancel, runs = type(model.graph.ort).run_with_iobinding, Cancellation(), [0]
+
+    def run(*given: object) -> object:
+        runs[0] += 1
+        if runs[0] == 1:
+            raise RuntimeError("out of memory")
+        return real(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
+        with pytest.raises(ModelError, match="out of memory"):
+            model.generate(["A", *[BEGIN] * 9], max_new_tokens=200, ignore_eos=True, cancel=cancel)
+    assert is_idle(model)
+    assert not cancel._watches
+
+
+def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_that_one(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, used = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True), model.engine
+    next(stream)
+    real, closed = used.must_let_go, list[bool]()
+
+    def at_the_end() -> bool:
+        if not closed:
+            closer = threading.Thread(target=stream.close)
+            closer.start()
+            closer.join(60)
+            closed.append(not closer.is_alive())
+        return real()
+
+    monkeypatch.setattr(used, "must_let_go", at_the_end)
+    model.generate("A", max_new_tokens=2)
+    assert closed == [True]
     assert is_idle(model)
 
 
