@@ -2,7 +2,8 @@
 
 A request joins when a row is free and leaves when its text ends; the texts of the others do not change by it. There is no thread
 of its own: of the threads that wait for text one leads, and runs the graph for all, until it has what it wants itself; then
-another one leads. So a single caller pays nothing for the others that could be there, and nothing runs that nobody waits for.
+another one leads. So a single caller pays nothing for the others that could be there, and nothing runs while nobody waits. The
+leader takes streams along whose callers are busy elsewhere, but only so far ahead of them, unless a request waits for their rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ ROWS = 8
 """Texts that go on together; more wait for a row."""
 MOST_WAITING = 1024
 """Requests that may wait; more are refused."""
+FARTHEST_AHEAD = 64
+"""Chunks that a stream has for its caller before it is no longer taken along."""
 LONGEST_WAIT = 1.0
 """Seconds after which a thread looks again whether it should lead, whatever it was told."""
 NOBODY = Watch()
@@ -239,13 +242,17 @@ class Engine:
                 self.feed_prompts(begun)
             else:
                 self.feed_part(feeding[0])
-        if going := [request for request in self.rows if request.continuation.unfed and not request.is_over]:
+        if going := [request for request in self.rows if request.continuation.unfed and not self.rests(request)]:
             self.step(going)
         for request in self.rows:
             if request.logits is not None and not request.is_over:
                 with self.answering(request):
                     self.choose(request)
         self.dismiss()
+
+    def rests(self, request: Request) -> bool:
+        """Whether a text has no step to make now: it is over, or far enough ahead of its caller while nobody waits for its row."""
+        return request.is_over or (request.in_pieces and len(request.chunks) >= FARTHEST_AHEAD and not self.queue)
 
     def admit(self) -> None:
         """Give free rows to those who wait, one prompt at a time, or several that are fed together."""

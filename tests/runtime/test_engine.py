@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import random
 import sys
 import threading
@@ -200,6 +201,45 @@ def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_t
     monkeypatch.setattr(used, "must_let_go", at_the_end)
     model.generate("A", max_new_tokens=2)
     assert closed == [True]
+    assert is_idle(model)
+
+
+def test_a_stream_that_nobody_takes_rests_until_somebody_does(model: Model, alone: Model) -> None:
+    wish = {"max_new_tokens": 300, "seed": 1, "ignore_eos": True}
+    stream, used = model.stream(BEGIN, **wish), model.engine
+    texts = [next(stream).text]
+    (request,) = used.rows
+    for length in (40, 100):
+        model.generate("The dog", max_new_tokens=length, seed=2, ignore_eos=True)
+        assert len(request.chunks) == min(length, engine.FARTHEST_AHEAD)
+    texts += [chunk.text for chunk in stream]
+    assert "".join(texts) == alone.generate(BEGIN, **wish).text
+    assert is_idle(model)
+
+
+def test_streams_that_nobody_takes_make_room_for_those_who_wait(model: Model, alone: Model) -> None:
+    wishes = [{"max_new_tokens": 200 + number, "seed": number, "ignore_eos": True} for number in range(4)]
+    streams = [model.stream(BEGIN, **wish) for wish in wishes]
+    texts = [next(stream).text for stream in streams]
+    assert model.generate("A", max_new_tokens=5, seed=1).text == alone.generate("A", max_new_tokens=5, seed=1).text
+    for text, stream, wish in zip(texts, streams, wishes, strict=True):
+        assert text + "".join(chunk.text for chunk in stream) == alone.generate(BEGIN, **wish).text
+    assert is_idle(model)
+
+
+@given(plan=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), max_size=30))
+@settings(max_examples=25)
+def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list, plan: list) -> None:
+    """Five streams for three rows, of which now this one is taken on, now that one; none gets more than two chunks ahead."""
+    model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine, "FARTHEST_AHEAD", 2)
+        streams = [model.stream(PROMPTS[number], **options_of(number)) for number in range(5)]
+        texts = [""] * 5
+        for number, count in [*plan, *((number, 1000) for number in range(5))]:
+            for chunk in itertools.islice(streams[number], count):
+                texts[number] += chunk.text
+    assert texts == [each.text for each in expected[:5]]
     assert is_idle(model)
 
 
