@@ -138,6 +138,21 @@ def test_with_as_many_beams_as_texts_the_search_is_exhaustive(seed, length, pena
     assert search.best()[0].score == pytest.approx(best, rel=1e-4, abs=1e-4)
 
 
+@given(st.integers(1, 10**7), st.floats(-1e4, -1e-6), st.floats(-100, 100), st.sampled_from([True, False, "never"]))
+def test_any_length_penalty_that_is_taken_gives_texts_of_any_length_a_score(length, log_probability, penalty, early_stopping):
+    try:
+        config = GenerationConfig(num_beams=2, length_penalty=penalty, early_stopping=early_stopping, max_new_tokens=length)
+    except OptionError:
+        assert not -10 <= penalty <= 10
+        return
+    search = BeamSearch(
+        beams=2, max_new_tokens=length, length_penalty=config.length_penalty, early_stopping=early_stopping, ends_of_text=1
+    )
+    longer, shorter = search.score(log_probability, length), search.score(log_probability, max(1, length // 2))
+    assert np.isfinite(longer) and longer < 0
+    assert (longer >= shorter) if penalty >= 0 else (longer <= shorter)
+
+
 def test_diverse_groups_lose_on_tokens_that_were_taken():
     scores = np.zeros((2, 4), np.float32)
     np.testing.assert_array_equal(diverse(scores, [1, 1, 3], 0.5), [[0, -1, 0, -0.5]] * 2)
