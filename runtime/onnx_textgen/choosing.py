@@ -17,11 +17,13 @@ import numpy as np
 
 from . import penalties
 from .cuts import Floats
+from .errors import ModelError, OptionError
 from .generation_config import GenerationConfig
 from .history import Breakers, History
 from .mirostat import Mirostat, surprise_of
 from .sampling import Place, Survivors, draw, most_likely, narrow
 
+NOTHING_LEFT = "nothing is left to choose from: the options together rule out every token; leave some out"
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "dry_multiplier")
 
 
@@ -44,8 +46,7 @@ class Chooser:
     """Chooses the tokens of one text, one after the other.
 
     `token_ids` are always the new ids so far; `prompt_ids` count for the penalties that look at the prompt too. `piece` gives the
-    text of an id; without it (a package without a tokenizer) no id breaks a sequence for DRY. Raises `ModelError` if the logits are
-    not numbers.
+    text of an id; without it (a package without a tokenizer) no id breaks a sequence for DRY.
     """
 
     def __init__(
@@ -77,9 +78,19 @@ class Chooser:
     def choose(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = (), attempt: int = 0) -> int:
         """The next id for logits [vocabulary], which are left as they are.
 
-        `banned` ids are ruled out this once; another `attempt` draws another random number.
+        `banned` ids are ruled out this once; another `attempt` draws another random number. Raises `ModelError` if the logits are
+        not numbers, and `OptionError` where the options leave none of them.
         """
         scores = self.process(logits, token_ids, banned=banned)
+        try:
+            return self.choose_among(scores, token_ids, attempt)
+        except ModelError:
+            if np.isneginf(scores.max()) and np.isfinite(logits.max()):
+                raise OptionError(NOTHING_LEFT) from None
+            raise
+
+    def choose_among(self, scores: Floats, token_ids: Sequence[int], attempt: int) -> int:
+        """The next id for scores that `process` gave."""
         if self.config.temperature == 0:
             return most_likely(scores)
         *_, left = self.stages(scores, token_ids, attempt=attempt)

@@ -11,13 +11,15 @@ import numpy as np
 
 from .beam_search import Beam, BeamSearch, Finished, diverse
 from .cancellation import InterruptedRunError, Watch
+from .choosing import NOTHING_LEFT
 from .constraints import Constraint
 from .continuation import Continuation
 from .cuts import Floats
 from .decoder import Decoder, Logits
-from .errors import ModelError
+from .errors import OptionError
 from .loop import feed_prompt, step_together
 from .results import FinishReason, Generation
+from .sampling import most_likely
 from .scoring import mean_logprob, target_logprobs
 
 
@@ -94,7 +96,7 @@ class BeamDriver:
         self.ended = time.perf_counter()
         found = [self.result(each, reason) for group in self.groups for each in group.best()]
         if not found:
-            raise ModelError("nothing is left to choose from: the options together rule out every token; leave some out")
+            raise OptionError(NOTHING_LEFT)
         found.sort(key=lambda each: (each.follows_rule is False, -(each.score or 0.0)))  # what was cut off comes last
         return joined(found[: self.continuation.config.num_return_sequences])
 
@@ -170,7 +172,7 @@ def behind(rule: Constraint | None, token_id: int) -> Constraint | None:
 
 
 def log_softmax(logits: Logits) -> Floats:
-    """Logarithms of the probabilities [vocabulary], added up in float64."""
-    shifted = logits - logits.max()
+    """Logarithms of the probabilities [vocabulary], added up in float64; raises `ModelError` if the logits are not numbers."""
+    shifted = logits - logits[most_likely(logits)]
     result: Floats = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
     return result

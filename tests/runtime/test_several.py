@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from onnx_textgen import Cancellation
 from onnx_textgen.beam_search import BeamSearch, diverse
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation_config import GenerationConfig
 from onnx_textgen.several import log_softmax
@@ -166,7 +167,23 @@ def test_options_say_how_many_rows_are_needed():
     assert not GenerationConfig(best_of=1).gives_several
 
 
-def test_a_search_that_has_nothing_left_to_choose_says_so(story):
+WAYS = [{"temperature": 0}, {"temperature": 1, "top_k": 5}, {"num_beams": 2}, {"num_return_sequences": 2}, {"mirostat": 2}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_options_that_leave_nothing_to_choose_are_to_blame_and_not_the_model(story, way):
     everything = list(range(story.manifest.geometry.vocab_size))
-    with pytest.raises(ModelError, match="nothing is left to choose from"):
-        story.generate(PROMPT, suppress_tokens=everything, num_beams=2)
+    with pytest.raises(OptionError, match="the options together rule out every token; leave some out"):
+        story.generate(PROMPT, suppress_tokens=everything, **way)
+    ends = set(story.manifest.eos_ids)
+    with pytest.raises(OptionError, match="rule out every token"):
+        story.generate(PROMPT, suppress_tokens=[i for i in everything if i not in ends], min_new_tokens=2, **way)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_are_the_models_fault_whatever_the_options(story, monkeypatch, way, bad):
+    real = Decoder.feed
+    monkeypatch.setattr(Decoder, "feed", lambda *given, **more: np.full_like(real(*given, **more), bad))
+    with pytest.raises(ModelError, match=r"the model's logits are no numbers to choose by .* verify DIR"):
+        story.generate(PROMPT, suppress_tokens=[5], **way)
