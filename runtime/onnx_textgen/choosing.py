@@ -54,7 +54,6 @@ class Chooser:
         config: GenerationConfig,
         *,
         prompt_ids: Sequence[int],
-        vocab_size: int,
         eos_ids: Collection[int],
         piece: Callable[[int], str] | None = None,
         sample: int = 0,
@@ -62,7 +61,7 @@ class Chooser:
     ) -> None:
         assert config.seed is not None, "the seed is drawn before"
         self.config, self.eos_ids, self.sample, self.constraint = config, eos_ids, sample, constraint
-        self.history = History(prompt_ids, vocab_size)
+        self.history = History(prompt_ids)
         self.bias_ids = np.array([token_id for token_id, _ in config.logit_bias], dtype=np.intp)
         self.biases = np.array([bias for _, bias in config.logit_bias], dtype=np.float32)
         self.never = [*config.suppress_tokens, *(each[0] for each in config.bad_words_ids if len(each) == 1)]
@@ -151,9 +150,9 @@ class Chooser:
         if config.repetition_penalty != 1:
             penalties.penalise_repetition(scores, history.unique.array, config.repetition_penalty)
         if config.presence_penalty or config.frequency_penalty:
-            new = history.new_unique.array
+            ids, counts = history.new_unique.array, history.counts.array.astype(np.float32)
             presence, frequency = config.presence_penalty, config.frequency_penalty
-            penalties.penalise_presence_and_frequency(scores, new, history.counts[new], presence=presence, frequency=frequency)
+            penalties.penalise_presence_and_frequency(scores, ids, counts, presence=presence, frequency=frequency)
         if config.no_repeat_ngram_size:
             penalties.rule_out(scores, penalties.ids_of_repeats(history.ids.array, config.no_repeat_ngram_size))
         if config.dry_multiplier:

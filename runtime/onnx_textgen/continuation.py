@@ -67,7 +67,6 @@ class Continuation:
         self.chooser = Chooser(
             config,
             prompt_ids=prompt_ids,
-            vocab_size=limits.vocab_size,
             eos_ids=limits.eos_ids,
             piece=tokenizer.piece if tokenizer is not None else None,
             sample=sample,

@@ -17,12 +17,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
-from .decoder import Decoder, Logits, common_prefix
+from .decoder import Decoder, Logits
 from .errors import BusyError, ModelError, OnnxTextgenError, OptionError, first_line
 from .loop import forget_guesses, go_on, take_verified
 from .memory import fits, plan
 from .prefilling import Progress, prefill_in_parts
 from .prefix_store import SHORTEST, PrefixStore
+from .prefixes import common_prefix
 from .results import Chunk, FinishReason
 from .session import LOG
 
