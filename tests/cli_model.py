@@ -10,10 +10,10 @@ import numpy as np
 from onnx_textgen.artifact import TOKENIZER, FileRecord, Geometry, Manifest
 from onnx_textgen.chat import render_chat
 from onnx_textgen.conversation import Conversation
-from onnx_textgen.decoder import common_prefix
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
 from onnx_textgen.interface import CacheTensor
+from onnx_textgen.prefixes import common_prefix
 from onnx_textgen.results import Chunk, Score, Stats
 
 BOS, EOS = 1, 2

@@ -22,8 +22,8 @@ def in_background(work: Callable[[], Result], stop: Callable[[], None] = lambda:
             try:
                 return future.result(timeout=POLL_SECONDS)
             except concurrent.futures.TimeoutError:
-                if future.done():
-                    raise  # the work's own
+                if future.done():  # meanwhile; what timed out may also be the work itself
+                    return future.result()
                 yield
     finally:
         stop()

@@ -102,7 +102,6 @@ class Walk:
         return Chooser(
             self.config,
             prompt_ids=self.ids,
-            vocab_size=manifest.geometry.vocab_size,
             eos_ids=manifest.eos_ids,
             piece=self.model.tokenizer.piece,
         )

@@ -15,8 +15,10 @@ from .errors import ExportError
 from .opening import as_source, open_source
 from .parity import TOLERANCES, Reference, judge_scenario, run_package
 from .probe_text import probe_ids
+from .turns import in_turn
 
 
+@in_turn
 def verify_against(folder: Path, source: str, report: Callable[[str], None]) -> list[dict[str, Any]]:
     """Every scenario of the certificate, measured anew: its fields, and `admitted`, whether the precision allows the difference.
 

@@ -45,6 +45,7 @@ from .probe_text import probe_ids
 from .sources import Source
 from .text_assets import TextAssets
 from .trace import innermost, trace
+from .turns import in_turn
 from .weights import OwnWeights, Weights, blocks_of
 from .writer import weights_bytes, write_graph
 
@@ -92,6 +93,7 @@ def finish_graph(
     return roundings
 
 
+@in_turn
 def export_source(
     source: Source,
     weights: Weights,
@@ -337,6 +339,7 @@ def forecast_of(
     )
 
 
+@in_turn
 def export(
     source: str | Path | nn.Module,
     out: str | Path,
@@ -367,7 +370,7 @@ def export(
     large they may be; `context_length` overrides what the source says; `origin` tells where the weights came from, and their
     licence. `allow_pickle` lets weights be read from a pickle, tensors only. `genai` adds what onnxruntime-genai opens the
     folder by, where it can run the decoder; `hidden_states` an output that `Model.embed` needs, `attention_maps` the graph that
-    `Model.attentions` needs, `int8_cache` one that keeps keys and values at 8 bits.
+    `Model.attentions` needs, `int8_cache` one that keeps keys and values at 8 bits. Several threads export one after the other.
 
     Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
     """

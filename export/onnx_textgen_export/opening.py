@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -126,18 +127,25 @@ def is_import(source: str) -> bool:
     return bool(colon) and attribute.isidentifier() and len(module) > 1 and not Path(source).exists()
 
 
+def run_file(path: Path) -> ModuleType:
+    """A file as a module; its name is not its own, so that `random.py` does not take the place of Python's module."""
+    spec = importlib.util.spec_from_file_location(f"onnx_textgen_source_{path.stem}", path)
+    assert spec is not None and spec.loader is not None, "a .py path has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
 def import_module(source: str) -> nn.Module:
     """Run the user's own file and return the decoder it defines or builds."""
     where, _, attribute = source.rpartition(":")
     try:
-        if where.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-            assert spec is not None and spec.loader is not None, "a .py path has a loader"
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(where)
+        module = run_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except (ImportError, FileNotFoundError) as error:
         raise OptionError(f"cannot import {where}: {error}") from error
     found: Any = getattr(module, attribute, None)

@@ -120,10 +120,11 @@ def frequencies(module: nn.Module, name: str, values: Tensor) -> Iterator[None]:
 def traceable_rotary(model: nn.Module) -> Iterator[None]:
     """While it lasts, length-dependent rotary modules of `model` compute without changing themselves."""
     changed = {module for kind in ("longrope", "dynamic") for module, _ in scaled_modules(model, kind)}
-    for module in changed:
-        cast(Any, module).forward = switching_forward(module, cast(Any, module).rope_type)
+    forwards = {module: switching_forward(module, cast(Any, module).rope_type) for module in changed}
     try:
+        for module, forward in forwards.items():
+            cast(Any, module).forward = forward
         yield
     finally:
         for module in changed:
-            del cast(Any, module).forward
+            vars(module).pop("forward", None)

@@ -13,11 +13,12 @@ import numpy as np
 
 from .cancellation import InterruptedRunError, Watch
 from .choosing import Chooser
-from .decoder import Decoder, Logits, common_prefix
+from .decoder import Decoder, Logits
 from .drafting import RUN_COSTS, Drafter
 from .errors import ModelError, first_line
 from .generation_config import GenerationConfig
 from .prefix_store import PrefixStore
+from .prefixes import common_prefix
 from .scoring import target_logprobs
 from .session import LOG
 
@@ -66,7 +67,7 @@ class Assistant(Drafter):
         self.source, self.vocab_size, self.eos_ids = source, vocab_size, eos_ids
         self.threshold = config.assistant_confidence_threshold
         config = dataclasses.replace(config, mirostat=0)  # it learns from the tokens that were really taken
-        self.chooser = Chooser(config, prompt_ids=prompt_ids, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece, sample=sample)
+        self.chooser = Chooser(config, prompt_ids=prompt_ids, eos_ids=eos_ids, piece=piece, sample=sample)
         self.decoder: Decoder | None = None
         self.known = 0
         """Tokens at the beginning of the decoder's that are the text's for certain."""

@@ -189,7 +189,7 @@ class SharedCache:
         side = self.states.begin(rows, active)
         if (rows, side) not in self.runs:
             self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
-        return self.runs[rows, side]
+        return self.runs[rows, side].ready()
 
     def begin_elsewhere(self, session: Session, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
         """The same for a row, by another graph over the same tensors; `presents` names its outputs that take each one's place."""
@@ -197,7 +197,7 @@ class SharedCache:
         key = row, max(map(len, presents.values()))
         if key not in self.runs:
             self.runs[key] = BoundRun(session, self.bind(range(row, row + 1), 0, session, presents))
-        return self.runs[key]
+        return self.runs[key].ready()
 
     def bind(
         self, rows: range, side: int, session: Session | None = None, presents: Mapping[str, Sequence[str]] | None = None

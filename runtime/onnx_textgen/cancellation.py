@@ -28,15 +28,18 @@ class Cancellation:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Cancellation | None = None) -> None:
+        """`parent`: one whose `cancel` cancels this one too, and not the other way round."""
+        self._parent = parent
         self._lock = threading.RLock()  # a signal handler may cancel in a thread that has it
-        self._watches: set[Watch] = set()
+        self._watches: list[Watch] = []
+        """A watch is here as often as it is active: several texts may share one."""
         self._cancelled = False
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
+        """Whether `cancel` was called, here or on the parent."""
+        return self._cancelled or (self._parent is not None and self._parent.cancelled)
 
     def cancel(self) -> None:
         """End what is running, within one operator of the graph; safe to call twice, and after the end."""
@@ -49,12 +52,13 @@ class Cancellation:
     def told_to(self, watch: Watch) -> Iterator[None]:
         """Within it, cancelling ends the watch's run."""
         with self._lock:
-            self._watches.add(watch)
+            self._watches.append(watch)
         try:
-            yield
+            with self._parent.told_to(watch) if self._parent is not None else contextlib.nullcontext():
+                yield
         finally:
             with self._lock:
-                self._watches.discard(watch)
+                self._watches.remove(watch)
 
 
 class InterruptedRunError(OnnxTextgenError):

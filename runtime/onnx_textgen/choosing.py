@@ -17,11 +17,13 @@ import numpy as np
 
 from . import penalties
 from .cuts import Floats
+from .errors import ModelError, OptionError
 from .generation_config import GenerationConfig
 from .history import Breakers, History
 from .mirostat import Mirostat, surprise_of
 from .sampling import Place, Survivors, draw, most_likely, narrow
 
+NOTHING_LEFT = "nothing is left to choose from: the options together rule out every token; leave some out"
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "dry_multiplier")
 
 
@@ -44,8 +46,7 @@ class Chooser:
     """Chooses the tokens of one text, one after the other.
 
     `token_ids` are always the new ids so far; `prompt_ids` count for the penalties that look at the prompt too. `piece` gives the
-    text of an id; without it (a package without a tokenizer) no id breaks a sequence for DRY. Raises `ModelError` if the logits are
-    not numbers.
+    text of an id; without it (a package without a tokenizer) no id breaks a sequence for DRY.
     """
 
     def __init__(
@@ -53,7 +54,6 @@ class Chooser:
         config: GenerationConfig,
         *,
         prompt_ids: Sequence[int],
-        vocab_size: int,
         eos_ids: Collection[int],
         piece: Callable[[int], str] | None = None,
         sample: int = 0,
@@ -61,7 +61,7 @@ class Chooser:
     ) -> None:
         assert config.seed is not None, "the seed is drawn before"
         self.config, self.eos_ids, self.sample, self.constraint = config, eos_ids, sample, constraint
-        self.history = History(prompt_ids, vocab_size)
+        self.history = History(prompt_ids)
         self.bias_ids = np.array([token_id for token_id, _ in config.logit_bias], dtype=np.intp)
         self.biases = np.array([bias for _, bias in config.logit_bias], dtype=np.float32)
         self.never = [*config.suppress_tokens, *(each[0] for each in config.bad_words_ids if len(each) == 1)]
@@ -77,9 +77,19 @@ class Chooser:
     def choose(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = (), attempt: int = 0) -> int:
         """The next id for logits [vocabulary], which are left as they are.
 
-        `banned` ids are ruled out this once; another `attempt` draws another random number.
+        `banned` ids are ruled out this once; another `attempt` draws another random number. Raises `ModelError` if the logits are
+        not numbers, and `OptionError` where the options leave none of them.
         """
         scores = self.process(logits, token_ids, banned=banned)
+        try:
+            return self.choose_among(scores, token_ids, attempt)
+        except ModelError:
+            if np.isneginf(scores.max()) and np.isfinite(logits.max()):
+                raise OptionError(NOTHING_LEFT) from None
+            raise
+
+    def choose_among(self, scores: Floats, token_ids: Sequence[int], attempt: int) -> int:
+        """The next id for scores that `process` gave."""
         if self.config.temperature == 0:
             return most_likely(scores)
         *_, left = self.stages(scores, token_ids, attempt=attempt)
@@ -140,9 +150,9 @@ class Chooser:
         if config.repetition_penalty != 1:
             penalties.penalise_repetition(scores, history.unique.array, config.repetition_penalty)
         if config.presence_penalty or config.frequency_penalty:
-            new = history.new_unique.array
+            ids, counts = history.new_unique.array, history.counts.array.astype(np.float32)
             presence, frequency = config.presence_penalty, config.frequency_penalty
-            penalties.penalise_presence_and_frequency(scores, new, history.counts[new], presence=presence, frequency=frequency)
+            penalties.penalise_presence_and_frequency(scores, ids, counts, presence=presence, frequency=frequency)
         if config.no_repeat_ngram_size:
             penalties.rule_out(scores, penalties.ids_of_repeats(history.ids.array, config.no_repeat_ngram_size))
         if config.dry_multiplier:

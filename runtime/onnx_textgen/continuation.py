@@ -19,7 +19,7 @@ from .drafting import Drafter
 from .generation_config import GenerationConfig
 from .loop_guard import LoopGuard
 from .results import Alternative, Chunk, FinishReason, Generation, Stats
-from .scoring import likeliest, target_logprobs
+from .scoring import likeliest, mean_logprob, target_logprobs
 from .stops import StopMatcher
 from .tokenizer import StreamDecoder, TextTokenizer
 from .verifying import Verifier
@@ -37,6 +37,10 @@ class Limits:
     eos_ids: frozenset[int]
     context_length: int
     vocab_size: int
+
+    def longest(self, prompt_tokens: int, new_tokens: int) -> int:
+        """Tokens that such a text has at most at a time."""
+        return min(prompt_tokens + new_tokens, self.context_length)
 
 
 class Continuation:
@@ -63,7 +67,6 @@ class Continuation:
         self.chooser = Chooser(
             config,
             prompt_ids=prompt_ids,
-            vocab_size=limits.vocab_size,
             eos_ids=limits.eos_ids,
             piece=tokenizer.piece if tokenizer is not None else None,
             sample=sample,
@@ -159,6 +162,11 @@ class Continuation:
         """Tokens at the beginning that the text never forgets."""
         return len(self.prompt_ids) if self.config.n_keep < 0 else min(self.config.n_keep, len(self.prompt_ids))
 
+    @property
+    def most_tokens(self) -> int:
+        """Prompt and text at their longest."""
+        return self.limits.longest(len(self.prompt_ids), self.config.max_new_tokens)
+
     def take_unfed(self) -> list[int]:
         """The tokens that were appended and that the model has not seen yet; they count as seen then."""
         taken, self.unfed = self.unfed, []
@@ -181,6 +189,11 @@ class Continuation:
         piece = self.tokenizer.piece if self.tokenizer is not None else "<{}>".format
         logprob = float(target_logprobs(logits[None], np.array([token_id]))[0])
         return dataclasses.replace(chunk, logprobs=(logprob,), alternatives=(likeliest(logits, count, piece) if count else (),))
+
+    @property
+    def score(self) -> float:
+        """What it is compared by with other texts of its prompt, where log-probabilities were asked for."""
+        return mean_logprob([*self.logprobs, *(self.end.logprobs if self.end is not None else ())])
 
     def close(self) -> None:
         """Let go of what only a text in the making needs."""

@@ -17,7 +17,7 @@ from .generation_config import Options
 from .loop import run
 from .option_checks import whole_number
 from .prefilling import Progress
-from .prompts import Prompt
+from .prompts import Prompt, read_token_ids
 from .results import Chunk, Generation
 from .session_file import read_session, write_session
 
@@ -58,20 +58,29 @@ class Conversation:
         A text at the beginning gets the special tokens of a prompt, a later one none. A session is a text or a chat, never both.
         Raises `PromptError` for what is neither, and where it no longer fits in the context.
         """
-        self._turns += 1
         messages = as_messages(more)
         if messages is not None:
             if self._token_ids and not self.messages:
                 raise PromptError("this session is a plain text, which takes no chat messages; begin another one for them")
             self.model.encode_chat([*self.messages, *messages])  # raises for what the template refuses, and what is too long
             self.messages += messages
-            return
-        if self.messages:
+        elif self.messages:
             raise PromptError('this session is a chat; append messages such as {"role": "user", "content": "Hello"}')
-        more = cast("Prompt", more)
-        if isinstance(more, str) and self._token_ids:
-            more = self.model.tokenizer.encode(more, add_special_tokens=False) if more else [-1]
-        self._token_ids = self.model.encode([*self._token_ids, *more], new_tokens=0) if self._token_ids else self.model.encode(more)
+        else:
+            self._token_ids = self.lengthened(cast("Prompt", more))
+        self._turns += 1
+
+    def lengthened(self, more: Prompt) -> list[int]:
+        """The ids so far and those of what is appended; raises `PromptError`."""
+        if not self._token_ids:
+            return self.model.encode(more)
+        if not isinstance(more, str):
+            new = read_token_ids(more)
+        elif more:
+            new = self.model.tokenizer.encode(more, add_special_tokens=False)
+        else:
+            raise PromptError("the text to append is empty; give some text")
+        return self.model.encode([*self._token_ids, *new], new_tokens=0)
 
     def stream(
         self,
@@ -85,42 +94,48 @@ class Conversation:
         Options are those of `GenerationConfig`. Raises as `Model.stream` does.
         """
         continuation, watch = self.begin(options, cancel)
-        return self.chunks(continuation, watch, on_progress)
+        return self.chunks(continuation, watch, on_progress, self._turns)
 
     def generate(self, *, cancel: Cancellation | None = None, **options: Unpack[Options]) -> Generation:
         """Go on from here; the result is the new text alone. Raises as `Model.generate` does."""
         continuation, watch = self.begin(options, cancel)
-        for _ in self.chunks(continuation, watch, None):
+        for _ in self.chunks(continuation, watch, None, self._turns):
             pass
         return continuation.result()
 
     def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, Watch]:
-        """A continuation of what there is."""
-        self._turns += 1
+        """A continuation of what there is; streams that were begun before it are no longer the last."""
         config = self.model.config(options)
         if config.gives_several:
             raise OptionError("a session goes on with one text; search or draw several with generate() of the model, or of forks")
         prompt_ids = self.model.encode_chat(self.messages) if self.messages else self._token_ids
         if not prompt_ids:
             raise PromptError("the session is empty; append a text, token ids or chat messages first")
-        return self.model.begin(prompt_ids, config), Watch(cancel, config.max_time)
+        continuation = self.model.begin(prompt_ids, config)
+        self._turns += 1
+        return continuation, Watch(cancel, config.max_time)
 
     def chunks(
-        self, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None
+        self, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None, turn: int
     ) -> Generator[Chunk, None, None]:
-        """The loop, with what it gives taken into the session."""
-        prompt_ids, turn = list(continuation.prompt_ids), self._turns
+        """The loop, with what it gives taken into the session, whose count of turns was `turn` when it was asked for."""
+        self.check_turn(turn)
+        prompt_ids = list(continuation.prompt_ids)
         if not self.context.token_ids[0]:
             self.model.prefixes.prepare(self.context, prompt_ids)
         try:
             for chunk in run(self.context, continuation, watch, on_progress):
-                if self._turns != turn:
-                    raise OptionError("the session was appended to, taken back or generated from meanwhile; end a stream first")
+                self.check_turn(turn)
                 self._token_ids = [*prompt_ids, *continuation.token_ids]
                 yield chunk
         finally:
             if self._turns == turn:  # else others have changed the session since
                 self.take_over(continuation)
+
+    def check_turn(self, turn: int) -> None:
+        """Raise `OptionError` for a stream that is no longer the last thing which was done with the session."""
+        if self._turns != turn:
+            raise OptionError("the session was appended to, taken back or generated from meanwhile; end a stream first")
 
     def take_over(self, continuation: Continuation) -> None:
         """Make what a stream left, whole or in part, the end of the session."""
@@ -134,17 +149,17 @@ class Conversation:
 
         Raises `OptionError` beyond what there is, and where a chat is to be cut within a message.
         """
-        self._turns += 1
         if (length is None) == (messages is None):
             raise OptionError("rewind takes one number: of tokens, or of messages=N")
         if messages is not None:
             count = whole_number("messages", messages, 0, len(self.messages))
             self._token_ids = self.model.encode_chat(self.messages[:count]) if count else []  # raises before anything is forgotten
             del self.messages[count:]
-            return
-        if self.messages:
+        elif self.messages:
             raise OptionError("a chat goes back by whole messages; rewind with messages=N")
-        del self._token_ids[whole_number("length", length, 0, len(self._token_ids)) :]
+        else:
+            del self._token_ids[whole_number("length", length, 0, len(self._token_ids)) :]
+        self._turns += 1
 
     def fork(self) -> Conversation:
         """Another session that has the same past; neither sees what becomes of the other."""

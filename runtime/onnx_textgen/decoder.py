@@ -19,6 +19,7 @@ from .errors import ModelError, OnnxTextgenError, PromptError, first_line
 from .graph import Graph, Run, mask_of
 from .graph_checks import check_graph, check_rows
 from .interface import LOGITS
+from .prefixes import common_prefix
 from .snapshots import Snapshot
 
 if TYPE_CHECKING:
@@ -433,11 +434,3 @@ class TakingOver:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, OnnxTextgenError):  # after such an error the cache is as before the run
             self.decoder.is_torn = False
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many items two sequences share from their beginning: `common_prefix([1, 2, 3], [1, 2, 4]) == 2`."""
-    for index, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return index
-    return min(len(first), len(second))

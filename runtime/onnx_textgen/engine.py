@@ -2,7 +2,8 @@
 
 A request joins when a row is free and leaves when its text ends; the texts of the others do not change by it. There is no thread
 of its own: of the threads that wait for text one leads, and runs the graph for all, until it has what it wants itself; then
-another one leads. So a single caller pays nothing for the others that could be there, and nothing runs that nobody waits for.
+another one leads. So a single caller pays nothing for the others that could be there, and nothing runs while nobody waits. The
+leader takes streams along whose callers are busy elsewhere, but only so far ahead of them, unless a request waits for their rows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
-from .decoder import Decoder, Logits, common_prefix
+from .decoder import Decoder, Logits
 from .errors import BusyError, ModelError, OnnxTextgenError, OptionError, first_line
 from .loop import forget_guesses, go_on, take_verified
+from .memory import fits, plan
 from .prefilling import Progress, prefill_in_parts
 from .prefix_store import SHORTEST, PrefixStore
+from .prefixes import common_prefix
 from .results import Chunk, FinishReason
 from .session import LOG
 
@@ -28,6 +31,8 @@ ROWS = 8
 """Texts that go on together; more wait for a row."""
 MOST_WAITING = 1024
 """Requests that may wait; more are refused."""
+FARTHEST_AHEAD = 64
+"""Chunks that a stream has for its caller before it is no longer taken along."""
 LONGEST_WAIT = 1.0
 """Seconds after which a thread looks again whether it should lead, whatever it was told."""
 NOBODY = Watch()
@@ -102,7 +107,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Let a request wait for a row; raises `BusyError` where too many do."""
         with self._lock:
-            if sum(not waiting.is_left for waiting in self.queue) >= MOST_WAITING:
+            if sum(not waiting.is_left for waiting in list(self.queue)) >= MOST_WAITING:
                 raise BusyError(f"{MOST_WAITING:,} requests are waiting already; try again later")
             self.queue.append(request)
 
@@ -122,7 +127,7 @@ class Engine:
                 if is_over:
                     return
         finally:
-            request.is_left = True
+            self.leave([request])
 
     def finish(self, requests: Sequence[Request]) -> None:
         """Wait for the end of some requests; raises what ended the first that failed. Few of many wait for a row at a time."""
@@ -136,19 +141,43 @@ class Engine:
                 if request.error is not None:
                     raise request.error
         finally:
-            for request in requests:
-                request.is_left = True
+            self.leave(requests)
+
+    def leave(self, requests: Sequence[Request]) -> None:
+        """Let go of requests whose caller is gone; where another thread leads, it does so."""
+        for request in requests:
+            request.is_left = True
+        if not requests:
+            return
+        try:
+            with self._lock:
+                leads = self.leader is None and self.holds_left
+                if leads:
+                    self.leader, self.leading_thread = requests[0], threading.get_ident()
+            if leads:
+                self.lead(requests[0])
+        finally:
+            self.resign(requests[0])
+
+    @property
+    def holds_left(self) -> bool:
+        """Whether a request is at work or waits whose caller is gone."""
+        return any(request.is_left for request in (*self.rows, *self.queue))
 
     def wait_for(self, request: Request) -> None:
         """Lead or follow until the request has something for its caller."""
         try:
             self.lead_or_follow(request)
-        finally:  # an interrupt of this thread too: it must not be counted on any more
-            with self._lock:
-                self.followers.pop(request, None)
-                if self.leader is request:
-                    self.leader = None
-                self.wake_a_follower()
+        finally:
+            self.resign(request)
+
+    def resign(self, request: Request) -> None:
+        """After an interrupt too: a thread that neither leads nor follows any more must not be counted on."""
+        with self._lock:
+            self.followers.pop(request, None)
+            if self.leader is request:
+                self.leader = None
+            self.wake_a_follower()
 
     def lead_or_follow(self, request: Request) -> None:
         """See `wait_for`."""
@@ -178,20 +207,29 @@ class Engine:
                 follower.changed.set()
 
     def lead(self, request: Request) -> None:
-        """Run the graph for all until `request` is ready, then let another thread lead."""
+        """Run the graph for all until `request` is ready, or left, then let another thread lead."""
         try:
-            while not request.is_ready:
+            while not (request.is_ready or request.is_left):
                 if request not in self.rows and request not in self.queue:
                     self.fail(request, ModelError("the request was lost when another call was interrupted; ask again"))
-                    return
+                    break
                 self.turn()
+            while self.must_let_go():
+                self.dismiss()
         except BaseException as error:  # an interrupt in the middle: what the rows hold is not known any more
-            self.give_up(error)
+            if self.leader is request:
+                self.give_up(error)
             raise
         finally:
-            with self._lock:
+            self.resign(request)
+
+    def must_let_go(self) -> bool:
+        """Whether the leader holds requests that were left; if not it leads no more, so that who leaves next sees to it alone."""
+        with self._lock:
+            holds_left = self.holds_left
+            if not holds_left:
                 self.leader = None
-                self.wake_a_follower()
+            return holds_left
 
     def turn(self) -> None:
         """A part of the oldest prompt that is not fed yet, a step of all texts that are under way, and their next tokens.
@@ -205,7 +243,7 @@ class Engine:
                 self.feed_prompts(begun)
             else:
                 self.feed_part(feeding[0])
-        if going := [request for request in self.rows if request.continuation.unfed and not request.is_over]:
+        if going := [request for request in self.rows if request.continuation.unfed and not self.rests(request)]:
             self.step(going)
         for request in self.rows:
             if request.logits is not None and not request.is_over:
@@ -213,12 +251,16 @@ class Engine:
                     self.choose(request)
         self.dismiss()
 
+    def rests(self, request: Request) -> bool:
+        """Whether a text has no step to make now: it is over, or far enough ahead of its caller while nobody waits for its row."""
+        return request.is_over or (request.in_pieces and len(request.chunks) >= FARTHEST_AHEAD and not self.queue)
+
     def admit(self) -> None:
         """Give free rows to those who wait, one prompt at a time, or several that are fed together."""
         while self.queue and len(self.rows) < self.most_rows:
             with self._lock:
                 request = self.next_waiting()
-                if request is None or not self.can_be_fed_with(request, self.feeding):
+                if request is None or not self.can_be_fed_with(request, self.feeding) or not self.has_memory_for(request):
                     return
                 self.queue.remove(request)
                 self.rows.append(request)
@@ -257,6 +299,15 @@ class Engine:
         if self.decoder is None or any(common_prefix(prompts[-1], prompt) >= SHORTEST for prompt in prompts[:-1]):
             return False
         return self.decoder.takes_prompts([len(prompt) for prompt in prompts], self.part_size)
+
+    def has_memory_for(self, request: Request) -> bool:
+        """Whether a text fits beside those at work: buffers may give each as much room as the longest needs."""
+        if self.decoder is None:
+            return True  # alone it does: who asked for it has looked
+        count, tensors = len(self.rows), self.decoder.cache.tensors
+        longest = max(each.continuation.most_tokens for each in (*self.rows, request))
+        held = sum(self.decoder.bytes_of(length) for length in self.decoder.cache.lengths[:count])
+        return fits(plan(tensors, longest, count + 1), held)
 
     def begin_together(self, feeding: list[Request]) -> list[Request]:
         """Of prompts that are being fed, those at the beginning that lie side by side, have not begun, and fit in a run."""

@@ -154,8 +154,9 @@ class GenerationConfig:
     """Groups of beams kept apart by `diversity_penalty` (Vijayakumar et al. 2016)."""
     diversity_penalty: float = option(0.0, checks.real("from 0 to 100", lambda p: 0 <= p <= 100))
     """Subtracted from a token's score for each earlier group that takes it at the same step."""
-    length_penalty: float = option(1.0, checks.real("from -100 to 100", lambda p: -100 <= p <= 100))
-    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts."""
+    length_penalty: float = option(1.0, checks.real("from -10 to 10", lambda p: -10 <= p <= 10))
+    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10, which no
+    length brings to the ends of what a float holds."""
     early_stopping: bool | Literal["never"] = option(False, checks.one_of(False, True, "never"))
     """True: end as soon as `num_beams` texts are finished; False: when better ones are unlikely; "never": when impossible."""
 

@@ -1,6 +1,8 @@
 """What the penalties remember of a text: its ids in order, each id once, how often each came, and where a sequence breaks.
 
-Brought up to date token by token, so that a step costs the same however long the text is.
+It is brought up to date by the ids that are new, and by those that the text no longer has, as where several beams take turns. To
+find them all ids are compared once, which takes some hundredths of a millisecond for 4,000 of them; the penalties look at each id too
+(`benchmarks/sampling.py`).
 """
 
 from __future__ import annotations
@@ -10,75 +12,90 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from .prefixes import common_prefix
+
 HistoryIds = npt.NDArray[np.int64]
 
 
 class Growing:
-    """An array of ids that grows at its end."""
+    """An array of whole numbers that grows and shrinks at its end."""
 
-    __slots__ = ("_room", "_size")
+    __slots__ = ("_room", "size")
 
-    def __init__(self, ids: Iterable[int] = ()) -> None:
-        self._room = np.array(list(ids), dtype=np.int64)
-        self._size = self._room.size
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._room = np.array(list(numbers), dtype=np.int64)
+        self.size = self._room.size
 
     @property
     def array(self) -> HistoryIds:
         """All of it, as a view."""
-        return self._room[: self._size]
+        return self._room[: self.size]
 
     def last(self, count: int) -> HistoryIds:
         """The last `count`, or all of them for a negative number."""
-        return self._room[max(0, self._size - count) : self._size] if count >= 0 else self.array
+        return self._room[max(0, self.size - count) : self.size] if count >= 0 else self.array
 
-    def append(self, token_id: int) -> None:
+    def append(self, number: int) -> None:
         """Add one."""
-        if self._size == self._room.size:
-            self._room = np.resize(self._room, 64 + 2 * self._size)
-        self._room[self._size] = token_id
-        self._size += 1
+        if self.size == self._room.size:
+            self._room = np.resize(self._room, 64 + 2 * self.size)
+        self._room[self.size] = number
+        self.size += 1
+
+    def pop(self) -> None:
+        """Take the last one away."""
+        self.size -= 1
 
 
 class History:
     """The ids of a prompt and of the text after it."""
 
-    def __init__(self, prompt_ids: Sequence[int], vocab_size: int) -> None:
-        self.prompt_ids, self.vocab_size = prompt_ids, vocab_size
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the text after the prompt."""
-        self.new_ids: list[int] = []
-        self.ids = Growing(self.prompt_ids)
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self.ids = Growing(prompt_ids)
         """Prompt and text, in order."""
-        self.unique = Growing(np.unique(self.ids.array))
+        self.prompt = set(prompt_ids)
+        self.unique = Growing(sorted(self.prompt))
         """Each id of prompt and text once."""
+        self.new_ids: list[int] = []
         self.new_unique = Growing()
         """Each id of the text once."""
-        self.counts = np.zeros(self.vocab_size, np.float32)
-        """How often the text has each id of the vocabulary."""
-        self._is_known = np.zeros(self.vocab_size, dtype=bool)
-        self._is_known[self.ids.array] = True
+        self.counts = Growing()
+        """How often the text has each of these."""
+        self._places: dict[int, int] = {}
+        """Where in `new_unique` an id is."""
 
     def follow(self, token_ids: Sequence[int]) -> None:
-        """Bring it up to date with a text's ids; a text that does not go on from the one before begins anew."""
-        held = len(self.new_ids)
-        if list(token_ids[:held]) != self.new_ids:
-            self.begin()
-            held = 0
-        for token_id in token_ids[held:]:
+        """Bring it up to date with a text's ids."""
+        kept = common_prefix(self.new_ids, token_ids)
+        while len(self.new_ids) > kept:
+            self.pop()
+        for token_id in token_ids[kept:]:
             self.append(int(token_id))
 
     def append(self, token_id: int) -> None:
         """Go on with one id."""
         self.new_ids.append(token_id)
         self.ids.append(token_id)
-        if not self._is_known[token_id]:
-            self._is_known[token_id] = True
-            self.unique.append(token_id)
-        if not self.counts[token_id]:
+        place = self._places.setdefault(token_id, self.new_unique.size)
+        if place == self.new_unique.size:
             self.new_unique.append(token_id)
-        self.counts[token_id] += 1
+            self.counts.append(0)
+            if token_id not in self.prompt:
+                self.unique.append(token_id)
+        self.counts.array[place] += 1
+
+    def pop(self) -> None:
+        """Take the last id back; of those that came once it is the last in every list."""
+        token_id = self.new_ids.pop()
+        self.ids.pop()
+        place = self._places[token_id]
+        self.counts.array[place] -= 1
+        if not self.counts.array[place]:
+            del self._places[token_id]
+            self.new_unique.pop()
+            self.counts.pop()
+            if token_id not in self.prompt:
+                self.unique.pop()
 
 
 class Breakers:

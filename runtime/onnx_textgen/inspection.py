@@ -128,7 +128,6 @@ def inspect_steps(
     chooser = Chooser(
         dataclasses.replace(config, seed=seed),
         prompt_ids=ids,
-        vocab_size=geometry.vocab_size,
         eos_ids=model.manifest.eos_ids,
         piece=model.tokenizer.piece if has_text else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,11 +14,13 @@ if TYPE_CHECKING:  # the doctor asks for free memory where NumPy may be missing
     from .interface import CacheTensor
 
 MEMINFO = Path("/proc/meminfo")
-CGROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+CGROUP = Path("/sys/fs/cgroup")
+LAYOUTS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
-"""Limits of a container and what is used of it, in the two layouts of Linux."""
+"""The files of a container's limit, of what is used of it, and of what that is, in the two layouts of Linux; and the entry in the
+last for cached files that make room when memory is short. A model's own mapped weights are among them."""
 SMALL = 256 * 2**20
 """Bytes that are not worth asking the system about."""
 
@@ -49,26 +52,37 @@ def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1) -> MemoryP
 def available_bytes() -> int | None:
     """Memory that can be had without swapping, within the limits of a container; None where the system does not tell."""
     try:
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
-        free = [int(lines["MemAvailable"].split()[0]) * 1024]
-    except (OSError, KeyError, ValueError, IndexError):
+        free = [number_of("MemAvailable:", MEMINFO) * 1024]
+    except (OSError, LookupError, ValueError):
         return None
-    for limit, used in CGROUPS:
-        try:
-            free.append(int(limit.read_text()) - int(used.read_text()))
-        except (OSError, ValueError):  # no such limit, or "max"
-            continue
+    for limit, used, kinds, cached in LAYOUTS:
+        with contextlib.suppress(OSError, LookupError, ValueError):  # no such limit, or "max"
+            free.append(int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text()))
+            free[-1] += number_of(cached, CGROUP / kinds)
     return max(0, min(free))
 
 
-def check_fits(wanted: MemoryPlan) -> None:
-    """Raise `PromptError` where a text's keys and values cannot fit in memory."""
-    if wanted.total_bytes < SMALL:
-        return
+def number_of(name: str, path: Path) -> int:
+    """The number behind a name in a file that has a name and a number in each line; raises `LookupError` where it is not there."""
+    return int(dict(line.split()[:2] for line in path.read_text().splitlines() if " " in line.strip())[name])
+
+
+def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:
+    """Whether memory is free for texts, or as far as the system tells; `held_bytes` of what they take are held already."""
+    needed = wanted.total_bytes - held_bytes
+    if needed < SMALL:
+        return True
     free = available_bytes()
-    if free is not None and wanted.total_bytes > free:
-        raise PromptError(
-            f"keys and values of {wanted.tokens:,} tokens take {wanted.total_bytes / 1e9:.1f} GB "
-            f"({wanted.bytes_per_token:,} bytes each) and {free / 1e9:.1f} GB of memory are free; "
-            "shorten the text, or lower max_new_tokens"
-        )
+    return free is None or needed <= free
+
+
+def check_fits(wanted: MemoryPlan) -> None:
+    """Raise `PromptError` where the keys and values of all texts cannot fit in memory together."""
+    if fits(wanted):
+        return
+    of_texts, fewer = (f"of {wanted.batch:,} texts ", ", or ask for fewer texts") if wanted.batch > 1 else ("", "")
+    raise PromptError(
+        f"keys and values {of_texts}of {wanted.tokens:,} tokens take {wanted.total_bytes / 1e9:.1f} GB "
+        f"({wanted.bytes_per_token:,} bytes each) and {(available_bytes() or 0) / 1e9:.1f} GB of memory are free; "
+        f"shorten the text, or lower max_new_tokens{fewer}"
+    )

@@ -23,13 +23,14 @@ class PrefixStore:
         self.size_bytes = size_bytes
         self._snapshots: dict[Snapshot, npt.NDArray[np.int64]] = {}
         """Their tokens too, as arrays; the one used longest ago comes first."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """A thread that has it may come again at any line: Python closes streams that nobody holds, and their prompts are kept."""
 
     @property
     def held_bytes(self) -> int:
         """What the snapshots take now."""
         with self._lock:
-            return sum(snapshot.size_bytes for snapshot in self._snapshots)
+            return sum(snapshot.size_bytes for snapshot in list(self._snapshots))
 
     def prepare(self, decoder: Decoder, token_ids: Sequence[int], *, row: int = 0) -> None:
         """Give an empty row the longest beginning of a prompt that is known."""
@@ -51,7 +52,7 @@ class PrefixStore:
         """The snapshot that shares the longest beginning with `token_ids`, and how much of it, at `most`, can be gone on from."""
         wanted, best, longest = np.asarray(token_ids[:most], np.int64), None, SHORTEST - 1
         with self._lock:
-            for snapshot, known in self._snapshots.items():
+            for snapshot, known in list(self._snapshots.items()):
                 shorter = min(len(known), len(wanted))
                 unequal = np.flatnonzero(known[:shorter] != wanted[:shorter])
                 length = snapshot.usable(int(unequal[0]) if len(unequal) else shorter)
@@ -59,7 +60,8 @@ class PrefixStore:
                     best, longest = snapshot, length
             if best is None:
                 return None, 0
-            self._snapshots[best] = self._snapshots.pop(best)
+            if best in self._snapshots:
+                self._snapshots[best] = self._snapshots.pop(best)
         return best, longest
 
     def keep(self, decoder: Decoder, *, row: int = 0) -> None:
@@ -78,13 +80,10 @@ class PrefixStore:
             if not snapshot.states:
                 for other, known in list(self._snapshots.items()):
                     if len(known) <= len(tokens) and np.array_equal(known, tokens[: len(known)]):
-                        del self._snapshots[other]
+                        self._snapshots.pop(other, None)
             self._snapshots[snapshot] = tokens
-            total = sum(one.size_bytes for one in self._snapshots)
-            while total > self.size_bytes:
-                oldest = next(iter(self._snapshots))
-                total -= oldest.size_bytes
-                del self._snapshots[oldest]
+            while self.held_bytes > self.size_bytes:
+                del self._snapshots[next(iter(self._snapshots))]
 
     def clear(self) -> None:
         """Forget everything."""

@@ -91,7 +91,7 @@ class Generation:
     """As many of the most likely tokens at each id's place as `logprobs` asks for."""
     score: float | None = None
     """What several texts were compared by: a beam's log-probability over its length to the power of the length penalty, or the mean
-    log-probability of a drawn text's tokens; None for a text alone."""
+    log-probability of a drawn text's tokens, the end-of-text id included; None for a text alone."""
     sequences: tuple[Generation, ...] = ()
     """All texts that were asked for, the best first, where it is more than one; this is the first of them."""
     follows_rule: bool | None = None

@@ -97,6 +97,11 @@ def target_logprobs(logits: Logits, targets: npt.NDArray[np.int64]) -> npt.NDArr
     return np.asarray(chosen - highest - np.log(totals), dtype=np.float64)
 
 
+def mean_logprob(logprobs: Sequence[float]) -> float:
+    """What drawn texts of one prompt are compared by: the mean over the tokens that were drawn, an end-of-text id included."""
+    return math.fsum(logprobs) / max(1, len(logprobs))
+
+
 def likeliest(logits: Logits, count: int, piece: Piece) -> tuple[Alternative, ...]:
     """The `count` likeliest tokens for logits [vocabulary], most likely first, the lower id first among equals."""
     ids = top_k_ids(logits, count)

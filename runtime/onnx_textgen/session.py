@@ -119,11 +119,20 @@ class BoundRun:
 
     def __init__(self, session: Session, binding: onnxruntime.IOBinding) -> None:
         self.session, self.binding = session, binding
-        self.options, self.is_stopped = new_run_options(), False
+        self.options = new_run_options()
         self.given: dict[str, npt.NDArray[Any]] = {}
         """The memory that inputs are read from; one whose shape stays is bound once."""
         self.found = np.empty(0)
         """The memory that the last run's output was written to."""
+
+    def ready(self) -> BoundRun:
+        """The same for another run, which what stopped the last one does not end.
+
+        The end of a run would be too early to see to that: `stop` may come a moment later, and the flag of options stays.
+        """
+        if self.options.terminate:
+            self.options = new_run_options()
+        return self
 
     def give(self, name: str, array: npt.NDArray[Any]) -> None:
         """See `Run.give`."""
@@ -145,18 +154,13 @@ class BoundRun:
         if self.found.shape != tuple(shape) or sys.getrefcount(self.found) > FREE:
             self.found = np.empty(shape, ELEMENT_TYPES[self.session.outputs[output][1]])
             self.binding.bind_output(output, "cpu", 0, self.found.dtype.type, self.found.shape, self.found.ctypes.data)
-        try:
-            self.session.ort.run_with_iobinding(self.binding, self.options)
-        finally:
-            if self.is_stopped:
-                self.options, self.is_stopped = new_run_options(), False  # the flag of options stays
+        self.session.ort.run_with_iobinding(self.binding, self.options)
         # Only where it must: a binding wraps the whole cache in objects when it is asked, for half a millisecond.
         others = self.binding.get_outputs()[-len(beside) - 1 : -1] if beside else []  # in the order bound
         return self.found, [each.numpy() for each in others]
 
     def stop(self) -> None:
         """See `Run.stop`; ONNX Runtime looks at the flag between operators."""
-        self.is_stopped = True
         self.options.terminate = True
 
 

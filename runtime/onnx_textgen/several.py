@@ -11,14 +11,16 @@ import numpy as np
 
 from .beam_search import Beam, BeamSearch, Finished, diverse
 from .cancellation import InterruptedRunError, Watch
+from .choosing import NOTHING_LEFT
 from .constraints import Constraint
 from .continuation import Continuation
 from .cuts import Floats
 from .decoder import Decoder, Logits
-from .errors import ModelError
+from .errors import OptionError
 from .loop import feed_prompt, step_together
 from .results import FinishReason, Generation
-from .scoring import target_logprobs
+from .sampling import most_likely
+from .scoring import mean_logprob, target_logprobs
 
 
 def joined(texts: Sequence[Generation]) -> Generation:
@@ -29,10 +31,10 @@ def joined(texts: Sequence[Generation]) -> Generation:
 def draw_several(decoder: Decoder, continuations: list[Continuation], watch: Watch) -> Generation:
     """Draw a text into each row; `continuations` differ in their sample number only. Gives the likeliest per token first."""
     config, first = continuations[0].config, continuations[0]
-    totals = [0.0] * len(continuations)
+    logprobs: list[list[float]] = [[] for _ in continuations]
 
     def count(index: int, token_id: int, logits: Logits) -> None:
-        totals[index] += float(target_logprobs(logits[None], np.array([token_id]))[0])
+        logprobs[index] += target_logprobs(logits[None], np.array([token_id])).tolist()
 
     with watch.active():
         decoder.watch = watch
@@ -46,10 +48,8 @@ def draw_several(decoder: Decoder, continuations: list[Continuation], watch: Wat
             for each in continuations:
                 if each.finish_reason is None:
                     each.finish(interrupted.reason)
-    texts = []
-    for each, total in zip(continuations, totals, strict=True):
-        length = len(each.token_ids) + (each.finish_reason == "eos")
-        texts.append(dataclasses.replace(each.result(), score=total / max(1, length)))
+    scores = map(mean_logprob, logprobs)
+    texts = [dataclasses.replace(each.result(), score=score) for each, score in zip(continuations, scores, strict=True)]
     if config.best_of is not None:
         texts.sort(key=lambda text: -(text.score or 0.0))
     return joined(texts[: config.num_return_sequences])
@@ -96,7 +96,7 @@ class BeamDriver:
         self.ended = time.perf_counter()
         found = [self.result(each, reason) for group in self.groups for each in group.best()]
         if not found:
-            raise ModelError("nothing is left to choose from: the options together rule out every token; leave some out")
+            raise OptionError(NOTHING_LEFT)
         found.sort(key=lambda each: (each.follows_rule is False, -(each.score or 0.0)))  # what was cut off comes last
         return joined(found[: self.continuation.config.num_return_sequences])
 
@@ -172,7 +172,7 @@ def behind(rule: Constraint | None, token_id: int) -> Constraint | None:
 
 
 def log_softmax(logits: Logits) -> Floats:
-    """Logarithms of the probabilities [vocabulary], added up in float64."""
-    shifted = logits - logits.max()
+    """Logarithms of the probabilities [vocabulary], added up in float64; raises `ModelError` if the logits are not numbers."""
+    shifted = logits - logits[most_likely(logits)]
     result: Floats = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
     return result

@@ -275,28 +275,29 @@ class Model:
         cancel: Cancellation | None = None,
         **options: Unpack[Options],
     ) -> Generation | list[Generation]:
-        """`generate` for asyncio: the event loop goes on meanwhile. Cancelling the task ends the work, by `cancel`."""
-        cancel = cancel or Cancellation()
-        return await call(lambda: self.generate(prompt, cancel=cancel, **options), cancel)
+        """`generate` for asyncio: the event loop goes on meanwhile. Cancelling the task ends the work, as `cancel` does."""
+        own = Cancellation(cancel)  # others may share the caller's, which the end of this call must not cancel
+        return await call(lambda: self.generate(prompt, cancel=own, **options), own)
 
     async def astream(
         self, prompt: Prompt, *, cancel: Cancellation | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[Chunk, None]:
         """`stream` for asyncio: `async for chunk in model.astream(...)`; leaving it, or cancelling the task, ends the work."""
-        cancel = cancel or Cancellation()
-        async with contextlib.aclosing(iterate(lambda: self.stream(prompt, cancel=cancel, **options), cancel)) as chunks:
+        own = Cancellation(cancel)
+        async with contextlib.aclosing(iterate(lambda: self.stream(prompt, cancel=own, **options), own)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
         """The texts of one prompt that a beam search or several draws give, the best one first."""
-        decoder = self.new_rows(config.texts)
-        first = self.begin(prompt, config)
-        self.prefixes.prepare(decoder, first.prompt_ids)
+        first, decoder = self.begin(prompt, config), self.new_rows(config.texts)
         if config.num_beams > 1:
-            return BeamDriver(decoder, first).search(watch)
-        others = [self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, decoder.rows)]
-        return draw_several(decoder, [first, *others], watch)
+            write = BeamDriver(decoder, first).search
+        else:
+            others = [self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, config.texts)]
+            write = functools.partial(draw_several, decoder, [first, *others])
+        self.prefixes.prepare(decoder, first.prompt_ids)  # now that all texts have found memory enough: it takes some of it
+        return write(watch)
 
     def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0) -> Continuation:
         """A continuation of `prompt` that has no token yet; a seed is drawn here where the caller gave none."""
@@ -307,8 +308,7 @@ class Model:
         self.check_ids(config)
         needed = config.max_new_tokens if config.context_limit == "error" else 1
         prompt_ids = self.encode(prompt, new_tokens=needed)
-        tokens = min(len(prompt_ids) + config.max_new_tokens, self.limits.context_length)
-        check_fits(self.memory(tokens))
+        check_fits(self.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), config.texts))
         constraint = self.rules.constraint(config)
         drafter, verifier = self.drafter(prompt_ids, config, sample), None
         if drafter is not None and config.draft_verification == "exact":

@@ -108,7 +108,7 @@ def check(wish: CompletionRequest, texts: int, drawn: int) -> None:
 
 
 def likeliest(texts: Sequence[Continuation], count: int) -> Sequence[Continuation]:
-    """So many of the texts, by log-probability per token where there are more; in the order they were drawn otherwise."""
+    """So many of the texts, the likeliest per token first where there are more; in the order they were drawn otherwise."""
     if len(texts) == count:
         return texts
-    return sorted(texts, key=lambda each: -sum(each.logprobs) / max(1, len(each.logprobs)))[:count]
+    return sorted(texts, key=lambda each: -each.score)[:count]

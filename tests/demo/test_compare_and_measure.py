@@ -2,6 +2,7 @@
 
 import math
 import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -52,6 +53,21 @@ def test_work_that_fails_raises_its_own_error():
 
     with pytest.raises(TimeoutError, match="its own"):
         list(in_background(fail))
+
+
+def test_work_that_ends_just_as_the_wait_for_it_does_keeps_its_result(monkeypatch):
+    wait = Future.result
+
+    def wait_too_short(future, timeout=None):
+        found = wait(future)
+        if timeout is not None:
+            raise TimeoutError
+        return found
+
+    monkeypatch.setattr(Future, "result", wait_too_short)
+    with pytest.raises(StopIteration) as ended:
+        next(in_background(lambda: 7))
+    assert ended.value.value == 7
 
 
 def test_a_measurement_fills_plots_and_table(chromium, served, model):

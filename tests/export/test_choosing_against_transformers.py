@@ -32,7 +32,7 @@ prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
 
 def chooser(prompt, **options):
     config = dataclasses.replace(GenerationConfig(**options), seed=1)
-    return Chooser(config, prompt_ids=prompt, vocab_size=VOCAB, eos_ids=EOS)
+    return Chooser(config, prompt_ids=prompt, eos_ids=EOS)
 
 
 def theirs(processors, prompt, new, logits):

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import onnx_textgen
+from onnx_textgen.errors import OptionError
 from onnx_textgen_export import DecoderConfig, ExportError, KeyValueCache, TinyTransformer, cached_attention, export
+from onnx_textgen_export.opening import open_source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -238,3 +240,22 @@ def test_modules_that_cannot_be_exported_are_refused_in_one_line(make, tmp_path:
         export(make(), tmp_path / "package", context_length=64)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["random", "json", "types", "tokenizers"])
+def test_a_file_that_is_called_like_a_module_takes_the_place_of_none(name: str, tmp_path: Path) -> None:
+    path, before = tmp_path / f"{name}.py", sys.modules[name]
+    path.write_text(
+        "import dataclasses\nfrom torch import nn\n@dataclasses.dataclass\nclass Sizes:\n    width: int = 3\n"
+        "def build():\n    return nn.Linear(Sizes().width, 3)\n"
+    )
+    assert isinstance(open_source(f"{path}:build").module, nn.Linear)
+    assert sys.modules[name] is before
+
+
+def test_a_file_that_fails_is_no_module_afterwards(tmp_path: Path) -> None:
+    path, before = tmp_path / "broken.py", set(sys.modules)
+    path.write_text("import absent_from_everywhere\n")
+    with pytest.raises(OptionError, match="absent_from_everywhere"):
+        open_source(f"{path}:build")
+    assert not {name for name in set(sys.modules) - before if "broken" in name}

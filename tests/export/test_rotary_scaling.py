@@ -9,7 +9,7 @@ import onnx_textgen
 from onnx_textgen.decoder import Decoder
 from onnx_textgen.embedding import pooled
 from onnx_textgen.interface import HIDDEN_STATES
-from onnx_textgen_export import export
+from onnx_textgen_export import export, rotary_scaling
 
 from .tiny_models import tiny_config
 
@@ -130,3 +130,24 @@ def test_a_token_is_as_likely_whatever_follows_it_across_the_switch(switching) -
         want.append(row[ids[length]].item())
     np.testing.assert_allclose(package.score(ids).logprobs, want, atol=2e-4)
     np.testing.assert_allclose(package.score(ids[:-9]).logprobs, want[:-9], atol=2e-4)
+
+
+def test_an_error_while_rotary_modules_are_changed_leaves_them_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.ModuleList([longrope(), longrope()])
+    real, made = rotary_scaling.switching_forward, []
+
+    def fail_at_the_second(*given: object) -> object:
+        made.append(given)
+        if len(made) == 2:
+            raise ValueError("no")
+        return real(*given)
+
+    monkeypatch.setattr(rotary_scaling, "switching_forward", fail_at_the_second)
+    with pytest.raises(ValueError, match="no"), rotary_scaling.traceable_rotary(model):
+        pass
+    assert not [module for module in model.modules() if "forward" in vars(module)]
+    made.clear()
+    with pytest.raises(KeyError), rotary_scaling.traceable_rotary(model[0]):
+        assert [module for module in model[0].modules() if "forward" in vars(module)]
+        raise KeyError
+    assert not [module for module in model.modules() if "forward" in vars(module)]

@@ -1,5 +1,7 @@
 """Ending a generation before its time: it returns what there is, soon, and the model goes on working."""
 
+import asyncio
+import contextlib
 import threading
 import time
 
@@ -120,6 +122,27 @@ def test_onnx_runtime_itself_ends_a_long_run_at_the_flag(story):
     assert "cancelled" in endings
 
 
+class LateWatch(Watch):
+    """Its cancel comes at the last moment: the run has ended, and nobody has seen so yet."""
+
+    def run(self, action, stop):
+        found = action()
+        stop()
+        return found
+
+
+def test_a_cancel_at_the_end_of_a_run_ends_no_later_run(exact):
+    ids = [5, 9, 1, 7]
+    want, context = exact.new_context().feed(ids), exact.new_context()
+    for token_id in ids:
+        context.watch = LateWatch()
+        late = context.feed([token_id])
+        context.rewind(len(context.token_ids[0]) - 1)
+        context.watch = Watch()
+        np.testing.assert_array_equal(context.feed([token_id]), late)
+    np.testing.assert_allclose(late, want, atol=1e-5)
+
+
 def test_an_error_that_no_one_asked_for_stays_an_error():
     watch = Watch(Cancellation())
     with pytest.raises(ZeroDivisionError), watch.active():
@@ -128,6 +151,58 @@ def test_an_error_that_no_one_asked_for_stays_an_error():
 
 def test_a_watch_gives_what_the_run_gives():
     assert Watch().run(lambda: 7, print) == Watch(Cancellation()).run(lambda: 7, print) == 7
+
+
+def test_a_watch_that_several_texts_share_ends_runs_until_the_last_of_them_is_over():
+    cancel, ended = Cancellation(), []
+    watch = Watch(cancel)
+    with watch.active():
+        with watch.active():
+            pass
+        with pytest.raises(InterruptedRunError):
+            watch.run(lambda: cancel.cancel() or ended.append(True) or 1 / (not ended), lambda: ended.append(False))
+    assert ended == [False, True]
+    assert not cancel._watches
+
+
+def test_a_cancellation_cancels_those_made_from_it_and_not_the_other_way_round():
+    whole = Cancellation()
+    part, other = Cancellation(whole), Cancellation(whole)
+    part.cancel()
+    assert (whole.cancelled, part.cancelled, other.cancelled) == (False, True, False)
+    stopped, watch = [], Watch(other)
+    with watch.active(), pytest.raises(InterruptedRunError):
+        watch.run(lambda: whole.cancel() or 1 / (not stopped), lambda: stopped.append(True))
+    assert other.cancelled and stopped
+    assert not whole._watches and not other._watches
+
+
+def test_asyncio_calls_that_end_leave_the_callers_cancellation_as_it_is(story, plain):
+    async def one_after_the_other(cancel):
+        whole = await story.agenerate(PROMPT, max_new_tokens=40, temperature=0, cancel=cancel)
+        streamed = [chunk async for chunk in story.astream(PROMPT, max_new_tokens=40, temperature=0, cancel=cancel)]
+        async with contextlib.aclosing(story.astream(PROMPT, ignore_eos=True, cancel=cancel)) as left:
+            await anext(left)
+        return [whole.token_ids, tuple(i for chunk in streamed for i in chunk.token_ids)]
+
+    cancel = Cancellation()
+    assert asyncio.run(one_after_the_other(cancel)) == [plain, plain]
+    assert not cancel.cancelled
+
+
+def test_one_cancellation_ends_all_asyncio_calls_that_share_it(story):
+    async def together(cancel):
+        endless = {"max_new_tokens": 100_000, "context_limit": "shift", "ignore_eos": True, "temperature": 0, "cancel": cancel}
+        calls = [asyncio.create_task(story.agenerate(prompt, **endless)) for prompt in (PROMPT, "The dog")]
+        short = await story.agenerate(PROMPT, max_new_tokens=2, temperature=0, cancel=cancel)
+        assert short.finish_reason == "length"
+        async with contextlib.aclosing(story.astream("A", **endless)) as chunks:
+            reasons = [(await anext(chunks)).finish_reason]
+            cancel.cancel()
+            reasons += [chunk.finish_reason async for chunk in chunks if chunk.finish_reason]
+        return reasons + [(await each).finish_reason for each in calls]
+
+    assert asyncio.run(together(Cancellation())) == [None, *["cancelled"] * 3]
 
 
 def test_cancelling_twice_and_after_the_end_is_no_trouble(story, plain):

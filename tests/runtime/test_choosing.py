@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from onnx_textgen.choosing import Chooser
 from onnx_textgen.cuts import softmax, top_n_sigma_ids, xtc_ids
 from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.history import History
 from onnx_textgen.sampling import Place, uniform
 
 VOCAB = 9
@@ -21,7 +23,7 @@ ids = st.lists(st.integers(0, VOCAB - 1), max_size=30)
 
 def chooser(prompt=(1,), *, piece=None, sample=0, seed=1, **options):
     config = dataclasses.replace(GenerationConfig(**options), seed=seed)
-    return Chooser(config, prompt_ids=list(prompt), vocab_size=VOCAB, eos_ids=[0], piece=piece, sample=sample)
+    return Chooser(config, prompt_ids=list(prompt), eos_ids=[0], piece=piece, sample=sample)
 
 
 @given(rows, ids, ids, st.floats(-2, 2), st.floats(-2, 2))
@@ -31,6 +33,35 @@ def test_presence_and_frequency_follow_openais_formula_over_the_new_text(logits,
     ours = chooser(prompt, presence_penalty=presence, frequency_penalty=frequency).process(logits, new)
     want = [logits[j] - new.count(j) * frequency - (new.count(j) > 0) * presence for j in range(VOCAB)]
     np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-5)
+
+
+@given(ids, st.lists(ids, max_size=6))
+def test_what_the_penalties_remember_is_of_the_text_that_was_followed_last(prompt, texts):
+    history = History(prompt)
+    for text in texts:
+        history.follow(text)
+        assert history.ids.array.tolist() == prompt + text
+        assert sorted(history.unique.array.tolist()) == sorted({*prompt, *text})
+        counts = zip(history.new_unique.array.tolist(), history.counts.array.tolist(), strict=True)
+        assert dict(counts) == Counter(text)
+
+
+def test_beams_that_take_turns_cost_what_they_differ_by(monkeypatch):
+    real, appended = History.append, []
+
+    def append(history, token_id):
+        appended.append(token_id)
+        real(history, token_id)
+
+    monkeypatch.setattr(History, "append", append)
+    made, texts = chooser(repetition_penalty=1.2), [[*[2, 3] * 500, last] for last in (4, 5, 6)]
+    for text in texts:
+        made.process(np.zeros(VOCAB, np.float32), text)
+    assert len(appended) == 1000 + 3
+    for place in [0, 1, 2] * 5:
+        texts[place] = [*texts[place], 7]
+        made.process(np.zeros(VOCAB, np.float32), texts[place])
+    assert len(appended) == 1000 + 3 + 3 * sum(range(2, 7))
 
 
 def dry_by_definition(history, breakers, *, multiplier, base, allowed, last_n):

@@ -308,6 +308,42 @@ def test_a_stream_that_is_closed_late_changes_nothing_any_more(chatty: Model, fo
     assert len(session) == 4
 
 
+CHANGES = {
+    "append": lambda session: session.append([7, 8]),
+    "rewind": lambda session: session.rewind(2),
+    "stream": lambda session: session.stream(max_new_tokens=3),
+    "generate": lambda session: session.generate(max_new_tokens=3, seed=1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_stream_that_is_begun_after_the_session_changed_leaves_it_alone(forgetful: Model, change: str) -> None:
+    session = forgetful.session()
+    session.append(BEGIN)
+    stream = session.stream(max_new_tokens=3, seed=2)
+    CHANGES[change](session)
+    ids = session.token_ids
+    with pytest.raises(OptionError, match="meanwhile; end a stream first"):
+        next(stream)
+    assert session.token_ids == ids
+
+
+@given(wrong=st.sampled_from([5, None, "", [], [1.5], [-1], [10**9], [7] * 600, 2.5, b"ab", {7}, ["a"]]), begin=st.booleans())
+def test_what_cannot_be_appended_is_refused_in_one_line_and_changes_nothing(forgetful: Model, wrong: object, begin: bool) -> None:
+    session = forgetful.session()
+    stream = None
+    if begin:
+        session.append(BEGIN)
+        stream = session.stream(max_new_tokens=2, seed=1)
+    ids = session.token_ids
+    with pytest.raises(PromptError) as caught:
+        session.append(wrong)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    assert "token id -1" not in str(caught.value) or wrong == [-1]
+    assert session.token_ids == ids
+    assert stream is None or len(list(stream)) == 2  # it is still the last that was asked for
+
+
 @pytest.mark.parametrize("kind", ["shared", "growing", "states"])
 def test_an_interrupt_in_the_middle_of_taking_over_a_run_is_no_wrong_text(kind: str, tmp_path: Path, monkeypatch) -> None:
     kinds = {"shared": "layers of different heads, shared", "growing": "keys and values of different sizes"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import random
 import sys
 import threading
@@ -132,7 +133,113 @@ def test_a_stream_that_is_closed_makes_room(model: Model, expected: list) -> Non
     assert found.text == expected[1].text
     assert len(model.engine.rows) == 1
     streams[0].close()
-    model.generate("A", max_new_tokens=1)
+    assert is_idle(model)
+
+
+def test_a_stream_that_is_closed_leaves_nothing_behind_though_nobody_calls_again(model: Model) -> None:
+    cancel, threads = Cancellation(), set(threading.enumerate())
+    stream = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True, cancel=cancel, max_time=1000)
+    next(stream)
+    timers = set(threading.enumerate()) - threads
+    assert len(timers) == len(cancel._watches) == 1
+    stream.close()
+    assert is_idle(model)
+    assert not cancel._watches
+    for timer in timers:
+        timer.join(60)
+        assert not timer.is_alive()
+
+
+def test_a_stream_that_python_closes_while_its_thread_looks_up_a_prompt_is_no_stall(model: Model) -> None:
+    """As where it was part of a cycle that nobody holds any more."""
+    stream = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True)
+    next(stream)
+
+    def look_up() -> None:
+        with model.prefixes._lock, model.engine._lock:
+            stream.close()
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert is_idle(model)
+
+
+def test_a_list_that_fails_leaves_nothing_behind_though_nobody_calls_again(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, cancel, runs = type(model.graph.ort).run_with_iobinding, Cancellation(), [0]
+
+    def run(*given: object) -> object:
+        runs[0] += 1
+        if runs[0] == 1:
+            raise RuntimeError("out of memory")
+        return real(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
+        with pytest.raises(ModelError, match="out of memory"):
+            model.generate(["A", *[BEGIN] * 9], max_new_tokens=200, ignore_eos=True, cancel=cancel)
+    assert is_idle(model)
+    assert not cancel._watches
+
+
+def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_that_one(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, used = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True), model.engine
+    next(stream)
+    real, closed = used.must_let_go, list[bool]()
+
+    def at_the_end() -> bool:
+        if not closed:
+            closer = threading.Thread(target=stream.close)
+            closer.start()
+            closer.join(60)
+            closed.append(not closer.is_alive())
+        return real()
+
+    monkeypatch.setattr(used, "must_let_go", at_the_end)
+    model.generate("A", max_new_tokens=2)
+    assert closed == [True]
+    assert is_idle(model)
+
+
+def test_a_stream_that_nobody_takes_rests_until_somebody_does(model: Model, alone: Model) -> None:
+    wish = {"max_new_tokens": 300, "seed": 1, "ignore_eos": True}
+    stream, used = model.stream(BEGIN, **wish), model.engine
+    texts = [next(stream).text]
+    (request,) = used.rows
+    for length in (40, 100):
+        model.generate("The dog", max_new_tokens=length, seed=2, ignore_eos=True)
+        assert len(request.chunks) == min(length, engine.FARTHEST_AHEAD)
+    texts += [chunk.text for chunk in stream]
+    assert "".join(texts) == alone.generate(BEGIN, **wish).text
+    assert is_idle(model)
+
+
+def test_streams_that_nobody_takes_make_room_for_those_who_wait(model: Model, alone: Model) -> None:
+    wishes = [{"max_new_tokens": 200 + number, "seed": number, "ignore_eos": True} for number in range(4)]
+    streams = [model.stream(BEGIN, **wish) for wish in wishes]
+    texts = [next(stream).text for stream in streams]
+    assert model.generate("A", max_new_tokens=5, seed=1).text == alone.generate("A", max_new_tokens=5, seed=1).text
+    for text, stream, wish in zip(texts, streams, wishes, strict=True):
+        assert text + "".join(chunk.text for chunk in stream) == alone.generate(BEGIN, **wish).text
+    assert is_idle(model)
+
+
+@given(plan=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), max_size=30))
+@settings(max_examples=25)
+def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list, plan: list) -> None:
+    """Five streams for three rows, of which now this one is taken on, now that one; none gets more than two chunks ahead."""
+    model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine, "FARTHEST_AHEAD", 2)
+        streams = [model.stream(PROMPTS[number], **options_of(number)) for number in range(5)]
+        texts = [""] * 5
+        for number, count in [*plan, *((number, 1000) for number in range(5))]:
+            for chunk in itertools.islice(streams[number], count):
+                texts[number] += chunk.text
+    assert texts == [each.text for each in expected[:5]]
     assert is_idle(model)
 
 

@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model, memory
+from onnx_textgen.cancellation import Watch
 from onnx_textgen.cli import run
+from onnx_textgen.engine import Engine, Request
 from onnx_textgen.errors import OptionError, PromptError
 
 
@@ -33,17 +37,81 @@ def test_a_text_that_cannot_fit_is_refused_with_the_numbers(story: Model, monkey
     assert story.generate([5], max_new_tokens=5, temperature=0).token_ids
 
 
-def test_what_is_free_is_read_within_the_limits_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:    4000 kB\n")
-    (tmp_path / "max").write_text("3000000\n")
-    (tmp_path / "current").write_text("1000000\n")
+@pytest.mark.parametrize("several", ["num_beams", "num_return_sequences", "best_of"])
+def test_texts_that_cannot_fit_together_are_refused_with_the_numbers(
+    story: Model, several: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "SMALL", 0)
+    monkeypatch.setattr(memory, "available_bytes", lambda: story.memory(7, batch=4).total_bytes)
+    options = {"max_new_tokens": 6, several: 4}
+    assert len(story.generate([5], **options).token_ids) <= 6
+    for more in ({"max_new_tokens": 7}, {several: 5}):
+        with pytest.raises(PromptError, match=r"of . texts of . tokens .* free; .*, or ask for fewer texts"):
+            story.generate([5], **{**options, **more})
+
+
+OPTIONS = {"seed": 3, "ignore_eos": True}
+
+
+def held_bytes(engine: Engine) -> int:
+    return sum(map(engine.decoder.bytes_of, engine.decoder.cache.lengths)) if engine.decoder is not None else 0
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=9), more=st.integers(0, 60))
+@settings(max_examples=25)
+def test_texts_go_on_together_as_far_as_memory_reaches_and_are_those_they_are_alone(
+    exact: Model, lengths: list[int], more: int
+) -> None:
+    """Memory is that of so many tokens `more` than the longest text has alone."""
+    model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, prefix_cache=0)
+    used, most = model.engine, 2 + max(lengths) + more
+    configs = [model.config({**OPTIONS, "max_new_tokens": length}) for length in lengths]
+    requests = [Request(model.begin([5, 9], config), Watch(), in_pieces=False) for config in configs]
+    taken = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(memory, "SMALL", 0)
+        patched.setattr(memory, "available_bytes", lambda: model.memory(most).total_bytes - held_bytes(used))
+        for request in requests:
+            used.submit(request)
+        while used.rows or used.queue:
+            used.turn()
+            taken.append(len(used.rows) * max((each.continuation.most_tokens for each in used.rows), default=0))
+    assert max(taken) <= most
+    for request, length in zip(requests, lengths, strict=True):
+        want = exact.generate([5, 9], **OPTIONS, max_new_tokens=length)
+        assert request.continuation.result().token_ids == want.token_ids
+
+
+LAYOUTS = {
+    "version 2": ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    "version 1": ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_free_is_read_within_the_limits_of_a_container(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, used, kinds, cached = LAYOUTS[layout]
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
-    assert memory.available_bytes() == 2_000_000
-    (tmp_path / "max").write_text("max\n")
-    assert memory.available_bytes() == 4_096_000
-    (tmp_path / "meminfo").write_text("nothing")
-    assert memory.available_bytes() is None
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+
+    def available(**contents: str) -> int | None:
+        for name, content in contents.items():
+            path = tmp_path / {"limit": limit, "used": used, "kinds": kinds}.get(name, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        return memory.available_bytes()
+
+    assert available() is None
+    assert available(meminfo="MemTotal: 100 kB\nMemAvailable:    4000 kB\n\n") == 4_096_000
+    assert available(limit="3000000\n", used="2900000\n") == 100_000
+    # What the system would give back at once, as the pages of the model's own weights, is free.
+    assert available(kinds=f"anon 900000\n{cached} 1900000\nactive_file 100000\n") == 2_000_000
+    assert available(kinds="") == 100_000
+    assert available(used="3100000\n") == 0
+    assert available(limit="max\n") == 4_096_000
+    assert available(meminfo="nothing") is None
 
 
 def test_info_plans_for_a_context_and_a_batch(capsys: pytest.CaptureFixture[str]) -> None:

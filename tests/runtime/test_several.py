@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from onnx_textgen import Cancellation
 from onnx_textgen.beam_search import BeamSearch, diverse
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation_config import GenerationConfig
 from onnx_textgen.several import log_softmax
@@ -51,6 +52,20 @@ def test_best_of_gives_the_likeliest_per_token(story):
     score = story.score(list(best.prompt_ids) + list(best.token_ids))
     if best.finish_reason == "length":
         assert best.score == pytest.approx(np.mean(score.logprobs[-len(best.token_ids) :]), abs=0.01)  # int8 rounds by the cut
+
+
+@pytest.mark.parametrize("rule", [{}, {"regex": "[a-z]{3}"}, {"stop": ["."]}, {"json_schema": {"const": "yes"}}])
+def test_the_score_of_a_text_is_the_mean_over_the_tokens_that_were_drawn(story, rule):
+    """An end-of-text id is one of them where it was drawn, and not where a rule left nothing else to come."""
+    prompt = "They were very happy. The end."
+    texts = story.generate(prompt, max_new_tokens=12, num_return_sequences=6, seed=1, logprobs=0, **rule).sequences
+    ends = list(story.manifest.eos_ids)
+    for text in texts:
+        drawn = list(text.logprobs)
+        if text.finish_reason == "eos" and text.follows_rule is None:
+            drawn.append(story.score([*text.prompt_ids, *text.token_ids, *ends]).logprobs[-1])
+        assert text.score == pytest.approx(np.mean(drawn), abs=0.01)  # int8 rounds by the cut
+    assert any(text.finish_reason == "eos" for text in texts)
 
 
 def test_beams_find_nothing_less_likely_than_greedy(story):
@@ -124,6 +139,21 @@ def test_with_as_many_beams_as_texts_the_search_is_exhaustive(seed, length, pena
     assert search.best()[0].score == pytest.approx(best, rel=1e-4, abs=1e-4)
 
 
+@given(st.integers(1, 10**7), st.floats(-1e4, -1e-6), st.floats(-100, 100), st.sampled_from([True, False, "never"]))
+def test_any_length_penalty_that_is_taken_gives_texts_of_any_length_a_score(length, log_probability, penalty, early_stopping):
+    try:
+        config = GenerationConfig(num_beams=2, length_penalty=penalty, early_stopping=early_stopping, max_new_tokens=length)
+    except OptionError:
+        assert not -10 <= penalty <= 10
+        return
+    search = BeamSearch(
+        beams=2, max_new_tokens=length, length_penalty=config.length_penalty, early_stopping=early_stopping, ends_of_text=1
+    )
+    longer, shorter = search.score(log_probability, length), search.score(log_probability, max(1, length // 2))
+    assert np.isfinite(longer) and longer < 0
+    assert (longer >= shorter) if penalty >= 0 else (longer <= shorter)
+
+
 def test_diverse_groups_lose_on_tokens_that_were_taken():
     scores = np.zeros((2, 4), np.float32)
     np.testing.assert_array_equal(diverse(scores, [1, 1, 3], 0.5), [[0, -1, 0, -0.5]] * 2)
@@ -137,7 +167,23 @@ def test_options_say_how_many_rows_are_needed():
     assert not GenerationConfig(best_of=1).gives_several
 
 
-def test_a_search_that_has_nothing_left_to_choose_says_so(story):
+WAYS = [{"temperature": 0}, {"temperature": 1, "top_k": 5}, {"num_beams": 2}, {"num_return_sequences": 2}, {"mirostat": 2}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_options_that_leave_nothing_to_choose_are_to_blame_and_not_the_model(story, way):
     everything = list(range(story.manifest.geometry.vocab_size))
-    with pytest.raises(ModelError, match="nothing is left to choose from"):
-        story.generate(PROMPT, suppress_tokens=everything, num_beams=2)
+    with pytest.raises(OptionError, match="the options together rule out every token; leave some out"):
+        story.generate(PROMPT, suppress_tokens=everything, **way)
+    ends = set(story.manifest.eos_ids)
+    with pytest.raises(OptionError, match="rule out every token"):
+        story.generate(PROMPT, suppress_tokens=[i for i in everything if i not in ends], min_new_tokens=2, **way)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_are_the_models_fault_whatever_the_options(story, monkeypatch, way, bad):
+    real = Decoder.feed
+    monkeypatch.setattr(Decoder, "feed", lambda *given, **more: np.full_like(real(*given, **more), bad))
+    with pytest.raises(ModelError, match=r"the model's logits are no numbers to choose by .* verify DIR"):
+        story.generate(PROMPT, suppress_tokens=[5], **way)

@@ -72,6 +72,17 @@ def test_the_likeliest_of_several_are_given_back(client: openai.OpenAI, story: M
     assert found.usage.completion_tokens == 60
 
 
+@pytest.mark.parametrize("seed", [1, 5, 8])
+def test_how_likely_the_end_of_a_text_was_counts_among_several_as_in_generate(
+    client: openai.OpenAI, story: Model, seed: int
+) -> None:
+    """One of the five ends at once: without its end it would have no token that is unlikely."""
+    prompt = "They were very happy. The end."
+    found = client.completions.create(model="story", prompt=prompt, max_tokens=12, seed=seed, n=2, best_of=5)
+    expected = story.generate(prompt, max_new_tokens=12, seed=seed, num_return_sequences=2, best_of=5)
+    assert [choice.text for choice in found.choices] == [each.text for each in expected.sequences]
+
+
 def test_log_probabilities_are_those_of_generate_and_score(client: openai.OpenAI, story: Model) -> None:
     expected = story.generate(PROMPT, max_new_tokens=8, seed=1, logprobs=3)
     found = client.completions.create(model="story", prompt=PROMPT, max_tokens=8, seed=1, logprobs=3).choices[0]
@@ -140,6 +151,7 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"best_of": 2, "stream": True}, "best_of chooses among whole texts"),
         ({"logit_bias": {"cat": 1}}, "logit_bias names 'cat'"),
         ({"logit_bias": {"99999": 1}}, "outside the vocabulary"),
+        ({"extra_body": {"suppress_tokens": list(range(4096))}}, "the options together rule out every token"),
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": []}, "1 to 256 prompts"),
         ({"prompt": [99999]}, "outside the vocabulary"),

@@ -1,0 +1,78 @@
+"""What a thread makes is taken in an event loop, in order, and the thread never gets far ahead nor stays behind."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from onnx_textgen import Cancellation
+from onnx_textgen.async_calls import MOST_UNTAKEN, call, iterate
+
+
+class Counter:
+    """Numbers, and how many of them were asked for."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.made, self.fails_at = 0, fails_at
+        self.is_full, self.is_closed = threading.Event(), threading.Event()
+
+    def numbers(self) -> Iterator[int]:
+        try:
+            for number in range(1000):
+                if number == self.fails_at:
+                    raise ValueError(str(number))
+                self.made += 1
+                if self.made > MOST_UNTAKEN:
+                    self.is_full.set()
+                yield number
+        finally:
+            self.is_closed.set()
+
+
+def test_items_come_in_order_and_an_error_behind_those_before_it() -> None:
+    async def take(counter: Counter) -> list[int]:
+        taken = []
+        with contextlib.suppress(ValueError):
+            async for number in iterate(counter.numbers, Cancellation()):
+                taken.append(number)
+        return taken
+
+    assert asyncio.run(take(Counter())) == list(range(1000))
+    assert asyncio.run(take(Counter(fails_at=300))) == list(range(300))
+
+
+def test_a_thread_rests_while_nobody_takes_what_it_made_and_ends_when_nobody_will() -> None:
+    counter, cancel = Counter(), Cancellation()
+
+    async def leave() -> None:
+        async with contextlib.aclosing(iterate(counter.numbers, cancel)) as numbers:
+            for taken in range(1, 200):
+                await anext(numbers)
+                assert counter.made <= taken + MOST_UNTAKEN + 1
+                if taken == 1:
+                    assert await asyncio.to_thread(counter.is_full.wait, 60)
+
+    asyncio.run(leave())
+    assert counter.is_closed.wait(60)
+    assert cancel.cancelled
+    assert counter.made <= 200 + MOST_UNTAKEN
+
+
+def test_a_thread_ends_where_the_event_loop_is_gone() -> None:
+    counter, loop = Counter(), asyncio.new_event_loop()
+    numbers = iterate(counter.numbers, Cancellation())
+    assert loop.run_until_complete(anext(numbers)) == 0
+    loop.close()
+    assert counter.is_closed.wait(60)
+    assert counter.made <= MOST_UNTAKEN + 2
+
+
+def test_a_call_gives_what_the_function_returns_or_raises() -> None:
+    def fail() -> int:
+        raise ValueError("no")
+
+    assert asyncio.run(call(lambda: 7, Cancellation())) == 7
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(call(fail, Cancellation()))
