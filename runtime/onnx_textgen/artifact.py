@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from .errors import PackageError, first_line
+from .errors import PackageError
+from .text_files import compare_digest, read_json, readable
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -39,6 +40,7 @@ ALLOWED_FILES = frozenset(
     {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER}
 )
 DEFAULT_PACKAGE = "story"
+MOST_MANIFEST_BYTES = 4 * 2**20
 
 Target = Literal["ort", "standard"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
@@ -199,15 +201,6 @@ def manifest_from_json(value: object) -> Manifest:
     return manifest
 
 
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses (no permission, a name too long) into `PackageError`."""
-    try:
-        yield
-    except OSError as error:
-        raise PackageError(f"{str(path)[:200]} cannot be read ({error.strerror}); give a model folder you can read") from error
-
-
 def read_manifest(folder: Path) -> Manifest:
     """Read `folder`'s manifest without opening any other file."""
     path = folder / MANIFEST
@@ -218,11 +211,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise PackageError(
                 f"{folder} has no {MANIFEST} and no graph; export one with: onnx-textgen export SOURCE --out {folder}"
             )
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise PackageError(f"{path} is not valid JSON ({first_line(error)}); export the model again") from error
-    return manifest_from_json(value)
+    return manifest_from_json(read_json(path, most=MOST_MANIFEST_BYTES))
 
 
 def manifest_to_json(manifest: Manifest) -> str:
@@ -283,11 +272,7 @@ def check_hash(path: Path, expected: FileRecord) -> None:
     """Compare a file with its sha256."""
     with readable(path):
         found = file_record(path).sha256
-    if found != expected.sha256:
-        raise PackageError(
-            f"{path} is damaged: its sha256 is {found[:12]}..., the manifest says {expected.sha256[:12]}...; "
-            "export or copy it again"
-        )
+    compare_digest(path, found, expected.sha256)
 
 
 def package_digest(folder: Path, manifest: Manifest, graph: str = GRAPH) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .artifact import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest, readable
+from .artifact import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest
 from .end_of_turn import every_end, read_template
 from .errors import PackageError
 from .interface import HIDDEN_STATES, LOGITS, ROLES, Hints
 from .session import LOG, Session, open_session
 from .settings import generation_defaults, read_config, read_json, special_id, without_nulls
+from .text_files import readable
 from .tokenizer import tokenizer_errors
 
 GENAI_CONFIG = "genai_config.json"

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from .artifact import readable
 from .decoder import Decoder
 from .errors import PackageError, first_line
 from .snapshots import Arrays, Snapshot
+from .text_files import readable
 
 FORMAT = "onnx-textgen session 1"
 HEADER, TOKENS, CACHE, STATE = "header", "token_ids", "cache/", "state/"

@@ -256,6 +256,8 @@ BROKEN = {
     "chat_template.jinja is not UTF-8 text": lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff\xfe"),
     "is not UTF-8 text": lambda folder: (folder / "config.json").write_bytes(b"\xff"),
     "nowhere.onnx is not a folder": lambda folder: folder / "nowhere.onnx",
+    "the key 'vocab_size' is there twice": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
+    "config.json has more than 16 MiB": lambda folder: (folder / "config.json").write_bytes(b" " * (2**24 + 1)),
     "config.json should hold a JSON object, found list": lambda folder: (folder / "config.json").write_text("[]"),
 }
 
