@@ -41,6 +41,8 @@ ALLOWED_FILES = frozenset(
 )
 DEFAULT_PACKAGE = "story"
 MOST_MANIFEST_BYTES = 4 * 2**20
+LARGEST_SIZE = 2**24
+"""Of anything in a geometry. The longest contexts are 10 million tokens; a row of so many logits takes 64 MiB."""
 
 Target = Literal["ort", "standard"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
@@ -76,6 +78,15 @@ class Geometry:
     """Width of a row of logits; ids are below it."""
     context_length: int
     """Most tokens of prompt and generated text together."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no model is: memory is made by these numbers."""
+        for name, size in dataclasses.asdict(self).items():
+            if not 1 <= size <= LARGEST_SIZE:
+                raise PackageError(
+                    f"geometry.{name} should be at least 1 and at most {LARGEST_SIZE:,}, found {size!s:.60}; "
+                    "export the model again"
+                )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,9 +200,6 @@ def manifest_from_json(value: object) -> Manifest:
             "upgrade with: pip install -U onnx-textgen, or export the model again"
         )
     manifest = cast(Manifest, read_as(Manifest, value, MANIFEST))
-    for name, size in dataclasses.asdict(manifest.geometry).items():
-        if size < 1:
-            raise PackageError(f"geometry.{name} should be at least 1, found {size}; export the model again")
     vocab_size = manifest.geometry.vocab_size
     check_ids(manifest.eos_ids, vocab_size, "eos_ids")
     for index, run in enumerate(manifest.golden):

@@ -93,6 +93,8 @@ def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
         (lambda m: m.update(geometry=5), "geometry should be a JSON object, found 5"),
         (lambda m: m["geometry"].pop("layers"), "lacks the key 'layers'"),
         (lambda m: m["geometry"].update(layers=0), "geometry.layers should be at least 1"),
+        (lambda m: m["geometry"].update(vocab_size=2**40), "geometry.vocab_size should be at least 1 and at most 16,777,216"),
+        (lambda m: m["geometry"].update(context_length=10**400), "geometry.context_length should be at least 1 and at most"),
         (lambda m: m["geometry"].update(context_length=True), "geometry.context_length should be a whole number, found True"),
         (lambda m: m.update(eos_ids="all"), "eos_ids should be a list, found 'all'"),
         (lambda m: m.update(target="gpu"), "target should be"),

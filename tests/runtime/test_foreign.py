@@ -223,6 +223,7 @@ def without_cache(folder: Path) -> Path:
 
 
 REFUSED = {
+    "geometry.head_size should be at least 1 and at most 16,777,216": lambda folder: lacking(folder, head_size=2**40),
     "names the graph '../model.onnx', which is not in the folder": lambda folder: lacking(folder, filename="../model.onnx"),
     "describes a pipeline of several graphs": lambda folder: lacking(folder, pipeline=[{}]),
     "wants the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
