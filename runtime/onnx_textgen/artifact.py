@@ -84,8 +84,7 @@ class Geometry:
         for name, size in dataclasses.asdict(self).items():
             if not 1 <= size <= LARGEST_SIZE:
                 raise PackageError(
-                    f"geometry.{name} should be at least 1 and at most {LARGEST_SIZE:,}, found {size!s:.60}; "
-                    "export the model again"
+                    f"geometry.{name} should be at least 1 and at most {LARGEST_SIZE:,}, found {size!s:.60}; export the model again"
                 )
 
 

@@ -73,8 +73,8 @@ class Model:
         self.engine = Engine(self.new_rows, self.prefixes, rows=batch_size)
         self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length, manifest.geometry.vocab_size)
         self._tokenizer = (
-            TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
-            if TOKENIZER in manifest.files
+            TextTokenizer.from_file(folder / TOKENIZER, sha256=listed.sha256, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
+            if (listed := manifest.files.get(TOKENIZER)) is not None
             else None
         )
 

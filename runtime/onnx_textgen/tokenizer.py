@@ -85,10 +85,13 @@ class TextTokenizer:
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}
 
     @classmethod
-    def from_file(cls, path: str | Path, *, eos_ids: Sequence[int], bos_id: int | None) -> TextTokenizer:
-        """Read a `tokenizer.json`; `eos_ids` and `bos_id` are left out of decoded text whatever the file says of them."""
+    def from_file(cls, path: str | Path, *, sha256: str = "", eos_ids: Sequence[int], bos_id: int | None) -> TextTokenizer:
+        """Read a `tokenizer.json`, with `sha256` only one of this digest.
+
+        `eos_ids` and `bos_id` are left out of decoded text whatever the file says of them.
+        """
         try:
-            text = read_text(Path(path), most=MAX_FILE_BYTES)
+            text = read_text(Path(path), most=MAX_FILE_BYTES, sha256=sha256)
         except PackageError as error:
             raise TokenizerError(str(error)) from error
         return cls(text, eos_ids=eos_ids, bos_id=bos_id)

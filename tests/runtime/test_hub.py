@@ -1,5 +1,6 @@
 """Models by their name on the hub: which files are fetched, what the cache serves offline, and what is said where neither can."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import hub, inventory
-from onnx_textgen.artifact import find_package
+from onnx_textgen.artifact import file_record, find_package, manifest_to_json, read_manifest
 from onnx_textgen.errors import PackageError
 from onnx_textgen.hub import HubName, locate, read_name, wanted
 
@@ -177,7 +178,10 @@ def test_the_inventory_of_a_folder_has_what_others_made_and_what_cannot_be_read(
     packages = Path(__file__).parents[1] / "packages"
     for name in ("optimum", "ort"):
         shutil.copytree(packages / name, tmp_path / name)
-    (tmp_path / "ort" / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    template, manifest = tmp_path / "ort" / "chat_template.jinja", read_manifest(tmp_path / "ort")
+    template.write_text("{{ messages }}", encoding="utf-8")
+    listing_it = dataclasses.replace(manifest, files=manifest.files | {template.name: file_record(template)})
+    (tmp_path / "ort" / "manifest.json").write_text(manifest_to_json(listing_it), encoding="utf-8")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "manifest.json").write_text("{", encoding="utf-8")
     (tmp_path / "empty").mkdir()
