@@ -208,13 +208,22 @@ def manifest_from_json(value: object) -> Manifest:
     return manifest
 
 
+def has_manifest(folder: Path) -> bool:
+    """Whether a folder has one; raises `PackageError` where no file stands in its place, as every check hangs on it."""
+    path = folder / MANIFEST
+    with readable(folder):
+        if (is_there := path.is_file()) or not (path.exists() or path.is_symlink()):
+            return is_there
+    raise PackageError(f"{path} is no file, so that nothing of the folder could be checked; export or copy the model again")
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read `folder`'s manifest without opening any other file."""
     path = folder / MANIFEST
     with readable(folder):
         if not folder.is_dir():
             raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
-        if not path.is_file():
+        if not has_manifest(folder):
             raise PackageError(
                 f"{folder} has no {MANIFEST} and no graph; export one with: onnx-textgen export SOURCE --out {folder}"
             )

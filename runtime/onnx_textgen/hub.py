@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from .artifact import ALLOWED_FILES, MANIFEST, find_package, read_manifest
+from .artifact import ALLOWED_FILES, MANIFEST, find_package, has_manifest, read_manifest
 from .errors import PackageError, first_line
 
 PREFIX = "hf:"
@@ -107,7 +107,7 @@ def missing_file(place: Path) -> str | None:
     if not place.exists():
         return place.name
     folder = place.parent if place.is_file() else place
-    if (folder / MANIFEST).is_file():
+    if has_manifest(folder):
         return next((name for name in read_manifest(folder).files if not (folder / name).is_file()), None)
     graphs = [place] if place.is_file() else [*place.glob("*.onnx"), *place.glob("onnx/*.onnx")]
     return None if graphs else "the graph"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .artifact import CHAT_TEMPLATE, MANIFEST, embedded_packages, package_bytes, read_manifest
+from .artifact import CHAT_TEMPLATE, MANIFEST, embedded_packages, has_manifest, package_bytes, read_manifest
 from .end_of_turn import read_template
 from .errors import PackageError
 
@@ -56,7 +56,7 @@ def is_model(folder: Path) -> bool:
 def describe(name: str, folder: Path, origin: str) -> Entry:
     """What a folder says of its model; what is wrong with it is a `problem`, no exception."""
     try:
-        if (folder / MANIFEST).is_file():
+        if has_manifest(folder):
             manifest = read_manifest(folder)
             length, size = manifest.geometry.context_length, package_bytes(folder, manifest)
             return Entry(name, folder, origin, manifest.precision, size, length, CHAT_TEMPLATE in manifest.files)

@@ -180,9 +180,11 @@ def test_text_and_chat_template_are_taken_from_the_folder(exact: onnx_textgen.Mo
     """The package's own graph, as a folder without a manifest: tokenizer.json and the template of tokenizer_config.json."""
     folder = tmp_path / "foreign"
     folder.mkdir()
-    for file in exact.folder.iterdir():
-        if file.name.startswith("model.onnx") or file.name == "tokenizer.json":
-            shutil.copy(file, folder)
+    for name in ("model.onnx.data", "tokenizer.json"):
+        shutil.copy(exact.folder / name, folder)
+    graph = onnx.load(exact.folder / "model.onnx", load_external_data=False)
+    graph.producer_name = "another"
+    onnx.save(graph, folder / "model.onnx")
     sizes = exact.manifest.geometry
     config = {
         "vocab_size": sizes.vocab_size,

@@ -1,6 +1,7 @@
 """What of a folder takes effect: of one of ours what its manifest lists and as it says, whoever else can write there."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import loading, textgen
-from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
-from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.artifact import CHAT_TEMPLATE, GRAPH, MANIFEST, TOKENIZER, WEIGHTS
+from onnx_textgen.cli import run
+from onnx_textgen.errors import OnnxTextgenError, PackageError
 from onnx_textgen.inventory import list_models
 
 INJECTED = "INJECTED {{ messages[0].content }}"
@@ -57,3 +59,46 @@ def test_a_tokenizer_that_is_replaced_after_the_files_were_checked_is_refused(
     monkeypatch.setattr(textgen.Model, "__init__", late)
     with pytest.raises(OnnxTextgenError, match=r"tokenizer.json is damaged: its sha256 is"):
         onnx_textgen.load(folder, threads=1, device="cpu")
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_package_without_its_manifest_is_refused_as_its_damage_would_not_be_noticed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / MANIFEST).unlink()
+    flip_a_bit(folder / WEIGHTS)
+    missing = "was exported by onnx-textgen and its manifest.json is missing"
+    for place in (folder, folder / GRAPH):
+        with pytest.raises(PackageError, match=missing):
+            onnx_textgen.load(place, threads=1, device="cpu")
+    (entry,) = list_models(folder)
+    assert missing in (entry.problem or "")
+    for command in ("info", "verify"):
+        assert run([command, str(folder)]) == 1
+        assert "manifest.json" in capsys.readouterr().err
+
+
+THINGS = {
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": os.mkfifo,
+    "a link to nowhere": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a device": lambda path: path.symlink_to(os.devnull),
+}
+
+
+@pytest.mark.parametrize("thing", THINGS)
+def test_what_is_no_file_in_place_of_the_manifest_is_refused_in_a_folder_of_anybody(folder: Path, thing: str) -> None:
+    theirs = Path(shutil.copytree(Path(__file__).parents[1] / "packages" / "optimum", folder.parent / "theirs"))
+    (folder / MANIFEST).unlink()
+    for each in (folder, theirs):
+        THINGS[thing](each / MANIFEST)
+        for place in (each, each / GRAPH):
+            with pytest.raises(PackageError, match=r"manifest\.json is no file"):
+                onnx_textgen.load(place, threads=1, device="cpu")
+        assert "is no file" in (list_models(each)[0].problem or "")
