@@ -12,6 +12,7 @@ from .errors import DeviceError, OptionError
 from .foreign import graph_of, home_of, is_foreign, open_foreign
 from .graph import Graph
 from .graph_checks import check_graph
+from .graph_file import refuse_other_files
 from .hub import locate
 from .huge_pages import new_memory_in_huge_pages
 from .memory import plan
@@ -65,6 +66,7 @@ def load(
         manifest = read_manifest(folder)
         with new_memory_in_huge_pages(), checking_files(folder, manifest):
             graph = graph_of(place)
+            refuse_other_files(graph, manifest.files)
             session = open_graph(graph, device=device, threads=threads)
         template = listed_template(folder, manifest)
     check_graph(session, manifest.geometry)

@@ -29,6 +29,7 @@ from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .graph import Graph
+from .graph_file import refuse_other_files
 from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
 from .memory import MemoryPlan, check_fits, plan
@@ -478,8 +479,10 @@ class Model:
         """
         if not self.has_attention_maps:
             raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
+        graph = self.folder / ATTENTION_GRAPH
         check_files(self.folder, self.manifest)
-        return open_session(self.folder / ATTENTION_GRAPH, device="cpu", threads=self.graph.threads)
+        refuse_other_files(graph, self.manifest.files)
+        return open_session(graph, device="cpu", threads=self.graph.threads)
 
     def attentions(self, text: Prompt, *, last: int | None = None) -> AttentionMaps:
         """How much each token of a text (or of token ids) looks at each one before it, in every layer and head.

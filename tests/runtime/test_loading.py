@@ -1,17 +1,31 @@
 """What of a folder takes effect: of one of ours what its manifest lists and as it says, whoever else can write there."""
 
+import dataclasses
 import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import onnx_textgen
 from onnx_textgen import loading, textgen
-from onnx_textgen.artifact import CHAT_TEMPLATE, GRAPH, MANIFEST, TOKENIZER, WEIGHTS
+from onnx_textgen.artifact import (
+    ATTENTION_GRAPH,
+    CHAT_TEMPLATE,
+    GRAPH,
+    MANIFEST,
+    TOKENIZER,
+    WEIGHTS,
+    file_record,
+    find_package,
+    manifest_to_json,
+    read_manifest,
+)
 from onnx_textgen.cli import run
 from onnx_textgen.errors import OnnxTextgenError, PackageError
+from onnx_textgen.graph_file import external_files
 from onnx_textgen.inventory import list_models
 
 INJECTED = "INJECTED {{ messages[0].content }}"
@@ -102,3 +116,49 @@ def test_what_is_no_file_in_place_of_the_manifest_is_refused_in_a_folder_of_anyb
             with pytest.raises(PackageError, match=r"manifest\.json is no file"):
                 onnx_textgen.load(place, threads=1, device="cpu")
         assert "is no file" in (list_models(each)[0].problem or "")
+
+
+def list_again(folder: Path, name: str) -> None:
+    """Write into the manifest what a file is now."""
+    manifest = read_manifest(folder)
+    listed = dataclasses.replace(manifest, files=manifest.files | {name: file_record(folder / name)})
+    (folder / MANIFEST).write_text(manifest_to_json(listed), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [GRAPH, ATTENTION_GRAPH])
+def test_a_graph_that_reads_a_file_that_nobody_hashed_is_refused(tmp_path: Path, name: str) -> None:
+    onnx = pytest.importorskip("onnx", reason="a graph is changed here")
+    folder = Path(shutil.copytree(find_package("tiny-transformer"), tmp_path / "package"))
+    model = onnx.load(folder / name, load_external_data=False)
+    next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location").value = "unlisted.bin"
+    onnx.save(model, folder / name)
+    shutil.copy(folder / WEIGHTS, folder / "unlisted.bin")
+    list_again(folder, name)
+    with pytest.raises(PackageError, match=rf"{name} reads 'unlisted\.bin', which the manifest does not list"):
+        onnx_textgen.load(folder, threads=1, device="cpu").attentions("a cat")
+
+
+def test_the_files_of_weights_are_found_wherever_a_graph_can_name_them() -> None:
+    onnx = pytest.importorskip("onnx", reason="a graph is made here")
+    helper, names = onnx.helper, (f"file {number}" for number in range(100))
+
+    def tensor() -> Any:
+        entries = {"offset": "0", "location": next(names)}
+        return onnx.TensorProto(
+            data_type=1, dims=[1], external_data=[onnx.StringStringEntryProto(key=key, value=entries[key]) for key in entries]
+        )
+
+    def sparse() -> Any:
+        return onnx.SparseTensorProto(values=tensor(), indices=tensor(), dims=[2])
+
+    def graph(depth: int) -> Any:
+        node = helper.make_node(
+            "Anything", [], ["y"], one=tensor(), several=[tensor(), tensor()], few=sparse(), some=[sparse(), sparse()]
+        )
+        if depth:
+            node.attribute.extend([helper.make_attribute("g", graph(depth - 1)), helper.make_attribute("h", [graph(depth - 1)])])
+        return helper.make_graph([node], "g", [], [], [tensor()], sparse_initializer=[sparse()])
+
+    content = helper.make_model(graph(2)).SerializeToString()
+    found = sorted(external_files(content))
+    assert found == sorted(f"file {number}" for number in range(7 * 12)) == sorted(set(found))
