@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -121,6 +121,8 @@ class Manifest:
     """What the comparison with PyTorch measured, per scenario; `summary` has size_bytes and the measures on real text."""
     golden: tuple[GoldenRun, ...] = ()
     format_version: int = FORMAT_VERSION
+    sha256: str = dataclasses.field(default="", compare=False)
+    """Of all else that was written here, see `manifest_digest`; empty in packages that were made before there was one."""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -205,7 +207,18 @@ def manifest_from_json(value: object) -> Manifest:
         if not run.prompt_ids or not run.new_ids:
             raise PackageError(f"golden[{index}] should have token ids in prompt_ids and in new_ids; export the model again")
         check_ids(run.prompt_ids + run.new_ids, vocab_size, f"golden[{index}]")
+    if manifest.sha256 and manifest.sha256 != manifest_digest(value):
+        raise PackageError(f"{MANIFEST} is damaged: it is not what its own sha256 says; export or copy the model again")
     return manifest
+
+
+def manifest_digest(value: Mapping[str, Any]) -> str:
+    """The sha256 of a manifest without its key `sha256`: as JSON in ASCII, keys sorted, no space.
+
+    It tells damage. Who changes a manifest on purpose can change this too.
+    """
+    said = {key: item for key, item in value.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def has_manifest(folder: Path) -> bool:
@@ -231,8 +244,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def manifest_to_json(manifest: Manifest) -> str:
-    """The text of `manifest.json`."""
-    return json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False) + "\n"
+    """The text of `manifest.json`, with its digest."""
+    value = dataclasses.asdict(manifest)
+    return json.dumps(value | {"sha256": manifest_digest(value)}, indent=1, ensure_ascii=False) + "\n"
 
 
 def file_record(path: Path) -> FileRecord:
