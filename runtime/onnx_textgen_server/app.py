@@ -22,6 +22,7 @@ from onnx_textgen.session import LOG
 from .chats import Chat
 from .completions import Completion
 from .delivery import CLOSED_BY_CLIENT, deliver, problem_of
+from .file_watch import FileWatch
 from .guards import BodyGuard, HostGuard, KeyGuard
 from .jobs import Slots
 from .metrics import Metrics
@@ -49,16 +50,18 @@ class Server:
 
     def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
         self.models, self.settings = dict(models), settings
+        self.watches = {name: FileWatch(model) for name, model in models.items()}
         self.slots = Slots(settings.most_texts)
         self.metrics = Metrics(lambda: self.slots.taken)
         self.started = int(time.time())
 
     def model(self, name: str | None) -> tuple[str, Model]:
-        """The model of a name; the only one where no name is given. Raises 404."""
+        """The model of a name; the only one where no name is given. Raises 404, and `ModelError` where its files have changed."""
         if name is None and len(self.models) == 1:
-            return next(iter(self.models.items()))
+            name = next(iter(self.models))
         if name not in self.models:
             raise HTTPException(404, f"there is no model {name!r:.60} here; there is {', '.join(self.models)}")
+        self.watches[name].check()
         return name, self.models[name]
 
     def refuse(self, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,8 +1,10 @@
 """What the server does not allow, and what becomes of clients that go away."""
 
 import logging
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import openai
@@ -211,6 +213,34 @@ def test_a_client_that_does_not_read_loses_its_texts(story: Model, monkeypatch: 
         text = "".join(stream.iter_text())
         assert '"finish_reason":"length"' in text
         assert text.endswith("data: [DONE]\n\n")
+
+
+CHANGES = {
+    "written over": lambda path: path.write_bytes(path.read_bytes()),
+    "replaced by a rename": lambda path: Path(shutil.copy(path, path.with_suffix(".new"))).replace(path),
+    "gone": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+def test_files_that_change_under_the_server_are_told_in_one_line(story: Model, tmp_path: Path, name: str, change: str) -> None:
+    folder = Path(shutil.copytree(story.folder, tmp_path / "served"))
+    model = Model(folder, story.manifest, story.graph, chat_template=None)
+    with served({"changing": model, "story": story}) as (url, _):
+        wish = {"prompt": "A", "max_tokens": 1}
+        assert httpx.post(f"{url}/v1/completions", json=wish | {"model": "changing"}).status_code == 200
+        (folder / "manifest.json").touch()  # is in memory
+        assert httpx.post(f"{url}/v1/completions", json=wish | {"model": "changing"}).status_code == 200
+        CHANGES[change](folder / name)
+        for route, more in (("v1/completions", wish), ("tokenize", {"prompt": "A"})):
+            answer = httpx.post(f"{url}/{route}", json=more | {"model": "changing"})
+            assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+            assert (
+                f"{name} has changed since this server opened served; start the server again" in answer.json()["error"]["message"]
+            )
+        assert httpx.post(f"{url}/v1/completions", json=wish | {"model": "story"}).status_code == 200
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
 
 
 def test_a_server_that_ends_tells_its_clients(story: Model) -> None:
