@@ -39,6 +39,7 @@ class Settings:
     most_seconds: float | None = 600.0
     """After which a text ends, whatever its request says."""
     most_body_bytes: int = 4 * 2**20
+    most_body_seconds: float = 30.0
     hosts: Sequence[str] = LOOPBACK
     """Names that the server answers to, as URLs have them."""
     origins: Sequence[str] = ()
@@ -91,7 +92,7 @@ def make_app(models: Mapping[str, Model], settings: Settings | None = None) -> F
     app.state.server = server
     add_routes(app, server)
     add_problems(app, server)
-    app.add_middleware(BodyGuard, most=settings.most_body_bytes, refuse=server.refuse)
+    app.add_middleware(BodyGuard, most=settings.most_body_bytes, seconds=settings.most_body_seconds, refuse=server.refuse)
     if settings.api_key is not None:
         app.add_middleware(KeyGuard, api_key=settings.api_key, refuse=server.refuse)
     if settings.origins:
