@@ -88,7 +88,8 @@ class BodyGuard:
         end = asyncio.get_running_loop().time() + self.seconds
         if length.isdigit() and int(length) > self.most:
             problem = Problem(413, TooLargeError(self.most).detail)
-            await self.refuse(problem, {"Connection": "close"})(scope, receive, send)
+            # The connection stays: a client that still sends when it closes misses the answer. `connections` sees to its end.
+            await self.refuse(problem, {})(scope, receive, send)
             return
 
         async def counted() -> Message:

@@ -2,9 +2,11 @@
 
 import logging
 import shutil
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -48,6 +50,19 @@ def test_long_bodies_are_refused_whether_they_say_their_length_or_not(story: Mod
         assert "more than 2,000 bytes" in answer.json()["error"]["message"]
         assert httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
         assert 'onnx_textgen_refused_total{reason="413"} 2.0' in httpx.get(f"{url}/metrics").text
+
+
+@pytest.mark.parametrize("says_its_length", [True, False])
+def test_a_client_that_reads_only_after_it_has_sent_a_body_too_long_is_told(story: Model, says_its_length: bool) -> None:
+    body = b" " * 2**25
+    length = f"Content-Length: {len(body)}" if says_its_length else "Transfer-Encoding: chunked"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode()
+    sent = body if says_its_length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    with served({"story": story}) as (url, _), socket.create_connection(("127.0.0.1", urlsplit(url).port), timeout=60) as client:
+        client.sendall(head + sent)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"more than 4,194,304 bytes" in answer
 
 
 def test_other_host_names_and_web_pages_are_refused(story: Model) -> None:
