@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import time
@@ -130,6 +131,16 @@ def add_problems(app: FastAPI, server: Server) -> None:
         return server.refuse(problem_of(error))
 
 
+def token_ids_of(model: Model, wish: TokenizeRequest) -> list[int]:
+    """A text or a chat as ids; raises `PromptError` for a text so long that the model takes none of its length."""
+    if wish.messages is not None and wish.prompt is None:
+        return model.encode_chat([message.as_data() for message in wish.messages])
+    if wish.prompt is None or wish.messages is not None:
+        raise OptionError("tokenize takes a prompt or messages; give one of them")
+    model.check_characters(wish.prompt)
+    return model.tokenizer.encode(wish.prompt, add_special_tokens=wish.add_special_tokens)
+
+
 def add_routes(app: FastAPI, server: Server) -> None:
     """All that the server answers."""
 
@@ -150,14 +161,10 @@ def add_routes(app: FastAPI, server: Server) -> None:
         return server.about(server.model(name)[0])
 
     @app.post("/tokenize")
-    def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
         _, model = server.model(wish.model)
-        if (wish.prompt is None) == (wish.messages is None):
-            raise OptionError("tokenize takes a prompt or messages; give one of them")
-        if wish.messages is not None:
-            ids = model.encode_chat([message.as_data() for message in wish.messages])
-        else:
-            ids = model.tokenizer.encode(wish.prompt or "", add_special_tokens=wish.add_special_tokens)
+        with server.slots.held():
+            ids = await asyncio.to_thread(token_ids_of, model, wish)
         return {"tokens": ids, "count": len(ids), "max_model_len": model.limits.context_length}
 
     @app.post("/detokenize")

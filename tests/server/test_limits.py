@@ -3,6 +3,7 @@
 import logging
 import shutil
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from can_bind import can_bind
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
+from onnx_textgen.tokenizer import TextTokenizer
 from onnx_textgen_server import jobs
 from server.live_server import served, wait_until
 
@@ -112,6 +114,27 @@ def test_more_texts_than_the_server_takes_are_refused_and_those_it_took_are_answ
         assert server.slots.taken == 0
         page = httpx.get(f"{url}/metrics").text
         assert f'onnx_textgen_refused_total{{reason="429"}} {len(refused)}.0' in page
+
+
+def test_tokenizing_takes_a_slot_and_no_text_longer_than_a_prompt_may_be(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, asked, go_on = TextTokenizer.encode, threading.Event(), threading.Event()
+
+    def slow(*args, **options):
+        asked.set()
+        assert go_on.wait(60)
+        return encode(*args, **options)
+
+    monkeypatch.setattr(TextTokenizer, "encode", slow)
+    with served({"story": story}, most_texts=1) as (url, server), ThreadPoolExecutor(1) as pool:
+        answer = httpx.post(f"{url}/tokenize", json={"prompt": "a" * (512 * 256 + 1)})
+        assert (answer.status_code, "this model takes 512 tokens" in answer.json()["error"]["message"]) == (400, True)
+        first = pool.submit(httpx.post, f"{url}/tokenize", json={"prompt": "A"}, timeout=60)
+        assert asked.wait(60)
+        assert httpx.post(f"{url}/tokenize", json={"prompt": "A"}).status_code == 429
+        go_on.set()
+        assert first.result().status_code == 200
+        assert httpx.post(f"{url}/tokenize", json={"prompt": "A"}).status_code == 200
+        assert server.slots.taken == 0
 
 
 def test_a_request_for_many_texts_leaves_room_for_others(story: Model) -> None:
