@@ -286,6 +286,11 @@ def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model
         story.generate(PROMPTS[0], topp=0.5)  # type: ignore[call-overload]
 
 
+def test_a_bias_for_an_id_of_thousands_of_digits_is_refused_in_one_line(story: Model) -> None:
+    with pytest.raises(OptionError, match="each id of logit_bias should be a whole number"):
+        story.generate(PROMPTS[0], logit_bias={"9" * 5000: 1})
+
+
 def test_threads_that_do_not_exist_and_a_file_that_is_no_graph_are_refused(story: Model) -> None:
     graph = story.folder / "model.onnx"
     for threads in (0, -1, 1.5, True):
