@@ -17,7 +17,9 @@ from .artifact import ALLOWED_FILES, MANIFEST, find_package, has_manifest, read_
 from .errors import PackageError, first_line
 
 PREFIX = "hf:"
-FORM = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?")
+NO_WAY_OUT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
+"""No part is "..": a name leads to nothing beside the model's own folder in the cache."""
+FORM = re.compile(NO_WAY_OUT + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?")
 SETTINGS = re.compile(r"[^/]*\.(json|jinja)")
 SECONDS = 10.0
 """For the hub to answer what a model consists of."""

@@ -101,7 +101,10 @@ def test_a_folder_that_is_there_is_no_name_on_the_hub_unless_it_is_marked(tmp_pa
     assert read_name("hf:owner/name") == HubName("owner/name")
 
 
-@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:/a/b", "hf:a/b@", "hf:../b"])
+WAYS_OUT = ["hf:a/b/..", "hf:a/b/../../../outside", "hf:a/b/onnx/../../c", "hf:a/b@../../c", "hf:a/b/c@..", "hf:a/b/c\\..\\..\\d"]
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:/a/b", "hf:a/b@", "hf:../b", *WAYS_OUT])
 def test_a_marked_name_that_is_none_is_an_error(text):
     with pytest.raises(PackageError, match="write hf:owner/name"):
         read_name(text)
@@ -149,6 +152,13 @@ def test_offline_what_is_missing_is_said_in_one_line(offline):
         locate("someone/story")
     with pytest.raises(PackageError, match="the cache lacks int4 of someone/story"):
         locate("hf:someone/story/int4")
+
+
+def test_no_name_leads_out_of_the_cache(offline):
+    outside = Path(shutil.copytree(STORY, put(offline, "someone/story").parents[2] / "outside"))
+    assert outside.is_dir()
+    with pytest.raises(PackageError, match="write hf:owner/name"):
+        locate("hf:someone/story/../../../outside")
 
 
 def test_without_a_network_the_cache_serves_too(cache, monkeypatch):
