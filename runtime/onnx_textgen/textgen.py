@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args, overload
+from typing import Any, Literal, NoReturn, Unpack, get_args, overload
 
 import numpy as np
 
@@ -124,6 +124,9 @@ class Model:
     def load_session(self, path: str | Path) -> Conversation:
         """A session that `Conversation.save` wrote; raises `PackageError` for a file of another model, or none at all."""
         return Conversation.load(self, path)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"an open model cannot be pickled or copied; open {self.folder} where it is wanted: onnx_textgen.load(...)")
 
     @functools.cached_property
     def digest(self) -> str:

@@ -1,9 +1,12 @@
 """Generation with the embedded default: the cache law, streaming, seeds, stops, batches, bad prompts."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -289,6 +292,12 @@ def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model
 def test_a_bias_for_an_id_of_thousands_of_digits_is_refused_in_one_line(story: Model) -> None:
     with pytest.raises(OptionError, match="each id of logit_bias should be a whole number"):
         story.generate(PROMPTS[0], logit_bias={"9" * 5000: 1})
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_model_that_is_pickled_or_copied_says_what_to_do_instead(story: Model, way: Callable[[Model], object]) -> None:
+    with pytest.raises(TypeError, match=r"an open model cannot be pickled or copied; open .*story where it is wanted"):
+        way(story)
 
 
 def test_threads_that_do_not_exist_and_a_file_that_is_no_graph_are_refused(story: Model) -> None:
