@@ -24,6 +24,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from onnx_textgen.cli.hosts import in_url, is_public, names_of
 from onnx_textgen.errors import OptionError
 
+from .frame_guard import FrameGuard
 from .mcp_guard import McpGuard
 
 QUEUE_LENGTH = 16
@@ -108,7 +109,11 @@ def serve(
         theme=THEME,
         css_paths=Path(__file__).with_name("page.css"),
         app_kwargs={
-            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host)), Middleware(McpGuard)],
+            "middleware": [
+                Middleware(FrameGuard),
+                Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host)),
+                Middleware(McpGuard),
+            ],
             "docs_url": None,
             "redoc_url": None,
         },

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_textgen
 from onnx_textgen.artifact import DEFAULT_PACKAGE, embedded_packages
 from onnx_textgen.errors import OptionError
+from onnx_textgen.option_checks import shown
 
 if TYPE_CHECKING:
     from onnx_textgen import Model
@@ -36,6 +37,8 @@ class Shelf:
         next time: the folder may have been mended meanwhile.
         """
         name = self.names[0] if name is None else name
+        if not isinstance(name, str):
+            raise OptionError(f"model should be a name, found {shown(name)}; take one of: {', '.join(self.names)}")
         if name not in self.openers:
             raise OptionError(f"there is no model {name[:80]!r} here; take one of: {', '.join(self.names)}")
         with self._locks[name]:

@@ -74,12 +74,25 @@ def is_complete(path: Path) -> bool:
 
 def check_target(target: Path, *, force: bool) -> None:
     """Refuse a target that exists, unless `force` and it is a model folder or empty."""
-    if not target.exists():
-        return
-    if not force:
-        raise ExportError(f"{target} exists already; give another --out, or add --force to replace it")
-    if not target.is_dir() or (any(target.iterdir()) and not is_model_folder(target)):
+    with writing(target):
+        if not target.exists():
+            return
+        if not force:
+            raise ExportError(f"{target} exists already; give another --out, or add --force to replace it")
+        is_ours = target.is_dir() and (not any(target.iterdir()) or is_model_folder(target))
+    if not is_ours:
         raise ExportError(f"{target} exists and is no model folder, so --force does not replace it; give another --out")
+
+
+@contextlib.contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turn what the file system refuses into `ExportError`."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # whoever read our reports has gone; nothing is wrong with the folder
+    except OSError as error:
+        raise ExportError(explain(error, target)) from error
 
 
 @contextlib.contextmanager
@@ -89,20 +102,17 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     check_target(target, force=force)
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with only_writer(target):
-            sweep(target)
-            partial = hidden(target, "partial")
-            try:
-                partial.mkdir()
-                yield partial
-                finish(partial, target, [parent.parent for parent in missing], force=force)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
-    except BrokenPipeError:
-        raise  # whoever read our reports has gone; nothing is wrong with the folder
-    except OSError as error:
-        raise ExportError(explain(error, target)) from error
+        with writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with only_writer(target):
+                sweep(target)
+                partial = hidden(target, "partial")
+                try:
+                    partial.mkdir()
+                    yield partial
+                    finish(partial, target, [parent.parent for parent in missing], force=force)
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
     finally:
         if not target.exists():
             for parent in missing:
@@ -128,12 +138,20 @@ def hidden(target: Path, kind: str) -> Path:
 
 def explain(error: OSError, target: Path) -> str:
     """One line for what the file system refused."""
-    where = target.parent if target.parent.exists() else next(parent for parent in target.parents if parent.exists())
+    where = next((parent for parent in target.parents if is_there(parent)), Path(target.anchor))
     if error.errno in FULL or (error.errno is None and shutil.disk_usage(where).free < 2**20):  # numpy gives no number
         return f"cannot write {target}: the disk is full ({error.strerror or error}); free some space or give another --out"
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else target
     about = target if path.is_relative_to(where) else path
     return f"cannot write {target}: {'' if about == target else f'{about}: '}{error.strerror or error}"
+
+
+def is_there(path: Path) -> bool:
+    """Whether something can be seen at a path."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -146,7 +164,8 @@ def only_writer(target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before the lock goes: who waits for this file finds that it is no longer there
+        with contextlib.suppress(OSError):  # the folder is in place, or its own error told; a lock left behind keeps nobody out
+            path.unlink()  # before the lock goes: who waits for this file finds that it is no longer there
         os.close(handle)
 
 

@@ -26,6 +26,7 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.settings import read_json
 
 from .errors import ExportError
+from .tensor_files import MOST_INDEX_BYTES
 from .tokenizer_conversion import SENTENCEPIECE
 
 Report = Callable[[str], None]
@@ -129,7 +130,8 @@ def missing_weights(folder: Path, model: str, *, allow_pickle: bool) -> str | No
         names = wanted((path.name for path in folder.iterdir()), model, allow_pickle=allow_pickle)
     except ExportError:
         return "the weights"
-    listed = [file for name in names if name.endswith(".index.json") for file in read_json(folder / name)["weight_map"].values()]
+    indexes = [read_json(folder / name, most=MOST_INDEX_BYTES) for name in names if name.endswith(".index.json")]
+    listed = [file for index in indexes for file in index["weight_map"].values()]
     has_weights = any(name.endswith((".safetensors", ".bin")) for name in names)
     return next((file for file in sorted(set(listed)) if not (folder / file).is_file()), None if has_weights else "the weights")
 

@@ -17,6 +17,8 @@ from onnx_textgen.settings import read_json
 from .errors import ExportError
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_INDEX_BYTES = 64 * 2**20
+"""A model of hundreds of experts has some hundred thousand tensors."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -84,7 +86,7 @@ class TensorFiles:
 
 def safetensors_files(folder: Path) -> list[str]:
     """The files an index names, else the one of the usual name, else every safetensors file there is."""
-    indexed = read_json(folder / INDEX).get("weight_map")
+    indexed = read_json(folder / INDEX, most=MOST_INDEX_BYTES).get("weight_map")
     if not isinstance(indexed, dict):
         return [WHOLE] if (folder / WHOLE).is_file() else sorted(path.name for path in folder.glob("*.safetensors"))
     names = sorted(set(indexed.values()))

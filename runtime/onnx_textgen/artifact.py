@@ -15,11 +15,12 @@ import hashlib
 import json
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from .errors import PackageError, first_line
+from .errors import PackageError
+from .text_files import compare_digest, read_json, readable
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -39,6 +40,9 @@ ALLOWED_FILES = frozenset(
     {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER}
 )
 DEFAULT_PACKAGE = "story"
+MOST_MANIFEST_BYTES = 4 * 2**20
+LARGEST_SIZE = 2**24
+"""Of anything in a geometry. The longest contexts are 10 million tokens; a row of so many logits takes 64 MiB."""
 
 Target = Literal["ort", "standard"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
@@ -75,6 +79,14 @@ class Geometry:
     context_length: int
     """Most tokens of prompt and generated text together."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no model is: memory is made by these numbers."""
+        for name, size in dataclasses.asdict(self).items():
+            if not 1 <= size <= LARGEST_SIZE:
+                raise PackageError(
+                    f"geometry.{name} should be at least 1 and at most {LARGEST_SIZE:,}, found {size!s:.60}; export the model again"
+                )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoldenRun:
@@ -109,6 +121,8 @@ class Manifest:
     """What the comparison with PyTorch measured, per scenario; `summary` has size_bytes and the measures on real text."""
     golden: tuple[GoldenRun, ...] = ()
     format_version: int = FORMAT_VERSION
+    sha256: str = dataclasses.field(default="", compare=False)
+    """Of all else that was written here, see `manifest_digest`; empty in packages that were made before there was one."""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -187,25 +201,33 @@ def manifest_from_json(value: object) -> Manifest:
             "upgrade with: pip install -U onnx-textgen, or export the model again"
         )
     manifest = cast(Manifest, read_as(Manifest, value, MANIFEST))
-    for name, size in dataclasses.asdict(manifest.geometry).items():
-        if size < 1:
-            raise PackageError(f"geometry.{name} should be at least 1, found {size}; export the model again")
     vocab_size = manifest.geometry.vocab_size
     check_ids(manifest.eos_ids, vocab_size, "eos_ids")
     for index, run in enumerate(manifest.golden):
         if not run.prompt_ids or not run.new_ids:
             raise PackageError(f"golden[{index}] should have token ids in prompt_ids and in new_ids; export the model again")
         check_ids(run.prompt_ids + run.new_ids, vocab_size, f"golden[{index}]")
+    if manifest.sha256 and manifest.sha256 != manifest_digest(value):
+        raise PackageError(f"{MANIFEST} is damaged: it is not what its own sha256 says; export or copy the model again")
     return manifest
 
 
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses (no permission, a name too long) into `PackageError`."""
-    try:
-        yield
-    except OSError as error:
-        raise PackageError(f"{str(path)[:200]} cannot be read ({error.strerror}); give a model folder you can read") from error
+def manifest_digest(value: Mapping[str, Any]) -> str:
+    """The sha256 of a manifest without its key `sha256`: as JSON in ASCII, keys sorted, no space.
+
+    It tells damage. Who changes a manifest on purpose can change this too.
+    """
+    said = {key: item for key, item in value.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether a folder has one; raises `PackageError` where no file stands in its place, as every check hangs on it."""
+    path = folder / MANIFEST
+    with readable(folder):
+        if (is_there := path.is_file()) or not (path.exists() or path.is_symlink()):
+            return is_there
+    raise PackageError(f"{path} is no file, so that nothing of the folder could be checked; export or copy the model again")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -214,20 +236,17 @@ def read_manifest(folder: Path) -> Manifest:
     with readable(folder):
         if not folder.is_dir():
             raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
-        if not path.is_file():
+        if not has_manifest(folder):
             raise PackageError(
                 f"{folder} has no {MANIFEST} and no graph; export one with: onnx-textgen export SOURCE --out {folder}"
             )
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise PackageError(f"{path} is not valid JSON ({first_line(error)}); export the model again") from error
-    return manifest_from_json(value)
+    return manifest_from_json(read_json(path, most=MOST_MANIFEST_BYTES))
 
 
 def manifest_to_json(manifest: Manifest) -> str:
-    """The text of `manifest.json`."""
-    return json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False) + "\n"
+    """The text of `manifest.json`, with its digest."""
+    value = dataclasses.asdict(manifest)
+    return json.dumps(value | {"sha256": manifest_digest(value)}, indent=1, ensure_ascii=False) + "\n"
 
 
 def file_record(path: Path) -> FileRecord:
@@ -283,11 +302,7 @@ def check_hash(path: Path, expected: FileRecord) -> None:
     """Compare a file with its sha256."""
     with readable(path):
         found = file_record(path).sha256
-    if found != expected.sha256:
-        raise PackageError(
-            f"{path} is damaged: its sha256 is {found[:12]}..., the manifest says {expected.sha256[:12]}...; "
-            "export or copy it again"
-        )
+    compare_digest(path, found, expected.sha256)
 
 
 def package_digest(folder: Path, manifest: Manifest, graph: str = GRAPH) -> str:

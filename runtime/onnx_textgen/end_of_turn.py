@@ -16,15 +16,18 @@ from tokenizers import Tokenizer
 from .artifact import CHAT_TEMPLATE
 from .chat import render_chat
 from .errors import TemplateError
-from .settings import as_ids, read_json, read_text, read_tokenizer_settings, token_text
+from .settings import as_ids, read_json, read_tokenizer_settings, token_text
+from .text_files import read_text, readable
 
 ANSWER = "fourtytwo"
 
 
 def read_template(folder: Path) -> str | None:
     """`chat_template.jinja`, else what `tokenizer_config.json` or `chat_template.json` holds; of named ones, the default."""
-    if (text := read_text(folder / CHAT_TEMPLATE)) is not None:
-        return text
+    with readable(folder):
+        has_own_file = (folder / CHAT_TEMPLATE).is_file()
+    if has_own_file:
+        return read_text(folder / CHAT_TEMPLATE)
     for name in ("tokenizer_config.json", "chat_template.json"):
         template = default_template(read_json(folder / name).get("chat_template"))
         if template is not None:

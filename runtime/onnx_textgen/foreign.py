@@ -15,12 +15,25 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .artifact import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest, readable
+from .artifact import (
+    CHAT_TEMPLATE,
+    GRAPH,
+    INT8_CACHE_GRAPH,
+    MANIFEST,
+    TOKENIZER,
+    UNKNOWN,
+    FileRecord,
+    Geometry,
+    Manifest,
+    has_manifest,
+)
 from .end_of_turn import every_end, read_template
 from .errors import PackageError
+from .graph_file import OURS, producer_of
 from .interface import HIDDEN_STATES, LOGITS, ROLES, Hints
 from .session import LOG, Session, open_session
 from .settings import generation_defaults, read_config, read_json, special_id, without_nulls
+from .text_files import readable
 from .tokenizer import tokenizer_errors
 
 GENAI_CONFIG = "genai_config.json"
@@ -58,10 +71,10 @@ def graphs_of(folder: Path) -> list[Path]:
 
 
 def is_foreign(place: Path) -> bool:
-    """Whether a path is a folder of another exporter's, or a graph in one."""
+    """Whether a path is a folder of another exporter's, or a graph in one; raises what `has_manifest` does."""
     with readable(place):
         is_graph = place.suffix == ".onnx" and place.is_file()
-        return not (home_of(place) / MANIFEST).is_file() and (is_graph or bool(graphs_of(place)))
+        return not has_manifest(home_of(place)) and (is_graph or bool(graphs_of(place)))
 
 
 def home_of(place: Path) -> Path:
@@ -94,11 +107,22 @@ def graph_of(place: Path) -> Path:
     return folder / (place.name if is_graph else GRAPH)
 
 
-def choose_graph(place: Path, genai: Mapping[str, Any]) -> Path:
-    """The graph to open: the one that is named, by the caller or by genai's settings, or else the best known name."""
+def foreign_graph(place: Path, genai: Mapping[str, Any]) -> Path:
+    """The graph to open; raises `PackageError` for one of ours: without its manifest no damage to it would be noticed."""
+    graph = choose_graph(place, object_in(object_in(genai, "model"), "decoder"))
+    if producer_of(graph) == OURS:
+        raise PackageError(
+            f"{graph} was exported by onnx-textgen and its {MANIFEST} is missing, so that nothing can be checked; "
+            "copy the whole folder again, or export the model again"
+        )
+    return graph
+
+
+def choose_graph(place: Path, decoder: Mapping[str, Any]) -> Path:
+    """The graph that is named, by the caller or by genai's settings of its `decoder`, or else the best known name."""
     if place.is_file():
         return place
-    if named := genai.get("filename"):
+    if named := decoder.get("filename"):
         path = place / str(named)
         if Path(str(named)).name != named or not path.is_file():
             raise PackageError(f"{place / GENAI_CONFIG} names the graph {named!r}, which is not in the folder; fetch it again")
@@ -129,7 +153,7 @@ def open_foreign(place: Path, *, device: str = "auto", threads: int | None = Non
     folder = home_of(place)
     genai = read_json(folder / GENAI_CONFIG)
     with readable(place):
-        graph = choose_graph(place.absolute(), object_in(object_in(genai, "model"), "decoder"))
+        graph = foreign_graph(place.absolute(), genai)
     settings = settings_of_genai(genai) if genai else settings_of_config(folder)
     session = open_session(graph, device=device, threads=threads, hints=settings.hints)
     return make_manifest(folder, graph, settings, session), session
@@ -139,7 +163,7 @@ def describe_foreign(folder: Path) -> tuple[int, int | None]:
     """Bytes of the graph that would be opened, with its weights, and how long a text may be, if anything but the graph says so."""
     genai = read_json(folder / GENAI_CONFIG)
     with readable(folder):
-        graph = choose_graph(folder, object_in(object_in(genai, "model"), "decoder"))
+        graph = foreign_graph(folder, genai)
         size = sum(path.stat().st_size for path in graph.parent.glob(f"{graph.name}*"))
     return size, (settings_of_genai(genai) if genai else settings_of_config(folder)).context_length
 

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from .artifact import ALLOWED_FILES, MANIFEST, find_package, read_manifest
+from .artifact import ALLOWED_FILES, MANIFEST, find_package, has_manifest, read_manifest
 from .errors import PackageError, first_line
 
 PREFIX = "hf:"
-FORM = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?")
+NO_WAY_OUT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
+"""No part is "..": a name leads to nothing beside the model's own folder in the cache."""
+FORM = re.compile(NO_WAY_OUT + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?")
 SETTINGS = re.compile(r"[^/]*\.(json|jinja)")
 SECONDS = 10.0
 """For the hub to answer what a model consists of."""
@@ -107,7 +109,7 @@ def missing_file(place: Path) -> str | None:
     if not place.exists():
         return place.name
     folder = place.parent if place.is_file() else place
-    if (folder / MANIFEST).is_file():
+    if has_manifest(folder):
         return next((name for name in read_manifest(folder).files if not (folder / name).is_file()), None)
     graphs = [place] if place.is_file() else [*place.glob("*.onnx"), *place.glob("onnx/*.onnx")]
     return None if graphs else "the graph"

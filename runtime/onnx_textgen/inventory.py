@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .artifact import MANIFEST, embedded_packages, package_bytes, read_manifest
+from .artifact import CHAT_TEMPLATE, MANIFEST, embedded_packages, has_manifest, package_bytes, read_manifest
 from .end_of_turn import read_template
 from .errors import PackageError
 
@@ -56,14 +56,14 @@ def is_model(folder: Path) -> bool:
 def describe(name: str, folder: Path, origin: str) -> Entry:
     """What a folder says of its model; what is wrong with it is a `problem`, no exception."""
     try:
-        has_template = read_template(folder) is not None
-        if (folder / MANIFEST).is_file():
+        if has_manifest(folder):
             manifest = read_manifest(folder)
             length, size = manifest.geometry.context_length, package_bytes(folder, manifest)
-            return Entry(name, folder, origin, manifest.precision, size, length, has_template)
+            return Entry(name, folder, origin, manifest.precision, size, length, CHAT_TEMPLATE in manifest.files)
         from .foreign import describe_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second)
 
         size, found = describe_foreign(folder)
+        has_template = read_template(folder) is not None
         return Entry(name, folder, origin, size_bytes=size, context_length=found, has_chat_template=has_template)
     except PackageError as error:
         return Entry(name, folder, origin, problem=str(error))

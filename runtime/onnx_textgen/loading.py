@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .artifact import GRAPH, INT8_CACHE_GRAPH, checking_files, package_bytes, read_manifest
+from .artifact import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, Manifest, checking_files, package_bytes, read_manifest
 from .assistant import Source, step_seconds
 from .end_of_turn import read_template
 from .engine import ROWS
@@ -12,12 +12,14 @@ from .errors import DeviceError, OptionError
 from .foreign import graph_of, home_of, is_foreign, open_foreign
 from .graph import Graph
 from .graph_checks import check_graph
+from .graph_file import refuse_other_files
 from .hub import locate
 from .huge_pages import new_memory_in_huge_pages
 from .memory import plan
 from .openvino_session import PRECISIONS, open_openvino
 from .option_checks import whole_number
 from .session import LOG, open_session
+from .text_files import read_text
 from .textgen import MOST_ROWS, PREFIX_CACHE, Model
 
 
@@ -59,11 +61,14 @@ def load(
             raise DeviceError(f"OpenVINO runs packages that onnx-textgen exported; take another device than {device} for {place}")
         with new_memory_in_huge_pages():
             manifest, session = open_foreign(place, device=device, threads=threads)
+        template = read_template(folder)
     else:
         manifest = read_manifest(folder)
         with new_memory_in_huge_pages(), checking_files(folder, manifest):
             graph = graph_of(place)
+            refuse_other_files(graph, manifest.files)
             session = open_graph(graph, device=device, threads=threads)
+        template = listed_template(folder, manifest)
     check_graph(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
@@ -73,7 +78,7 @@ def load(
         folder,
         manifest,
         session,
-        chat_template=read_template(folder),
+        chat_template=template,
         capacity=capacity,
         prefix_cache=prefix_cache,
         batch_size=batch_size,
@@ -84,6 +89,12 @@ def load(
             assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
         assist(model, assistant_model)
     return model
+
+
+def listed_template(folder: Path, manifest: Manifest) -> str | None:
+    """The chat template that a manifest lists, by the bytes that it describes; None where it lists none, whatever lies there."""
+    listed = manifest.files.get(CHAT_TEMPLATE)
+    return None if listed is None else read_text(folder / CHAT_TEMPLATE, sha256=listed.sha256)
 
 
 def open_graph(path: Path, *, device: str, threads: int | None) -> Graph:

@@ -5,6 +5,7 @@ Fields that nobody asks for stay as they are, byte for byte. What the numbers me
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
@@ -12,11 +13,18 @@ from .errors import PackageError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """How a field is written."""
+FIXED = {FIXED64: 8, FIXED32: 4}
+KEY_BITS = 2**32 - 1
+"""Of a field's number and kind, that count: all readers pass over the others."""
+MOST_BITS = 70
+"""Of a number: ten bytes, as for all readers."""
 
 Value = int | bytes
 Given: TypeAlias = "int | str | bytes | Message"
 Field = tuple[int, int, Value]
 """Number, way of writing, value."""
+Place = tuple[int, int, int, int]
+"""Number, way of writing, where its value begins and ends."""
 
 
 class Message:
@@ -74,29 +82,36 @@ def field_of(number: int, value: Given) -> Field:
 
 def read_fields(data: bytes) -> Iterator[Field]:
     """The fields of a message; raises `PackageError` where it ends in the middle of one, or has one of an unknown kind."""
-    place = 0
-    while place < len(data):
-        key, place = read_varint(data, place)
-        number, kind = key >> 3, key & 7
-        value: Value
+    for number, kind, start, end in read_places(data, 0, len(data)):
+        yield number, kind, read_varint(data, start)[0] if kind == VARINT else data[start:end]
+
+
+def read_places(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Place]:
+    """Where the fields of the message lie that `data` has from `start` to `end`; raises what `read_fields` does."""
+    while start < end:
+        key, start = read_varint(data, start)
+        number, kind = (key & KEY_BITS) >> 3, key & 7
         if kind == VARINT:
-            value, place = read_varint(data, place)
+            stop = read_varint(data, start)[1]
+        elif kind == BYTES:
+            size, start = read_varint(data, start)
+            stop = start + size
         else:
-            size, place = read_varint(data, place) if kind == BYTES else ({FIXED64: 8, FIXED32: 4}.get(kind, len(data)), place)
-            value, place = data[place : place + size], place + size
-        if place > len(data):
+            stop = start + FIXED[kind] if kind in FIXED else end + 1  # of a kind that ONNX does not use
+        if stop > end:
             raise PackageError("the graph's file is not whole; export or fetch the model again")
-        yield number, kind, value
+        yield number, kind, start, stop
+        start = stop
 
 
-def read_varint(data: bytes, place: int) -> tuple[int, int]:
+def read_varint(data: bytes | mmap.mmap, place: int) -> tuple[int, int]:
     """A number of seven bits a byte, and the place behind it.
 
     >>> read_varint(bytes([0xAC, 0x02]), 0)
     (300, 2)
     """
     value = shift = 0
-    while place < len(data):
+    while place < len(data) and shift < MOST_BITS:
         byte, place = data[place], place + 1
         value |= (byte & 0x7F) << shift
         shift += 7

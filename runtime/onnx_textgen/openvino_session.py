@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from .errors import DeviceError, ModelError, PackageError, first_line
 from .graph import Device
+from .graph_file import refuse_functions
 from .interface import PAST, ROLES, CacheTensor, Hints, Input, Values, present_of, read_inputs, read_rotary_switch
 from .openvino_operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
 from .option_checks import whole_number
@@ -165,6 +166,7 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None) -> Ope
     """
     if threads is not None:
         threads = whole_number("threads", threads, 1, 1024)
+    refuse_functions(path)
     openvino, precision = import_openvino(), PRECISIONS[device]
     core = openvino.Core()
     if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):

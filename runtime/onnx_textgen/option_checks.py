@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -16,6 +17,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_SEED = 2**63 - 1
 MAX_IDS = 100_000
+DIGITS = re.compile(r"\d{1,18}")
+"""Of an id that is written as text; Python reads no number of thousands."""
 MAX_GRAMMAR_CHARS = 1_000_000
 
 
@@ -101,7 +104,7 @@ def token_id_lists(name: str, value: object) -> tuple[tuple[int, ...], ...]:
 def biases(name: str, value: object) -> tuple[tuple[int, float], ...]:
     """Pairs of a token id and what is added to its logit; from a mapping too, whose keys may be text as in JSON."""
     if isinstance(value, Mapping):
-        pairs = [(int(key) if isinstance(key, str) and key.isdecimal() else key, bias) for key, bias in value.items()]
+        pairs = [(int(key) if isinstance(key, str) and DIGITS.fullmatch(key) else key, bias) for key, bias in value.items()]
     elif isinstance(value, (tuple, list)) and all(isinstance(each, (tuple, list)) and len(each) == 2 for each in value):
         pairs = [tuple(each) for each in value]
     else:

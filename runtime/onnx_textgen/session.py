@@ -23,6 +23,7 @@ import onnxruntime
 
 from .errors import DeviceError, OptionError, PackageError, first_line
 from .graph import CPU, Device
+from .graph_file import refuse_functions
 from .interface import ELEMENT_TYPES, CacheTensor, Hints, Input, Values, read_cache, read_inputs, read_rotary_switch
 
 IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, onnxruntime.RunOptions
@@ -200,6 +201,8 @@ def open_on(
     path: Path, device: Device, options: onnxruntime.SessionOptions, hints: Hints = NO_HINTS, *, model: bytes | None = None
 ) -> Session:
     """A session on exactly that device; `model`: what is opened in the place of the file's content."""
+    if model is None:
+        refuse_functions(path)
     providers: list[Any] = [CPU_PROVIDER]
     try:
         if device.kind == "cuda":

@@ -9,7 +9,9 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from .artifact import readable
 from .decoder import Decoder
 from .errors import PackageError, first_line
 from .snapshots import Arrays, Snapshot
+from .text_files import readable
 
 FORMAT = "onnx-textgen session 1"
 HEADER, TOKENS, CACHE, STATE = "header", "token_ids", "cache/", "state/"
@@ -31,12 +33,14 @@ BROKEN = (
 )
 """What zipfile, NumPy and JSON raise for files that are not what they should be."""
 MOST_HEADER_BYTES = 64 * 2**20
+LONGEST_SAVE = 3600
+"""Seconds."""
 
 
 def write_session(
     path: Path, digest: str, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]], snapshot: Snapshot
 ) -> None:
-    """Write a session beside its place, then move it there."""
+    """Write a session beside its place, then move it there; what saves that were killed left beside it is cleared away."""
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.is_beyond, sorted(snapshot.states)
     try:
@@ -50,6 +54,7 @@ def write_session(
     for length, states in snapshot.states.items():
         arrays |= {f"{STATE}{length}/{name}": array for name, array in states.items()}
     try:
+        sweep(path)
         with partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
             file.flush()
@@ -60,6 +65,15 @@ def write_session(
     finally:
         with contextlib.suppress(OSError, ValueError):
             partial.unlink(missing_ok=True)
+
+
+def sweep(path: Path) -> None:
+    """Clear away what saves to `path` left when they were killed: files so old that no save can be at them."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.partial-[0-9a-f]{{8}}")
+    with contextlib.suppress(OSError):  # of another user, or cleared away by another save: nothing that this one needs
+        for left in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
+            if time.time() - left.stat().st_mtime > LONGEST_SAVE:
+                left.unlink()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .artifact import readable
+from . import text_files
 from .errors import OptionError, PackageError
 from .generation_config import OPTION_NAMES, make_generation_config
+from .text_files import readable
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -21,25 +21,12 @@ ALWAYS = ("repetition_penalty",)
 """Defaults that hold for greedy generation too."""
 
 
-def read_text(path: Path) -> str | None:
-    """A file's text, or None where there is no file; raises `PackageError` for one that cannot be read."""
+def read_json(path: Path, *, most: int = text_files.MOST_BYTES) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is no file; raises `PackageError` for one that cannot be read."""
     with readable(path):
         if not path.is_file():
-            return None
-        try:
-            return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise PackageError(f"{path} is not UTF-8 text (byte {error.start}); mend it or fetch it again") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is no file."""
-    if (text := read_text(path)) is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise PackageError(f"{path} is not valid JSON: {error}; mend it or fetch it again") from error
+            return {}
+    value = text_files.read_json(path, most=most)
     if not isinstance(value, dict):
         raise PackageError(f"{path} should hold a JSON object, found {type(value).__name__}; mend it or fetch it again")
     return value

@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args, overload
+from typing import Any, Literal, NoReturn, Unpack, get_args, overload
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .graph import Graph
+from .graph_file import refuse_other_files
 from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
 from .memory import MemoryPlan, check_fits, plan
@@ -73,8 +74,8 @@ class Model:
         self.engine = Engine(self.new_rows, self.prefixes, rows=batch_size)
         self.limits = Limits(frozenset(manifest.eos_ids), manifest.geometry.context_length, manifest.geometry.vocab_size)
         self._tokenizer = (
-            TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
-            if TOKENIZER in manifest.files
+            TextTokenizer.from_file(folder / TOKENIZER, sha256=listed.sha256, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
+            if (listed := manifest.files.get(TOKENIZER)) is not None
             else None
         )
 
@@ -123,6 +124,9 @@ class Model:
     def load_session(self, path: str | Path) -> Conversation:
         """A session that `Conversation.save` wrote; raises `PackageError` for a file of another model, or none at all."""
         return Conversation.load(self, path)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"an open model cannot be pickled or copied; open {self.folder} where it is wanted: onnx_textgen.load(...)")
 
     @functools.cached_property
     def digest(self) -> str:
@@ -478,8 +482,10 @@ class Model:
         """
         if not self.has_attention_maps:
             raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
+        graph = self.folder / ATTENTION_GRAPH
         check_files(self.folder, self.manifest)
-        return open_session(self.folder / ATTENTION_GRAPH, device="cpu", threads=self.graph.threads)
+        refuse_other_files(graph, self.manifest.files)
+        return open_session(graph, device="cpu", threads=self.graph.threads)
 
     def attentions(self, text: Prompt, *, last: int | None = None) -> AttentionMaps:
         """How much each token of a text (or of token ids) looks at each one before it, in every layer and head.

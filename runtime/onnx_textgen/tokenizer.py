@@ -7,7 +7,6 @@ library. Knows nothing of chat templates, stop strings or models.
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -16,7 +15,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .errors import PromptError, TokenizerError
+from .errors import PackageError, PromptError, TokenizerError
+from .text_files import parse_json, read_text
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_ID = 2**24
@@ -85,17 +85,15 @@ class TextTokenizer:
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}
 
     @classmethod
-    def from_file(cls, path: str | Path, *, eos_ids: Sequence[int], bos_id: int | None) -> TextTokenizer:
-        """Read a `tokenizer.json`; `eos_ids` and `bos_id` are left out of decoded text whatever the file says of them."""
-        path = Path(path)
+    def from_file(cls, path: str | Path, *, sha256: str = "", eos_ids: Sequence[int], bos_id: int | None) -> TextTokenizer:
+        """Read a `tokenizer.json`, with `sha256` only one of this digest.
+
+        `eos_ids` and `bos_id` are left out of decoded text whatever the file says of them.
+        """
         try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise TokenizerError(
-                    f"{path} has more than {MAX_FILE_BYTES >> 20} MiB, as no tokenizer has; export the model again"
-                )
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TokenizerError(f"{path} cannot be read ({error}); export the model again") from error
+            text = read_text(Path(path), most=MAX_FILE_BYTES, sha256=sha256)
+        except PackageError as error:
+            raise TokenizerError(str(error)) from error
         return cls(text, eos_ids=eos_ids, bos_id=bos_id)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -293,7 +291,7 @@ def read_spec(text: str) -> dict[str, Any]:
     library aborts the process then, which no caller can catch.
     """
     try:
-        spec = json.loads(text)
+        spec = parse_json(text)
         ids = vocabulary_ids(spec)
         if len(set(ids)) != len(ids):
             raise TokenizerError("tokenizer.json gives one id to two tokens; export the model again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import time
@@ -22,6 +23,7 @@ from onnx_textgen.session import LOG
 from .chats import Chat
 from .completions import Completion
 from .delivery import CLOSED_BY_CLIENT, deliver, problem_of
+from .file_watch import FileWatch
 from .guards import BodyGuard, HostGuard, KeyGuard
 from .jobs import Slots
 from .metrics import Metrics
@@ -38,6 +40,7 @@ class Settings:
     most_seconds: float | None = 600.0
     """After which a text ends, whatever its request says."""
     most_body_bytes: int = 4 * 2**20
+    most_body_seconds: float = 30.0
     hosts: Sequence[str] = LOOPBACK
     """Names that the server answers to, as URLs have them."""
     origins: Sequence[str] = ()
@@ -49,16 +52,18 @@ class Server:
 
     def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
         self.models, self.settings = dict(models), settings
+        self.watches = {name: FileWatch(model) for name, model in models.items()}
         self.slots = Slots(settings.most_texts)
         self.metrics = Metrics(lambda: self.slots.taken)
         self.started = int(time.time())
 
     def model(self, name: str | None) -> tuple[str, Model]:
-        """The model of a name; the only one where no name is given. Raises 404."""
+        """The model of a name; the only one where no name is given. Raises 404, and `ModelError` where its files have changed."""
         if name is None and len(self.models) == 1:
-            return next(iter(self.models.items()))
+            name = next(iter(self.models))
         if name not in self.models:
             raise HTTPException(404, f"there is no model {name!r:.60} here; there is {', '.join(self.models)}")
+        self.watches[name].check()
         return name, self.models[name]
 
     def refuse(self, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
@@ -88,7 +93,7 @@ def make_app(models: Mapping[str, Model], settings: Settings | None = None) -> F
     app.state.server = server
     add_routes(app, server)
     add_problems(app, server)
-    app.add_middleware(BodyGuard, most=settings.most_body_bytes, refuse=server.refuse)
+    app.add_middleware(BodyGuard, most=settings.most_body_bytes, seconds=settings.most_body_seconds, refuse=server.refuse)
     if settings.api_key is not None:
         app.add_middleware(KeyGuard, api_key=settings.api_key, refuse=server.refuse)
     if settings.origins:
@@ -126,6 +131,16 @@ def add_problems(app: FastAPI, server: Server) -> None:
         return server.refuse(problem_of(error))
 
 
+def token_ids_of(model: Model, wish: TokenizeRequest) -> list[int]:
+    """A text or a chat as ids; raises `PromptError` for a text so long that the model takes none of its length."""
+    if wish.messages is not None and wish.prompt is None:
+        return model.encode_chat([message.as_data() for message in wish.messages])
+    if wish.prompt is None or wish.messages is not None:
+        raise OptionError("tokenize takes a prompt or messages; give one of them")
+    model.check_characters(wish.prompt)
+    return model.tokenizer.encode(wish.prompt, add_special_tokens=wish.add_special_tokens)
+
+
 def add_routes(app: FastAPI, server: Server) -> None:
     """All that the server answers."""
 
@@ -146,14 +161,10 @@ def add_routes(app: FastAPI, server: Server) -> None:
         return server.about(server.model(name)[0])
 
     @app.post("/tokenize")
-    def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
         _, model = server.model(wish.model)
-        if (wish.prompt is None) == (wish.messages is None):
-            raise OptionError("tokenize takes a prompt or messages; give one of them")
-        if wish.messages is not None:
-            ids = model.encode_chat([message.as_data() for message in wish.messages])
-        else:
-            ids = model.tokenizer.encode(wish.prompt or "", add_special_tokens=wish.add_special_tokens)
+        with server.slots.held():
+            ids = await asyncio.to_thread(token_ids_of, model, wish)
         return {"tokens": ids, "count": len(ids), "max_model_len": model.limits.context_length}
 
     @app.post("/detokenize")

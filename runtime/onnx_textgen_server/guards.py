@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -64,29 +65,43 @@ class TooLargeError(HTTPException):
         super().__init__(413, f"the body has more than {most:,} bytes, which is all this server takes; send less")
 
 
-class BodyGuard:
-    """Refuses bodies of more bytes than `most`, also those that do not say their length."""
+class TooSlowError(HTTPException):
+    """A body that does not come to its end."""
 
-    def __init__(self, app: ASGIApp, *, most: int, refuse: Refuse) -> None:
-        self.app, self.most, self.refuse = app, most, refuse
+    def __init__(self, seconds: float) -> None:
+        detail = f"the body did not come to its end in {seconds:g} seconds; send it again"
+        super().__init__(408, detail, {"Connection": "close"})
+
+
+class BodyGuard:
+    """Refuses bodies of more bytes than `most`, also those that do not say their length, and those that take over `seconds`."""
+
+    def __init__(self, app: ASGIApp, *, most: int, seconds: float, refuse: Refuse) -> None:
+        self.app, self.most, self.seconds, self.refuse = app, most, seconds, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 413."""
+        """Pass a request on, or answer 413 or 408."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        length, seen = Headers(scope=scope).get("content-length", ""), 0
+        length, seen, is_whole = Headers(scope=scope).get("content-length", ""), 0, False
+        end = asyncio.get_running_loop().time() + self.seconds
         if length.isdigit() and int(length) > self.most:
             problem = Problem(413, TooLargeError(self.most).detail)
-            await self.refuse(problem, {"Connection": "close"})(scope, receive, send)
+            # The connection stays: a client that still sends when it closes misses the answer. `connections` sees to its end.
+            await self.refuse(problem, {})(scope, receive, send)
             return
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
+            nonlocal seen, is_whole
+            try:
+                async with asyncio.timeout_at(None if is_whole else end):
+                    message = await receive()
+            except TimeoutError as error:
+                raise TooSlowError(self.seconds) from error  # the app answers it, and the next one
+            seen, is_whole = seen + len(message.get("body", b"")), not message.get("more_body", False)
             if seen > self.most:
-                raise TooLargeError(self.most)  # the app answers it
+                raise TooLargeError(self.most)
             return message
 
         await self.app(scope, counted, send)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from onnx_textgen import Cancellation, Chunk, Model
@@ -50,6 +50,15 @@ class Slots:
     def give(self, count: int) -> None:
         """Give them back."""
         self.taken -= count
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold a slot for work on a text that is no job; raises `BusyError`."""
+        self.take(1)
+        try:
+            yield
+        finally:
+            self.give(1)
 
     def end_all(self) -> None:
         """End all texts that are at work, as they are."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchem
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
-from onnx_textgen.option_checks import shown
+from onnx_textgen.option_checks import DIGITS, shown
 from onnx_textgen.prompts import is_id
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -235,7 +235,7 @@ def read_biases(biases: Mapping[str, float] | None) -> dict[int, float] | None:
     """JSON has text for keys; raises `OptionError` where one is no id."""
     if biases is None:
         return None
-    if wrong := [key for key in biases if not key.isascii() or not key.isdigit()]:
+    if wrong := [key for key in biases if not DIGITS.fullmatch(key)]:
         raise OptionError(f"logit_bias names {shown(wrong[0])}, which is no token id")
     return {int(key): bias for key, bias in biases.items()}
 

@@ -86,6 +86,11 @@ def test_without_a_seed_a_new_one_is_taken_and_told(client_of):
         ({"seed": 2**63}, "seed should be a whole number"),
         ({"seed": "9" * 5_000}, "seed should be a whole number"),
         ({"stop": ["x"] * 17}, "stop"),
+        ({"prompt": 5}, "the prompt should be text, found 5"),
+        ({"prompt": ["a"]}, "the prompt should be text, found a list"),
+        ({"model": 1}, "model should be a name, found 1"),
+        ({"model": []}, "model should be a name, found a list"),
+        ({"model": {"a": 1}}, "model should be a name, found a dict"),
         ({"model": "<b>another</b>"}, "there is no model '<b>another</b>'"),
     ],
 )
@@ -167,6 +172,12 @@ def test_a_foreign_page_is_not_allowed_to_read_answers(tiny_address):
     headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
     response = httpx.options(f"{tiny_address}gradio_api/call/generate", headers=headers)
     assert response.headers.get("access-control-allow-origin") not in ("*", "http://evil.example")
+
+
+def test_no_page_of_others_may_show_this_one_in_a_frame(tiny_address):
+    for path in ("", "config", "nothing"):
+        headers = httpx.get(f"{tiny_address}{path}").headers
+        assert (headers["Content-Security-Policy"], headers["X-Frame-Options"]) == ("frame-ancestors 'self'", "SAMEORIGIN")
 
 
 def test_no_file_goes_out_or_in(tiny_address):

@@ -9,7 +9,7 @@ import pytest
 from onnx_textgen.artifact import find_package
 from onnx_textgen_export import ExportError
 from onnx_textgen_export import folder as folder_module
-from onnx_textgen_export.folder import is_complete, new_folder
+from onnx_textgen_export.folder import check_target, is_complete, new_folder
 
 
 def fill(target: Path, *, force: bool = False) -> None:
@@ -111,6 +111,35 @@ def test_what_the_disk_refuses_is_one_line_and_leaves_nothing(tmp_path: Path, er
         raise error
     assert str(raised.value).startswith(f"cannot write {tmp_path / 'package'}: {line}")
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", ["exists", "iterdir"])
+def test_a_target_that_cannot_be_looked_at_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    fill(tmp_path / "package")
+    look = getattr(Path, step)
+
+    def refuse(path: Path) -> object:
+        if path == tmp_path / "package" or (step == "exists" and path == tmp_path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path)
+
+    monkeypatch.setattr(Path, step, refuse)
+    for look_at in (lambda: check_target(tmp_path / "package", force=True), lambda: fill(tmp_path / "package", force=True)):
+        with pytest.raises(ExportError, match=r"cannot write .*package: .*Permission denied"):
+            look_at()
+
+
+def test_a_lock_that_cannot_be_taken_away_is_no_failure_of_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        fill(tmp_path / "package")
+    assert is_complete(tmp_path / "package")
+    assert {path.name for path in tmp_path.iterdir()} == {"package", ".package.lock"}
+    fill(tmp_path / "package", force=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"package"}
 
 
 def test_a_reader_of_the_reports_that_goes_away_is_no_fault_of_the_folder(tmp_path: Path) -> None:

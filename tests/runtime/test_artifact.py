@@ -2,10 +2,13 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import loading
@@ -33,6 +36,7 @@ def refusal(folder: Path) -> str:
 def edit(folder: Path, change: Callable[[dict], object]) -> None:
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
+    manifest.pop("sha256", None)  # as someone who knows what he does
     change(manifest)
     path.write_text(json.dumps(manifest))
 
@@ -92,6 +96,8 @@ def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
         (lambda m: m.update(geometry=5), "geometry should be a JSON object, found 5"),
         (lambda m: m["geometry"].pop("layers"), "lacks the key 'layers'"),
         (lambda m: m["geometry"].update(layers=0), "geometry.layers should be at least 1"),
+        (lambda m: m["geometry"].update(vocab_size=2**40), "geometry.vocab_size should be at least 1 and at most 16,777,216"),
+        (lambda m: m["geometry"].update(context_length=10**400), "geometry.context_length should be at least 1 and at most"),
         (lambda m: m["geometry"].update(context_length=True), "geometry.context_length should be a whole number, found True"),
         (lambda m: m.update(eos_ids="all"), "eos_ids should be a list, found 'all'"),
         (lambda m: m.update(target="gpu"), "target should be"),
@@ -132,6 +138,19 @@ def test_a_manifest_that_is_no_json_object_is_refused(package: Path, text: str) 
     assert "JSON" in refusal(package)
 
 
+@pytest.mark.parametrize("name", ["name", "context_length"])
+def test_a_key_that_is_there_twice_is_refused_as_it_has_two_meanings(package: Path, name: str) -> None:
+    path = package / "manifest.json"
+    path.write_text(re.sub(rf'"{name}": [^,\n]*', r"\g<0>, \g<0>", path.read_text(), count=1))
+    assert f"the key '{name}' is there twice" in refusal(package)
+
+
+def test_a_manifest_of_more_than_a_few_megabytes_is_refused(package: Path) -> None:
+    with (package / "manifest.json").open("a") as file:
+        file.write(" " * 2**22)
+    assert "manifest.json has more than 4 MiB" in refusal(package)
+
+
 @pytest.mark.parametrize("name", ["model.onnx.data", "tokenizer.json"])
 def test_a_file_that_the_manifest_does_not_list_is_refused_as_nothing_vouches_for_it(package: Path, name: str) -> None:
     edit(package, lambda manifest: manifest["files"].pop(name))
@@ -155,6 +174,26 @@ def test_a_link_in_place_of_a_file_is_judged_by_its_content(package: Path) -> No
 def test_a_manifest_survives_writing_and_reading() -> None:
     manifest = read_manifest(find_package())
     assert manifest_from_json(json.loads(manifest_to_json(manifest))) == manifest
+
+
+@given(bit=st.integers(0, 8 * (find_package() / "manifest.json").stat().st_size - 1))
+def test_any_flipped_bit_of_a_manifest_is_found_or_changes_nothing_that_it_says(bit: int) -> None:
+    content = (find_package() / "manifest.json").read_bytes()
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    try:
+        found = manifest_from_json(json.loads(damaged))
+    except (PackageError, ValueError):
+        return
+    assert found == manifest_from_json(json.loads(content))  # such as the seventeenth digit of a fraction
+
+
+def test_a_manifest_with_its_digest_may_be_laid_out_anew_and_one_from_before_there_was_any_loads() -> None:
+    value = json.loads((find_package() / "manifest.json").read_text())
+    wanted = manifest_from_json(value)
+    assert manifest_from_json(json.loads(json.dumps(dict(reversed(value.items())), indent=7))) == wanted
+    del value["sha256"]
+    assert manifest_from_json(value) == wanted
 
 
 def test_a_folder_called_like_an_embedded_model_is_meant_only_where_it_is_written_as_a_path(

@@ -150,6 +150,12 @@ def test_an_error_is_one_line_that_names_the_thing(model, capsys, arguments, cod
     assert all(word in err for word in words), err
 
 
+def test_an_error_commands_no_terminal(model, capsys):
+    model.reply = (ModelError("node \x1b]0;owned\x07 failed"),)
+    assert run(["generate", "a", "--max-new-tokens", "3"]) == 1
+    assert capsys.readouterr().err == "error: node \ufffd]0;owned\ufffd failed\n"
+
+
 def test_a_failure_in_the_middle_of_a_text_is_one_line_and_exits_with_1(model, capsys):
     model.reply = ("Hel", ModelError("the model failed while it ran:\nsomething"))
     assert run(["generate", "Hello"]) == 1

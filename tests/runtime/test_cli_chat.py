@@ -104,6 +104,12 @@ def test_a_template_that_raises_is_said_in_one_line(chat, capsys):
     ]
 
 
+def test_what_a_template_raises_commands_no_terminal(chat, capsys):
+    model = CharacterModel(chat_template=r"{{ raise_exception('no \x1b]0;owned\x07') }}")
+    assert chat(model, "one") == 0
+    assert "no \ufffd]0;owned\ufffd" in capsys.readouterr().err
+
+
 def test_options_reach_every_turn(chat):
     model = CharacterModel(chat_template=TEMPLATE)
     assert chat(model, "one", "two", options=["-n", "9", "--seed", "4"]) == 0

@@ -89,6 +89,21 @@ def test_a_summary_that_is_none_is_not_shown_and_does_no_harm(folder, model, cap
     assert run(["inspect", "ab", "--model", str(folder), "--temperature", "0"]) == 0
 
 
+ESCAPE = "\x1b]0;owned\x07\x1b]52;c;AAAA\x9c"
+
+
+def test_what_a_manifest_says_commands_no_terminal(folder, capsys, monkeypatch):
+    manifest = dataclasses.replace(
+        read_manifest(folder), name=ESCAPE, source=ESCAPE, versions={ESCAPE: ESCAPE}, certificate={ESCAPE: ESCAPE}
+    )
+    (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    assert run(["info", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("]0;owned") == 6
+    assert not {"\x1b]", "\x07", "\x9c"} & {shown[i : i + n] for i in range(len(shown)) for n in (1, 2)}
+
+
 def test_info_as_json_is_the_manifest(folder, capsys):
     assert run(["info", "--model", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -226,6 +227,24 @@ def test_files_that_are_no_session_of_this_model_are_refused_in_one_line(forgetf
     assert "larger than any session" in refusal()
     with pytest.raises(PackageError, match="cannot be written"):
         session.save(tmp_path / "no" / "where")
+
+
+def test_what_a_killed_save_left_is_cleared_away_by_a_later_one(forgetful: Model, tmp_path: Path) -> None:
+    for name in (
+        ".saved.partial-0123abcd",
+        ".saved.partial-89abcdef",
+        ".other.partial-0123abcd",
+        ".saved.partial-notes",
+        "saved.old",
+    ):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / ".saved.partial-89abcdef").touch()  # is being written
+    kept = {path.name for path in tmp_path.iterdir()} - {".saved.partial-0123abcd"}
+    session = forgetful.session()
+    session.append(BEGIN)
+    session.save(tmp_path / "saved")
+    assert {path.name for path in tmp_path.iterdir()} == kept | {"saved"}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("onnx")
 
 import onnx
+import onnxruntime
 
 import onnx_textgen
 from cache_graphs import CONTEXT, VOCAB_SIZE, Attention, Builder, Recurrent, Tiny
@@ -180,9 +181,11 @@ def test_text_and_chat_template_are_taken_from_the_folder(exact: onnx_textgen.Mo
     """The package's own graph, as a folder without a manifest: tokenizer.json and the template of tokenizer_config.json."""
     folder = tmp_path / "foreign"
     folder.mkdir()
-    for file in exact.folder.iterdir():
-        if file.name.startswith("model.onnx") or file.name == "tokenizer.json":
-            shutil.copy(file, folder)
+    for name in ("model.onnx.data", "tokenizer.json"):
+        shutil.copy(exact.folder / name, folder)
+    graph = onnx.load(exact.folder / "model.onnx", load_external_data=False)
+    graph.producer_name = "another"
+    onnx.save(graph, folder / "model.onnx")
     sizes = exact.manifest.geometry
     config = {
         "vocab_size": sizes.vocab_size,
@@ -222,7 +225,47 @@ def without_cache(folder: Path) -> Path:
     return write(folder, model, config=CONFIG)
 
 
+def with_functions(folder: Path, levels: int = 18) -> Path:
+    """Functions that call the one before four times each, so that written out they are 4 ** levels nodes."""
+    model = Builder(GROWING).model()
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("own", 1)]
+    for level in range(levels):
+        called, domain = (f"F{level - 1}", "own") if level else ("Identity", "")
+        nodes = [onnx.helper.make_node(called, [f"v{i}"], [f"v{i + 1}"], domain=domain) for i in range(4)]
+        model.functions.append(onnx.helper.make_function("own", f"F{level}", ["v0"], ["v4"], nodes, opsets))
+    model.graph.node.append(onnx.helper.make_node(f"F{levels - 1}", ["logits"], ["unused"], domain="own"))
+    model.opset_import.append(opsets[1])
+    return write(folder, model, config=CONFIG)
+
+
+def test_functions_that_would_keep_the_engine_busy_without_end_are_refused_before_it_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert onnx_textgen.load(optimum(tmp_path / "plain", GROWING, "as it is"), device="cpu")
+
+    def fail(*args: object, **options: object) -> None:
+        raise AssertionError("ONNX Runtime was given the graph")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
+    folder = with_functions(tmp_path / "bomb")
+    with pytest.raises(PackageError, match=r"model\.onnx defines functions of its own"):
+        onnx_textgen.load(folder, device="cpu")
+    GROWING.package(tmp_path)
+    (tmp_path / "model.onnx").write_bytes((folder / "model.onnx").read_bytes())
+    assert run(["info", str(tmp_path)]) == 0
+    assert "not known: model.onnx defines functions" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", b"\xff" * 10**6, b"\x08\x01" * 20_000, b"\x3a\x7f", b"\x0b\x0c"])
+def test_files_that_are_no_graph_are_refused_at_once(content: bytes, tmp_path: Path) -> None:
+    folder = optimum(tmp_path / "folder", GROWING, "as it is")
+    (folder / "model.onnx").write_bytes(content)
+    with pytest.raises(PackageError, match=r"model\.onnx is no graph, or not whole"):
+        onnx_textgen.load(folder, device="cpu")
+
+
 REFUSED = {
+    "geometry.head_size should be at least 1 and at most 16,777,216": lambda folder: lacking(folder, head_size=2**40),
     "names the graph '../model.onnx', which is not in the folder": lambda folder: lacking(folder, filename="../model.onnx"),
     "describes a pipeline of several graphs": lambda folder: lacking(folder, pipeline=[{}]),
     "wants the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
@@ -256,6 +299,8 @@ BROKEN = {
     "chat_template.jinja is not UTF-8 text": lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff\xfe"),
     "is not UTF-8 text": lambda folder: (folder / "config.json").write_bytes(b"\xff"),
     "nowhere.onnx is not a folder": lambda folder: folder / "nowhere.onnx",
+    "the key 'vocab_size' is there twice": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
+    "config.json has more than 16 MiB": lambda folder: (folder / "config.json").write_bytes(b" " * (2**24 + 1)),
     "config.json should hold a JSON object, found list": lambda folder: (folder / "config.json").write_text("[]"),
 }
 

@@ -1,9 +1,12 @@
 """Generation with the embedded default: the cache law, streaming, seeds, stops, batches, bad prompts."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -286,12 +289,23 @@ def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model
         story.generate(PROMPTS[0], topp=0.5)  # type: ignore[call-overload]
 
 
+def test_a_bias_for_an_id_of_thousands_of_digits_is_refused_in_one_line(story: Model) -> None:
+    with pytest.raises(OptionError, match="each id of logit_bias should be a whole number"):
+        story.generate(PROMPTS[0], logit_bias={"9" * 5000: 1})
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_model_that_is_pickled_or_copied_says_what_to_do_instead(story: Model, way: Callable[[Model], object]) -> None:
+    with pytest.raises(TypeError, match=r"an open model cannot be pickled or copied; open .*story where it is wanted"):
+        way(story)
+
+
 def test_threads_that_do_not_exist_and_a_file_that_is_no_graph_are_refused(story: Model) -> None:
     graph = story.folder / "model.onnx"
     for threads in (0, -1, 1.5, True):
         with pytest.raises(OptionError, match="threads should be"):
             open_session(graph, threads=threads)  # type: ignore[arg-type]
-    with pytest.raises(PackageError, match=r"cannot open tokenizer\.json"):
+    with pytest.raises(PackageError, match=r"tokenizer\.json is no graph, or not whole"):
         open_session(story.folder / "tokenizer.json", device="cpu")
 
 

@@ -1,5 +1,6 @@
 """Models by their name on the hub: which files are fetched, what the cache serves offline, and what is said where neither can."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import hub, inventory
-from onnx_textgen.artifact import find_package
+from onnx_textgen.artifact import file_record, find_package, manifest_to_json, read_manifest
 from onnx_textgen.errors import PackageError
 from onnx_textgen.hub import HubName, locate, read_name, wanted
 
@@ -100,7 +101,10 @@ def test_a_folder_that_is_there_is_no_name_on_the_hub_unless_it_is_marked(tmp_pa
     assert read_name("hf:owner/name") == HubName("owner/name")
 
 
-@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:/a/b", "hf:a/b@", "hf:../b"])
+WAYS_OUT = ["hf:a/b/..", "hf:a/b/../../../outside", "hf:a/b/onnx/../../c", "hf:a/b@../../c", "hf:a/b/c@..", "hf:a/b/c\\..\\..\\d"]
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:/a/b", "hf:a/b@", "hf:../b", *WAYS_OUT])
 def test_a_marked_name_that_is_none_is_an_error(text):
     with pytest.raises(PackageError, match="write hf:owner/name"):
         read_name(text)
@@ -150,6 +154,13 @@ def test_offline_what_is_missing_is_said_in_one_line(offline):
         locate("hf:someone/story/int4")
 
 
+def test_no_name_leads_out_of_the_cache(offline):
+    outside = Path(shutil.copytree(STORY, put(offline, "someone/story").parents[2] / "outside"))
+    assert outside.is_dir()
+    with pytest.raises(PackageError, match="write hf:owner/name"):
+        locate("hf:someone/story/../../../outside")
+
+
 def test_without_a_network_the_cache_serves_too(cache, monkeypatch):
     def unreachable(self, name, **options):
         raise ConnectionError("no route to host")
@@ -177,7 +188,10 @@ def test_the_inventory_of_a_folder_has_what_others_made_and_what_cannot_be_read(
     packages = Path(__file__).parents[1] / "packages"
     for name in ("optimum", "ort"):
         shutil.copytree(packages / name, tmp_path / name)
-    (tmp_path / "ort" / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    template, manifest = tmp_path / "ort" / "chat_template.jinja", read_manifest(tmp_path / "ort")
+    template.write_text("{{ messages }}", encoding="utf-8")
+    listing_it = dataclasses.replace(manifest, files=manifest.files | {template.name: file_record(template)})
+    (tmp_path / "ort" / "manifest.json").write_text(manifest_to_json(listing_it), encoding="utf-8")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "manifest.json").write_text("{", encoding="utf-8")
     (tmp_path / "empty").mkdir()

@@ -66,6 +66,13 @@ def test_the_embedded_model_takes_the_same_tokens_but_for_close_calls(story: Mod
     assert tale.device == "openvino"
 
 
+def test_a_graph_with_functions_of_its_own_is_refused_here_too(tmp_path: Path) -> None:
+    function = b"\xca\x01\x02\x0a\x00"  # number 25 of a model
+    (tmp_path / "model.onnx").write_bytes(GRAPH.read_bytes() + function)
+    with pytest.raises(PackageError, match="defines functions of its own"):
+        open_openvino(tmp_path / "model.onnx", device="openvino")
+
+
 @pytest.mark.parametrize("has_zeros", [True, False])
 @pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (8, 16)])
 def test_embeddings_in_few_bits_are_read_as_onnx_runtime_reads_them(
@@ -258,7 +265,7 @@ def test_what_the_engine_cannot_do_is_refused_in_one_line(tmp_path: Path) -> Non
         onnx_textgen.load(EXACT, device="openvino:u8")
     with pytest.raises(OptionError, match="threads"):
         onnx_textgen.load(EXACT, device="openvino", threads=0)
-    (tmp_path / "model.onnx").write_bytes(b"nothing")
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")  # a model without a graph
     with pytest.raises(PackageError, match=r"OpenVINO cannot run model.onnx: .*; take the device cpu"):
         open_openvino(tmp_path / "model.onnx", device="openvino")
 

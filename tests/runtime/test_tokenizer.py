@@ -375,6 +375,7 @@ BAD_FILES = {
     "has a decoder without a type": spec(decoder={}),
     "lengthens a text without end": spec(normalizer={"type": "Sequence", "normalizers": [replace({"String": "a"}, "a" * 10)] * 8}),
     "lengthens a text by a pattern": spec(normalizer=replace({"Regex": "."}, "a" * 1000)),
+    "has two vocabularies": spec().replace('"vocab":', '"vocab": {"a": 0}, "vocab":'),
     "lengthens decoded text": spec(decoder=replace({"String": "a"}, "a" * 1000)),
     "prepends much": spec(normalizer={"type": "Prepend", "prepend": "a" * 1000}),
 }
@@ -392,7 +393,7 @@ def test_a_missing_file_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -
     with pytest.raises(TokenizerError, match="cannot be read"):
         TextTokenizer.from_file(tmp_path / "tokenizer.json", eos_ids=(), bos_id=None)
     (tmp_path / "tokenizer.json").write_bytes(b"\xff")
-    with pytest.raises(TokenizerError, match="cannot be read"):
+    with pytest.raises(TokenizerError, match="is not UTF-8 text"):
         TextTokenizer.from_file(tmp_path / "tokenizer.json", eos_ids=(), bos_id=None)
 
 

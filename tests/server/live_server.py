@@ -1,17 +1,17 @@
 """A server in a thread of the test's own process."""
 
 import contextlib
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import uvicorn
-
 from onnx_textgen import Model
 from onnx_textgen.cli.hosts import in_url
 from onnx_textgen_server.app import Settings, make_app
+from onnx_textgen_server.process import PromptServer, make_config
 
 
 @contextlib.contextmanager
@@ -21,7 +21,10 @@ def served(models: dict[str, Model], host: str = "127.0.0.1", **settings: Any) -
         free.bind((host, 0))
         port = free.getsockname()[1]
     app = make_app(models, Settings(**settings))
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=1))
+    config = make_config(app, host, port)
+    config.timeout_graceful_shutdown = 1
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    server = PromptServer(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -150,6 +150,7 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"n": 3, "best_of": 2}, "best_of 2 is less than n 3"),
         ({"best_of": 2, "stream": True}, "best_of chooses among whole texts"),
         ({"logit_bias": {"cat": 1}}, "logit_bias names 'cat'"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias names '9999"),
         ({"logit_bias": {"99999": 1}}, "outside the vocabulary"),
         ({"extra_body": {"suppress_tokens": list(range(4096))}}, "the options together rule out every token"),
         ({"prompt": ""}, "the prompt is empty"),

@@ -1,8 +1,13 @@
 """What the server does not allow, and what becomes of clients that go away."""
 
 import logging
+import shutil
+import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -11,6 +16,7 @@ import pytest
 from can_bind import can_bind
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
+from onnx_textgen.tokenizer import TextTokenizer
 from onnx_textgen_server import jobs
 from server.live_server import served, wait_until
 
@@ -46,6 +52,19 @@ def test_long_bodies_are_refused_whether_they_say_their_length_or_not(story: Mod
         assert "more than 2,000 bytes" in answer.json()["error"]["message"]
         assert httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
         assert 'onnx_textgen_refused_total{reason="413"} 2.0' in httpx.get(f"{url}/metrics").text
+
+
+@pytest.mark.parametrize("says_its_length", [True, False])
+def test_a_client_that_reads_only_after_it_has_sent_a_body_too_long_is_told(story: Model, says_its_length: bool) -> None:
+    body = b" " * 2**25
+    length = f"Content-Length: {len(body)}" if says_its_length else "Transfer-Encoding: chunked"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode()
+    sent = body if says_its_length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    with served({"story": story}) as (url, _), socket.create_connection(("127.0.0.1", urlsplit(url).port), timeout=60) as client:
+        client.sendall(head + sent)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"more than 4,194,304 bytes" in answer
 
 
 def test_other_host_names_and_web_pages_are_refused(story: Model) -> None:
@@ -95,6 +114,27 @@ def test_more_texts_than_the_server_takes_are_refused_and_those_it_took_are_answ
         assert server.slots.taken == 0
         page = httpx.get(f"{url}/metrics").text
         assert f'onnx_textgen_refused_total{{reason="429"}} {len(refused)}.0' in page
+
+
+def test_tokenizing_takes_a_slot_and_no_text_longer_than_a_prompt_may_be(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, asked, go_on = TextTokenizer.encode, threading.Event(), threading.Event()
+
+    def slow(*args, **options):
+        asked.set()
+        assert go_on.wait(60)
+        return encode(*args, **options)
+
+    monkeypatch.setattr(TextTokenizer, "encode", slow)
+    with served({"story": story}, most_texts=1) as (url, server), ThreadPoolExecutor(1) as pool:
+        answer = httpx.post(f"{url}/tokenize", json={"prompt": "a" * (512 * 256 + 1)})
+        assert (answer.status_code, "this model takes 512 tokens" in answer.json()["error"]["message"]) == (400, True)
+        first = pool.submit(httpx.post, f"{url}/tokenize", json={"prompt": "A"}, timeout=60)
+        assert asked.wait(60)
+        assert httpx.post(f"{url}/tokenize", json={"prompt": "A"}).status_code == 429
+        go_on.set()
+        assert first.result().status_code == 200
+        assert httpx.post(f"{url}/tokenize", json={"prompt": "A"}).status_code == 200
+        assert server.slots.taken == 0
 
 
 def test_a_request_for_many_texts_leaves_room_for_others(story: Model) -> None:
@@ -211,6 +251,34 @@ def test_a_client_that_does_not_read_loses_its_texts(story: Model, monkeypatch: 
         text = "".join(stream.iter_text())
         assert '"finish_reason":"length"' in text
         assert text.endswith("data: [DONE]\n\n")
+
+
+CHANGES = {
+    "written over": lambda path: path.write_bytes(path.read_bytes()),
+    "replaced by a rename": lambda path: Path(shutil.copy(path, path.with_suffix(".new"))).replace(path),
+    "gone": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+def test_files_that_change_under_the_server_are_told_in_one_line(story: Model, tmp_path: Path, name: str, change: str) -> None:
+    folder = Path(shutil.copytree(story.folder, tmp_path / "served"))
+    model = Model(folder, story.manifest, story.graph, chat_template=None)
+    with served({"changing": model, "story": story}) as (url, _):
+        wish = {"prompt": "A", "max_tokens": 1}
+        assert httpx.post(f"{url}/v1/completions", json=wish | {"model": "changing"}).status_code == 200
+        (folder / "manifest.json").touch()  # is in memory
+        assert httpx.post(f"{url}/v1/completions", json=wish | {"model": "changing"}).status_code == 200
+        CHANGES[change](folder / name)
+        for route, more in (("v1/completions", wish), ("tokenize", {"prompt": "A"})):
+            answer = httpx.post(f"{url}/{route}", json=more | {"model": "changing"})
+            assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+            assert (
+                f"{name} has changed since this server opened served; start the server again" in answer.json()["error"]["message"]
+            )
+        assert httpx.post(f"{url}/v1/completions", json=wish | {"model": "story"}).status_code == 200
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
 
 
 def test_a_server_that_ends_tells_its_clients(story: Model) -> None:

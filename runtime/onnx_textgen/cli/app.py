@@ -125,7 +125,7 @@ def run(arguments: list[str]) -> int:
 
 def fail(message: str, code: int = 1) -> int:
     """Say what went wrong in one line on stderr and return the exit code."""
-    typer.echo("error: " + " ".join(message.split()), err=True)
+    screen.note("error: " + " ".join(message.split()))
     return code
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +36,7 @@ def show_info(
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
-    from ..artifact import manifest_to_json, read_manifest  # noqa: PLC0415
+    from ..artifact import read_manifest  # noqa: PLC0415
     from ..foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
     from ..hub import locate  # noqa: PLC0415
 
@@ -45,7 +47,7 @@ def show_info(
     else:
         manifest = read_manifest(home_of(path))
     if as_json:
-        typer.echo(manifest_to_json(manifest).rstrip())
+        typer.echo(json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False))
         return
     tokens = min(context or manifest.geometry.context_length, manifest.geometry.context_length)
     screen.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, tokens, batch)))

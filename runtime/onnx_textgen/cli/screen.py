@@ -162,13 +162,13 @@ def quoted(piece: str) -> str:
 
 
 def note(text: str) -> None:
-    """Write a line to stderr."""
-    typer.echo(text, err=True)
+    """Write a line to stderr; what a model, its folder or a library says in it commands no terminal."""
+    typer.echo(text.translate(CONTROL_CHARACTERS), err=True)
 
 
 def remark(text: str) -> None:
     """Write a line that is less than the text around it to stderr: dim where there are colours."""
-    typer.echo(typer.style(text, dim=True), err=True, color=has_colours(sys.stderr))
+    typer.echo(typer.style(text.translate(CONTROL_CHARACTERS), dim=True), err=True, color=has_colours(sys.stderr))
 
 
 def choose_colours(wanted: str) -> None:
@@ -230,6 +230,8 @@ def print_lines(lines: Iterable[tuple[str, str]], *, name_width: int | None = No
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", width=name_width)
     table.add_column(overflow="fold")
+    console = screen()
+    forbidden = CONTROL_CHARACTERS if console.is_terminal else {}
     for name, value in lines:
-        table.add_row(name, value)
-    screen().print(table)
+        table.add_row(name.translate(forbidden), value.translate(forbidden))
+    console.print(table)

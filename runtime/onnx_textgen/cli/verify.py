@@ -66,6 +66,8 @@ def verify_package(
             typer.echo(line)
 
     say(f"files: {len(manifest.files)} as the manifest says")
+    if not manifest.sha256:
+        say(f"manifest: damage to it would not be noticed, as it was written before {MANIFEST} had a sha256 of its own")
     if summary := certificate.summary_in_words(manifest.summary):
         say(f"certificate: {summary}")
     if named.name == INT8_CACHE_GRAPH:

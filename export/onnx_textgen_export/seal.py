@@ -1,0 +1,46 @@
+"""`python -m onnx_textgen_export.seal DIR ...`: give manifests the sha256 of their own that older exports did not write.
+
+Nothing else changes. Packages without one open as they are; with it, damage to the manifest shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx_textgen.artifact import MANIFEST, check_files, read_manifest
+from onnx_textgen.errors import OnnxTextgenError
+
+from .folder import flush, hidden, write_manifest
+
+
+def seal(folder: Path) -> None:
+    """Write a package's manifest anew, once its files are found to be what it says; raises `PackageError` where they are not."""
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    partial = hidden(folder, "partial")
+    partial.mkdir()
+    try:
+        write_manifest(partial, manifest)
+        flush(partial / MANIFEST)
+        (partial / MANIFEST).replace(folder / MANIFEST)
+    finally:
+        (partial / MANIFEST).unlink(missing_ok=True)
+        partial.rmdir()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Seal the folders that are named."""
+    parser = argparse.ArgumentParser(prog="python -m onnx_textgen_export.seal", description="Add a manifest's own sha256.")
+    parser.add_argument("folder", type=Path, nargs="+", help="a package")
+    for folder in parser.parse_args(arguments).folder:
+        try:
+            seal(folder)
+        except OnnxTextgenError as error:
+            sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What a connection may cost: seconds until its request begins, and a place that it keeps only while there are enough.
+
+A connection that says nothing, or half of something, costs a client nothing and the server one of its open files. uvicorn waits for
+it as long as it lasts, so here it is closed; and where there are too many, the one that has waited longest goes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+try:
+    import resource
+except ImportError:  # Windows, where sockets are no files
+    resource = None  # type: ignore[assignment]
+
+SECONDS_FOR_HEADERS = 10.0
+MOST_CONNECTIONS = 4096
+USUAL_OPEN_FILES = 1024
+COUNTER = itertools.count()
+
+
+def open_files() -> int:
+    """How many files and connections this process may have open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource is not None else USUAL_OPEN_FILES
+    return limit if 0 < limit < 2 * MOST_CONNECTIONS else 2 * MOST_CONNECTIONS
+
+
+def most_connections() -> int:
+    """Half of the files that may be open: those that wait to be accepted or closed are open, too."""
+    return open_files() // 2
+
+
+def most_at_a_time() -> int:
+    """How many are accepted before the first of them can be closed."""
+    return max(1, open_files() // 16)
+
+
+class PatientProtocol(H11Protocol):
+    """Waits for a request, but not for ever."""
+
+    number = 0
+    """Grows from connection to connection."""
+    patience: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has begun, or the last one is answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether the client still owes a request, or the rest of one."""
+        return self.is_idle or self.cycle.more_body
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Take a connection, in the place of another where there are too many."""
+        super().connection_made(transport)
+        self.number = next(COUNTER)
+        self.wait_or_not()
+        if len(self.connections) > most_connections():
+            owed = [each for each in self.connections if isinstance(each, PatientProtocol) and each.is_owed]
+            min(owed, key=lambda each: each.number).leave()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes."""
+        super().data_received(data)
+        self.wait_or_not()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self.stop_waiting()
+
+    def wait_or_not(self) -> None:
+        """Have a timer while the headers of a request are due, and none while a request is at work."""
+        if not self.is_idle:
+            self.stop_waiting()
+        elif self.patience is None:
+            self.patience = self.loop.call_later(SECONDS_FOR_HEADERS, self.leave)
+
+    def stop_waiting(self) -> None:
+        """Take the timer away."""
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
+
+    def leave(self) -> None:
+        """Close the connection at once; it counts no longer."""
+        self.connections.discard(self)
+        self.transport.abort()

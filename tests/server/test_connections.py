@@ -1,0 +1,126 @@
+"""Clients that say half of something, or nothing: they are not waited for, and keep nobody out."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from onnx_textgen import Model
+from onnx_textgen_server import connections
+from server.live_server import served, wait_until
+
+HALF_HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: appl"
+HALF_BODY = b'POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"pr'
+HALF_UNREAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{"
+WHOLE = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@contextlib.contextmanager
+def open_connections(url: str, count: int, begin: bytes) -> Iterator[list[socket.socket]]:
+    """Clients that send so much and wait."""
+    place = urlsplit(url)
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            found.append(stack.enter_context(socket.create_connection((place.hostname, place.port), timeout=30)))
+            found[-1].sendall(begin)
+        yield found
+
+
+def read_to_end(client: socket.socket) -> bytes:
+    """All that the server sends until it closes the connection; raises `TimeoutError` where it does not."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := client.recv(65536):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET", HALF_HEADERS, WHOLE + b"GET", HALF_UNREAD])
+def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(
+    story: Model, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr(connections, "SECONDS_FOR_HEADERS", 0.2)
+    with served({"story": story}) as (url, _), open_connections(url, 1, begin) as (client,):
+        assert read_to_end(client).startswith(b"HTTP/1.1 200" if b"/health" in begin else b"")
+
+
+def test_a_client_that_sends_its_headers_letter_by_letter_is_not_waited_for(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_FOR_HEADERS", 0.2)
+    with served({"story": story}) as (url, _), open_connections(url, 1, HALF_HEADERS) as (client,):
+        client.settimeout(0.01)
+
+        def is_closed() -> bool:
+            try:
+                client.sendall(b"a")
+                return not client.recv(1)
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        assert wait_until(is_closed, 30)
+
+
+def test_a_client_that_does_not_finish_its_body_is_told(story: Model) -> None:
+    with served({"story": story}, most_body_seconds=0.2) as (url, _), open_connections(url, 1, HALF_BODY) as (client,):
+        answer = read_to_end(client)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"the body did not come to its end in 0.2 seconds" in answer
+        assert 'onnx_textgen_refused_total{reason="408"} 1.0' in httpx.get(f"{url}/metrics").text
+
+
+def test_an_answer_may_take_longer_than_its_request(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_FOR_HEADERS", 0.1)
+    slow = {"prompt": "A", "max_tokens": 10**6, "context_limit": "shift", "ignore_eos": True, "max_time": 0.5}
+    with served({"story": story}, most_body_seconds=0.1) as (url, _), httpx.Client() as client:
+        for stream in (False, True):
+            answer = client.post(f"{url}/v1/completions", json=slow | {"stream": stream}, timeout=60)
+            assert (answer.status_code, '"length"' in answer.text) == (200, True)
+
+
+@pytest.mark.parametrize("begin", [b"", HALF_HEADERS, HALF_BODY, WHOLE])
+def test_where_there_are_too_many_connections_the_longest_waiting_goes_first(
+    story: Model, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr(connections, "most_connections", lambda: 5)
+    with served({"story": story}) as (url, _), open_connections(url, 8, begin) as clients:
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        for client in clients[:4]:  # eight and one are four more than five
+            read_to_end(client)
+        clients[-1].settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            while clients[-1].recv(65536):
+                pass
+
+
+@pytest.mark.parametrize("begin", [HALF_HEADERS, HALF_BODY], ids=["headers", "bodies"])
+def test_a_server_of_few_files_answers_while_more_half_requests_lie_there(begin: bytes) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    few_files = ["sh", "-c", 'ulimit -n 200 && exec "$@"', "sh"]
+    command = [*few_files, sys.executable, "-m", "onnx_textgen.cli", "serve", "tiny-transformer", "--port", url.rpartition(":")[2]]
+
+    def answers(seconds: float = 10) -> bool:
+        try:
+            return httpx.get(f"{url}/health", timeout=seconds).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    environment = {name: value for name, value in os.environ.items() if name != "ONNX_TEXTGEN_API_KEY"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert wait_until(lambda: answers() or process.poll() is not None, 60)
+            with open_connections(url, 250, begin):
+                assert answers()
+        finally:
+            process.terminate()
+        assert process.stderr is not None
+        assert len(process.stderr.read().splitlines()) == 1, "the line that tells the address"
