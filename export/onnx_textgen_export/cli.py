@@ -216,10 +216,12 @@ def show(made: Exported) -> None:
 
     from onnx_textgen.artifact import INT8_CACHE_GRAPH, TOKENIZER  # noqa: PLC0415
     from onnx_textgen.cli.certificate import precision_in_words, scenario_table, summary_in_words  # noqa: PLC0415
+    from onnx_textgen.cli.tables import show_table  # noqa: PLC0415
 
     manifest: Manifest = made.manifest
     console = Console(highlight=False, markup=False, emoji=False)
-    console.print(scenario_table(manifest.certificate["scenarios"]))
+    show_table(scenario_table(manifest.certificate["scenarios"]))
+    console.print()
     geometry = manifest.geometry
     weights = precision_in_words(manifest.precision, manifest.quantization)
     console.print(

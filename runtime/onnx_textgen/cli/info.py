@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import PackageError
-from . import certificate, options, screen
+from . import certificate, options, screen, tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,9 +48,10 @@ def show_info(
         typer.echo(manifest_to_json(manifest).rstrip())
         return
     tokens = min(context or manifest.geometry.context_length, manifest.geometry.context_length)
-    screen.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, tokens, batch)))
+    tables.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, tokens, batch)))
     for title, scenarios in comparisons(manifest.certificate):
-        screen.screen().print(certificate.scenario_table(scenarios, title))
+        typer.echo()
+        tables.show_table(certificate.scenario_table(scenarios, title))
 
 
 def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:

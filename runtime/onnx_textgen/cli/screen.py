@@ -1,4 +1,4 @@
-"""What people and machines read: the stats line, JSON, tables, streamed text."""
+"""What people and machines read: the stats line, JSON, streamed text. Tables: see `tables`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -14,7 +14,6 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from ..prefilling import Progress
     from ..results import Alternative, Chunk, Generation, Stats
@@ -210,26 +209,3 @@ def screen(*, stderr: bool = False, force_terminal: bool | None = None) -> Conso
     from rich.console import Console  # noqa: PLC0415  (40 ms that streaming text does without)
 
     return Console(highlight=False, markup=False, emoji=False, stderr=stderr, force_terminal=force_terminal)
-
-
-def new_table(*columns: str, numbers: frozenset[str] = frozenset()) -> Table:
-    """Make an empty table; the columns in `numbers` are aligned right."""
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return table
-
-
-def print_lines(lines: Iterable[tuple[str, str]], *, name_width: int | None = None) -> None:
-    """Print names and values, the values below each other; `name_width` None: as wide as the longest name."""
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", width=name_width)
-    table.add_column(overflow="fold")
-    for name, value in lines:
-        table.add_row(name, value)
-    screen().print(table)
