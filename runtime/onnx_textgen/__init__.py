@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # that of `typing`, whose import takes longer than all of this
 if TYPE_CHECKING:
     from .cancellation import Cancellation
     from .errors import OnnxTextgenError
@@ -62,6 +61,8 @@ def __getattr__(name: str) -> object:
     """Import one of the public names."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib  # noqa: PLC0415
+
     value = getattr(importlib.import_module(f".{HOMES[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -1,6 +1,7 @@
 """`onnx-textgen`: what goes to which stream, how errors read, and how the process ends."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run
 from onnx_textgen.cli.screen import collect, prefill_progress, writer
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError
 from onnx_textgen.prefilling import Progress
 
@@ -283,7 +285,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(request):
         assert process.stdout.read(9) == b"word word"
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=60) == 141
 
 
 def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
@@ -291,3 +293,42 @@ def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
     environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PATH": ""}
     done = subprocess.run(command, capture_output=True, cwd=request.config.rootpath, env=environment, check=False, timeout=60)
     assert (done.returncode, done.stdout.decode()) == (0, "Grüße 🙂\n")
+
+
+def test_output_that_nobody_reads_any_more_ends_the_command_as_other_programs_end():
+    command = f'set -o pipefail; "{sys.executable}" -m onnx_textgen.cli list 2>&1 | true'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+BEFORE_MAIN = """
+import sys
+before = set(sys.modules)
+import onnx_textgen.cli
+print(sorted(set(sys.modules) - before - {"__future__"}))
+"""
+
+
+def test_almost_nothing_is_imported_before_ctrl_c_is_taken_care_of():
+    done = subprocess.run([sys.executable, "-c", BEFORE_MAIN], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "['onnx_textgen', 'onnx_textgen.cli']\n"
+
+
+@pytest.mark.parametrize("options", [["--num-return-sequences", "3"], ["--best-of", "3"], ["--num-beams", "3"]], ids=" ".join)
+def test_ctrl_c_keeps_what_there_is_of_several_texts(story, monkeypatch, capsys, options):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    step, steps = Decoder.step, []
+
+    def interrupted(decoder, *given):
+        steps.append(given)
+        if len(steps) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return step(decoder, *given)
+
+    monkeypatch.setattr(Decoder, "step", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    assert run(["generate", "The dog", *options, "-n", "50", "--seed", "1"]) == 130
+    out, err = capsys.readouterr()
+    assert len(out.split()) >= 3
+    assert "stop: cancelled" in err
+    assert signal.getsignal(signal.SIGINT) is before

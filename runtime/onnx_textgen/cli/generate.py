@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from . import options, screen, token_display
 from .generation_options import OPTIONS, with_options
 
 if TYPE_CHECKING:
+    from ..cancellation import Cancellation
     from ..textgen import Model
 
 CUT_OFF = "the text ended before it followed its rule to the end"
@@ -47,7 +50,8 @@ def generate_text(
     if loaded.config(generation).gives_several:
         if show_tokens:
             raise OptionError("--show-tokens shows one text while it is written, not several; leave it out")
-        answer = screen.answer_of(loaded.generate(start, **generation))
+        with ctrl_c_cancels() as cancel:
+            answer = screen.answer_of(loaded.generate(start, cancel=cancel, **generation))
         if not as_json:
             screen.write(answer.all_texts, sys.stdout)
     else:
@@ -63,6 +67,24 @@ def generate_text(
     if answer.follows_rule is False:
         screen.note(f"error: {CUT_OFF} (stop: {answer.finish_reason}); give it more room with --max-new-tokens")
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def ctrl_c_cancels() -> Iterator[Cancellation]:
+    """Within it the first Ctrl-C ends the texts, which are kept as far as they are; the next one ends the process as ever."""
+    from ..cancellation import Cancellation  # noqa: PLC0415  (the model's code)
+
+    cancel, before = Cancellation(), signal.getsignal(signal.SIGINT)
+
+    def end(_: int, __: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        cancel.cancel()
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield cancel
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end_text(answer: screen.Answer, model: Model, *, show_tokens: bool) -> None:
