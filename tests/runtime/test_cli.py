@@ -130,11 +130,23 @@ def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
         (["generate", "a", "--top-p", "1.5"], 2, ["top_p", "1.5"]),
         (["generate", "a", "--tempature", "1"], 2, ["--tempature", "--temperature"]),
         (["generate", "a", "b"], 2, ["b", "generate -h"]),
+        (["info", "a", "b"], 2, ["b", "info -h"]),
         (["generate", "a", "--num-beams", "4", "--top-k", "3"], 2, ["top_k", "num_beams", "leave it out"]),
         (["generate", "a", "--token-ids", "5"], 2, ["PROMPT", "--token-ids"]),
         (["generate", "--token-ids", "5;6"], 2, ["5,17,300", "'5;6'"]),
         (["generate", "--model", "somewhere"], 2, ["somewhere", "PROMPT"]),
-        (["generate", ""], 1, ["prompt is empty"]),
+        (["generate", ""], 2, ["prompt is empty", "--token-ids N"]),
+        (["inspect", ""], 2, ["prompt is empty", "--token-ids N"]),
+        (["score", ""], 2, ["prompt is empty; give some text"]),
+        (["generate", "The", "dog", "ran"], 2, ['in quotes: "The dog ran"', "generate -h"]),
+        (["inspect", "The", "--steps", "2", "dog"], 2, ['in quotes: "The dog"']),
+        (["score", "The", "dog", "--json"], 2, ['a TEXT of several words goes in quotes: "The dog"']),
+        (["score", "a", "--choice"], 2, ["--choice", "see: onnx-textgen score -h"]),
+        (["--color", "never", "generate", "a", "--stop"], 2, ["--stop", "see: onnx-textgen generate -h"]),
+        (["generate", "a", "--temperature", "hot"], 2, ["--temperature takes a number, found 'hot'"]),
+        (["generate", "a", "-n", "1.5"], 2, ["--max-new-tokens takes a whole number, found '1.5'"]),
+        (["info", "--batch", "0"], 2, ["--batch takes at least 1, found '0'"]),
+        (["--color", "pink", "list"], 2, ["--color", "'pink'", "always"]),
         (["info", "somewhere", "--model", "elsewhere"], 2, ["somewhere", "elsewhere"]),
         (["info", "somewhere"], 1, ["somewhere", "export"]),
         (["verify", "somewhere"], 1, ["somewhere"]),
@@ -165,6 +177,12 @@ def test_a_bug_is_one_line_too_and_its_traceback_is_there_for_who_asks(model, ca
     monkeypatch.setenv("ONNX_TEXTGEN_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run(["generate", "Hello"])
+
+
+def test_an_empty_stdin_is_an_error(model, stdin, capsys):
+    stdin(b"")
+    assert run(["generate", "-"]) == 1
+    assert capsys.readouterr().err.startswith("error: stdin is empty; give some text")
 
 
 def test_text_that_is_no_utf8_on_stdin_is_an_error(model, stdin, capsys):

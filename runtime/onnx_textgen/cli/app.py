@@ -16,6 +16,7 @@ from ..errors import OnnxTextgenError, OptionError
 from . import bench, chat, doctor, extensions, generate, info, listing, score, screen, verify
 from . import inspect as inspect_command
 from .help_texts import help_of, summary_of
+from .wrong_usage import usage_message
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
 PIPE_CLOSED = 128 + 13
@@ -115,7 +116,7 @@ def run(arguments: list[str]) -> int:
             return leave_pipe()
         raise
     except ClickError as error:
-        return fail(usage_message(error), code=getattr(error, "exit_code", 2))
+        return fail(usage_message(error, arguments, COMMANDS), code=getattr(error, "exit_code", 2))
     except OnnxTextgenError as error:
         if debug:
             raise
@@ -132,13 +133,6 @@ def fail(message: str, code: int = 1) -> int:
     """Say what went wrong in one line on stderr and return the exit code."""
     typer.echo("error: " + " ".join(message.split()), err=True)
     return code
-
-
-def usage_message(error: Exception) -> str:
-    """What typer found wrong with the arguments, and the command that explains them."""
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    context = getattr(error, "ctx", None)
-    return f"{message.rstrip('.')}; see: {context.command_path if context else 'onnx-textgen'} -h"
 
 
 def write_whatever_comes(stream: TextIO) -> None:

@@ -79,14 +79,19 @@ def one_folder(argument: str | None, option: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def read_text(argument: str) -> str:
-    """The text itself, or all of stdin for `-`."""
+def read_text(argument: str, *, instead: str = "give some text") -> str:
+    """The text itself, or all of stdin for `-`; raises `OptionError` for an empty one, and `PromptError` for what stdin holds."""
     if argument != "-":
+        if not argument:
+            raise OptionError(f"the prompt is empty; {instead}")
         return argument
     try:
-        return typer.get_binary_stream("stdin").read().decode("utf-8")
+        text = typer.get_binary_stream("stdin").read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise PromptError(f"stdin is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from error
+    if not text:
+        raise PromptError(f"stdin is empty; {instead}")
+    return text
 
 
 def read_token_ids(text: str) -> list[int]:
@@ -106,7 +111,7 @@ def read_prompt(prompt: str | None, token_ids: str | None, model: str | None) ->
     if token_ids is not None:
         return read_token_ids(token_ids)
     if prompt is not None:
-        return read_text(prompt)
+        return read_text(prompt, instead='give some text, or --token-ids N with the "begins with id" that onnx-textgen info shows')
     if model is not None and model not in embedded_packages():
         raise OptionError(f"with --model {model} a PROMPT is needed (or - for stdin, or --token-ids)")
     return DEFAULT_PROMPT
