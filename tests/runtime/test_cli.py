@@ -164,6 +164,21 @@ def test_an_error_is_one_line_that_names_the_thing(model, capsys, arguments, cod
     assert all(word in err for word in words), err
 
 
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["generate", "a", "--num-beams", "3"], "several texts"),
+        (["generate", "a", "--prompt-lookup-num-tokens", "3"], "in its place"),
+        (["generate", "a", "--num-assistant-tokens", "0"], "--num-assistant-tokens 0"),
+        (["chat", "--prompt-lookup-num-tokens", "3"], "in its place"),
+    ],
+)
+def test_an_assistant_model_that_would_guess_nothing_is_an_error(model, capsys, command, why):
+    assert run([*command, "--assistant-model", "small"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("error: --assistant-model cannot take effect"), why in err) == ("", True, True)
+
+
 def test_a_failure_in_the_middle_of_a_text_is_one_line_and_exits_with_1(model, capsys):
     model.reply = ("Hel", ModelError("the model failed while it ran:\nsomething"))
     assert run(["generate", "Hello"]) == 1

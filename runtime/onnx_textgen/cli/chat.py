@@ -256,7 +256,7 @@ def hold_conversation(
     """
     loaded = options.load_model(model, device, threads, assistant_model)
     _ = loaded.tokenizer  # a package without one has nothing to talk with, and says so
-    loaded.config(generation)  # raises for what would be wrong for every question
+    options.check_assistant(assistant_model, loaded.config(generation))  # raises for what would be wrong for every question
     chat = Chat(loaded, generation, system)
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it goes on with one growing text, to which you add lines")

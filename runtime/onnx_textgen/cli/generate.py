@@ -47,26 +47,36 @@ def generate_text(
     """
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads, assistant_model)
-    if loaded.config(generation).gives_several:
-        if show_tokens:
-            raise OptionError("--show-tokens shows one text while it is written, not several; leave it out")
+    config = loaded.config(generation)
+    options.check_assistant(assistant_model, config)
+    weighs = "logprobs" in generation and not as_json
+    if config.gives_several:
+        check_several(show_tokens=show_tokens, weighs=weighs)
         with ctrl_c_cancels() as cancel:
             answer = screen.answer_of(loaded.generate(start, cancel=cancel, **generation))
         if not as_json:
             screen.write(answer.all_texts, sys.stdout)
     else:
         wanted = {"logprobs": 0, **generation} if show_tokens else generation
-        show = None if as_json else token_display.make_display(loaded) if show_tokens else screen.writer(sys.stdout)
+        show = None if as_json else token_display.make_display(loaded, colours=show_tokens, weighs=weighs)
         answer = screen.collect(loaded.stream(start, on_progress=screen.prefill_progress, **wanted), show)
     if as_json:
         screen.print_json(answer.as_json())
     else:
-        end_text(answer, loaded, show_tokens=show_tokens)
+        end_text(answer, loaded, show_tokens=show_tokens, weighs=weighs)
     if answer.finish_reason == screen.CANCELLED:
         raise typer.Exit(130)
     if answer.follows_rule is False:
         screen.note(f"error: {CUT_OFF} (stop: {answer.finish_reason}); give it more room with --max-new-tokens")
         raise typer.Exit(1)
+
+
+def check_several(*, show_tokens: bool, weighs: bool) -> None:
+    """Raise `OptionError` for what shows one text while it is written, where several are asked for."""
+    if show_tokens:
+        raise OptionError("--show-tokens shows one text while it is written, not several; leave it out")
+    if weighs:
+        raise OptionError("--logprobs shows one text token by token, not several; add --json, or leave it out")
 
 
 @contextlib.contextmanager
@@ -87,12 +97,12 @@ def ctrl_c_cancels() -> Iterator[Cancellation]:
         signal.signal(signal.SIGINT, before)
 
 
-def end_text(answer: screen.Answer, model: Model, *, show_tokens: bool) -> None:
+def end_text(answer: screen.Answer, model: Model, *, show_tokens: bool, weighs: bool) -> None:
     """What stands behind a text: the end of its line, and the numbers."""
-    if not show_tokens:
+    is_coloured = show_tokens and not weighs and token_display.is_coloured(model)
+    if is_coloured or not (show_tokens or weighs):
         # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
         typer.echo("" if model.has_tokenizer else ",".join(map(str, answer.token_ids)))
-    elif token_display.is_coloured(model):
-        typer.echo()
+    if is_coloured:
         token_display.show_legend()
     screen.remark(screen.stats_line(answer))

@@ -11,6 +11,7 @@ from ..errors import OptionError, PromptError
 from . import screen
 
 if TYPE_CHECKING:
+    from ..generation_config import GenerationConfig
     from ..textgen import Model
 
 MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
@@ -70,6 +71,21 @@ def load_model(model: str | None, device: str, threads: int | None, assistant_mo
     if device == "auto" and loaded.device != "cpu":
         typer.echo(f"device: {loaded.device}", err=True)
     return loaded
+
+
+def check_assistant(assistant_model: str | None, config: GenerationConfig) -> None:
+    """Raise `OptionError` for an assistant model that would guess nothing."""
+    if assistant_model is None:
+        return
+    if config.gives_several:
+        why = "with several texts, which go on side by side"
+    elif config.prompt_lookup_num_tokens:
+        why = "beside --prompt-lookup-num-tokens, which guesses in its place"
+    elif not config.num_assistant_tokens:
+        why = "with --num-assistant-tokens 0"
+    else:
+        return
+    raise OptionError(f"--assistant-model cannot take effect {why}; leave one of them out")
 
 
 def one_folder(argument: str | None, option: str | None) -> str | None:

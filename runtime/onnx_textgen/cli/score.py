@@ -65,6 +65,8 @@ def score_text(
             raise OptionError("--separator, --max-bytes and --limit choose documents of a --file; give one")
         if text is None:
             raise OptionError("score needs a TEXT, - for stdin, or --file F")
+        if choice and (continuation is not None or stride is not None or logprobs):
+            raise OptionError("--continuation, --stride and --logprobs score one text, --choice ranks several; leave one out")
         single = options.read_text(text)
         loaded = options.load_model(model, device, threads)
         if choice:
