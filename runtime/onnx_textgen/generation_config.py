@@ -198,6 +198,11 @@ class GenerationConfig:
         return self.texts > 1
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether a text depends on the seed: neither searched for, nor always the likeliest token."""
+        return self.num_beams == 1 and self.temperature > 0
+
+    @property
     def texts(self) -> int:
         """How many texts are written side by side for one prompt."""
         return self.num_beams if self.num_beams > 1 else max(self.num_return_sequences, self.best_of or 1)

@@ -15,7 +15,7 @@ from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError
 from onnx_textgen.prefilling import Progress
 
-STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | stop: length\n"
+STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length\n"
 
 
 @pytest.fixture
@@ -36,6 +36,60 @@ def stdin(monkeypatch):
 def test_generated_text_alone_goes_to_stdout_and_the_numbers_to_stderr(model, capsys):
     assert run(["generate", "Hello"]) == 0
     assert capsys.readouterr() == ("Hello\n", STATS_LINE)
+
+
+@pytest.fixture
+def on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["Hi"], "\x1b[2mHi\x1b[0mHello\n"),
+        (["--token-ids", "1,72,105"], "\x1b[2mHi\x1b[0mHello\n"),
+        (["a\x1b[31mb"], "\x1b[2ma\N{REPLACEMENT CHARACTER}[31mb\x1b[0mHello\n"),
+        (["x" * 1000], f"\x1b[2m... {'x' * 500}\x1b[0mHello\n"),
+        ([], "\x1b[2mOnce upon a time\x1b[0mHello\n"),
+    ],
+)
+def test_a_person_sees_the_prompt_before_the_text(model, capsys, arguments, shown):
+    assert run(["generate", *arguments]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+def test_a_terminal_without_colours_shows_the_prompt_all_the_same(model, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(["generate", "Oh, "]) == 0
+    assert capsys.readouterr().out == "Oh, Hello\n"
+    assert run(["generate", "Oh, ", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == "Hello"
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+def test_the_prompt_stands_before_each_of_several_texts(story, monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    assert run(["generate", "The dog", "--num-return-sequences", "2", "-n", "3", "--seed", "1"]) == 0
+    assert [line[:11] for line in capsys.readouterr().out.splitlines()] == ["[1] The dog", "[2] The dog"]
+
+
+def test_the_seed_is_told_where_the_text_depends_on_it(model, capsys):
+    for options, told in {(): True, ("--temperature", "0"): False}.items():
+        assert run(["generate", "Hi", *options]) == 0
+        assert (" | seed 7 | " in capsys.readouterr().err) is told
+
+
+def test_the_numbers_of_the_best_of_several_texts_are_those_of_reading_the_prompt(story, monkeypatch, capsys):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    for seed in range(6):  # another of the three is the best
+        assert run(["generate", "The dog", "--best-of", "3", "-n", "5", "--seed", str(seed)]) == 0
+        err = capsys.readouterr().err
+        assert err.startswith("prompt 3 tokens ")
+        assert "kept" not in err and " 0.0 tok/s" not in err
 
 
 def test_json_is_one_object_with_the_new_ids_and_no_other_output(model, capsys):
@@ -249,6 +303,12 @@ def test_a_terminal_that_knows_plain_text_alone_gets_no_progress(monkeypatch):
 def test_progress_is_not_written_into_a_file(capsys):
     prefill_progress(Progress(512, 1100))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect"])
+def test_the_help_names_the_prompt_that_is_taken_where_none_is_given(command, capsys):
+    assert run([command, "-h"]) == 0
+    assert 'an embedded model gets "Once upon a time".' in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_command_at_all_shows_the_help_on_stderr_and_is_a_usage_error(capsys):

@@ -81,7 +81,7 @@ class Chat:
             raise
         is_whole = self.is_chat or self.session.token_ids[: len(before)] == before
         self.exchanges = [*self.exchanges, exchange] if is_whole else []  # else the context shifted: nothing is where it was
-        self.last = screen.stats_line(answer)
+        self.last = screen.stats_line(answer, is_drawn=self.model.config(self.generation).is_drawn)
         screen.remark(self.last)
 
     def append(self, question: str) -> None:
@@ -192,8 +192,8 @@ class Chat:
             "exchanges": str(len(self.exchanges)),
             "system prompt": screen.quoted(shortened(self.system)) if self.system else "none",
         }
-        rows = [*facts.items(), *zip(("last answer", "", "", ""), (self.last or "none").split(" | "), strict=False)]
-        for name, value in rows:
+        first, *others = (self.last or "none").split(" | ")
+        for name, value in [*facts.items(), ("last answer", first), *(("", each) for each in others)]:
             screen.note(f"  {name:13}  {value}")
 
     def reset(self, _: str) -> None:

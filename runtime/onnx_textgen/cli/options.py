@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
 
 DEFAULT_PROMPT = "Once upon a time"
+PROMPT_HELP = f'Text to go on from; - reads it from stdin. Without it, an embedded model gets "{DEFAULT_PROMPT}".'
 
 MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
 
@@ -42,9 +43,7 @@ ThreadsOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
-PromptArgument = Annotated[
-    str | None, typer.Argument(metavar="PROMPT", help="Text to go on from; - reads it from stdin.", show_default=False)
-]
+PromptArgument = Annotated[str | None, typer.Argument(metavar="PROMPT", help=PROMPT_HELP, show_default=False)]
 TokenIdsOption = Annotated[str | None, typer.Option(metavar="5,17,300", help="Token ids in place of PROMPT.")]
 TemperatureOption = Annotated[
     float | None, typer.Option(metavar="T", help="Randomness; 0 always takes the likeliest token. Default: the model's, else 0.8.")

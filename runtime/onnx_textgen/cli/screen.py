@@ -42,13 +42,6 @@ class Answer:
     sequences: tuple[Answer, ...] = ()
     """All texts, the best first, where several were asked for."""
 
-    @property
-    def all_texts(self) -> str:
-        """The texts one after the other, numbered where there are several."""
-        if not self.sequences:
-            return self.text
-        return "\n".join(f"[{number}] {one.text}" for number, one in enumerate(self.sequences, start=1))
-
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints: always the first four, the others where they were asked for."""
         values: dict[str, Any] = {
@@ -86,6 +79,13 @@ def write(text: str, out: TextIO) -> None:
     out.flush()
 
 
+def write_dim(text: str) -> None:
+    """Write a text to stdout that is less than the one after it: dim where there are colours."""
+    if text:
+        shown = text.translate(CONTROL_CHARACTERS) if sys.stdout.isatty() else text
+        typer.echo(typer.style(shown, dim=True), nl=False, color=has_colours(sys.stdout))
+
+
 def writer(out: TextIO) -> Callable[[Chunk], None]:
     """What writes the text of chunks to `out`."""
     return lambda chunk: write(chunk.text, out)
@@ -116,16 +116,20 @@ def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> An
     )
 
 
-def stats_line(answer: Answer) -> str:
-    """`prompt 42 tokens 310 tok/s | text 128 tokens 61.2 tok/s | first token 140 ms | stop: length`."""
+def stats_line(answer: Answer, *, is_drawn: bool) -> str:
+    """`prompt 42 tokens 310 tok/s | text 128 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length`.
+
+    The seed gives the same text again; one that was not drawn has none.
+    """
     if answer.stats is None:
         return f"text {len(answer.token_ids)} tokens | stop: {answer.finish_reason}"
     stats = answer.stats
     kept = f" ({stats.reused_tokens} kept)" if stats.reused_tokens else ""
+    seed = f" | seed {stats.seed}" if is_drawn else ""
     return (
         f"prompt {stats.prompt_tokens} tokens{kept} {rate(stats.prefill_tokens_per_second)}"
         f" | text {stats.generated_tokens} tokens {rate(stats.decode_tokens_per_second)}"
-        f" | first token {stats.first_token_seconds * 1000:.0f} ms | stop: {answer.finish_reason}"
+        f" | first token {stats.first_token_seconds * 1000:.0f} ms{seed} | stop: {answer.finish_reason}"
     )
 
 

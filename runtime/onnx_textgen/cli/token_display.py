@@ -38,15 +38,6 @@ def is_coloured(model: Model) -> bool:
     return model.has_tokenizer and screen.has_colours(sys.stdout)
 
 
-def make_display(model: Model, *, colours: bool, weighs: bool) -> Callable[[Chunk], None]:
-    """What shows the chunks of a stream on stdout: with what was weighed at each place, in colours where those are, or as text."""
-    if weighs:
-        return make_weighed(model)
-    if colours:
-        return make_coloured() if is_coloured(model) else make_lines(model)
-    return screen.writer(sys.stdout)
-
-
 def make_coloured() -> Callable[[Chunk], None]:
     """Text in colours; what several tokens wrote together, such as an emoji, has the colour of the least probable."""
     console = screen.screen(force_terminal=True)
