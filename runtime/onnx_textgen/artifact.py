@@ -212,12 +212,10 @@ def read_manifest(folder: Path) -> Manifest:
     """Read `folder`'s manifest without opening any other file."""
     path = folder / MANIFEST
     with readable(folder):
-        if not folder.is_dir():
-            raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
         if not path.is_file():
-            raise PackageError(
-                f"{folder} has no {MANIFEST} and no graph; export one with: onnx-textgen export SOURCE --out {folder}"
-            )
+            from .misnamed import why_no_package  # noqa: PLC0415  (which reads what a folder of ours is from here)
+
+            raise PackageError(why_no_package(folder))
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
