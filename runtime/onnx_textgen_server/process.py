@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import FrameType
 
 import uvicorn
@@ -19,6 +20,7 @@ class PromptServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run_server(app: FastAPI, host: str, port: int) -> None:
+def run_server(app: FastAPI, listeners: list[socket.socket]) -> None:
     """Serve until Ctrl-C, or a signal to end."""
-    PromptServer(uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=SECONDS_TO_END)).run()
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SECONDS_TO_END)
+    PromptServer(config).run(sockets=listeners)
