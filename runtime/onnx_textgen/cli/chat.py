@@ -30,6 +30,8 @@ NOT_IN_A_CHAT = (
     "logprobs",
 )
 """Options of several texts, of which a conversation could go on with one only, and what it does not show."""
+MOST_SHOWN = 2000
+"""Characters of a conversation that is loaded, the last of them."""
 GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 
 
@@ -182,6 +184,15 @@ class Chat:
         self.exchanges = [Exchange(str(messages[at].get("content")), at if number else 0) for number, at in enumerate(asked)]
         held = f"{len(messages)} messages" if messages else "a text"
         screen.note(f"loaded {file}: {held}, {len(self.session):,} tokens")
+        said = self.said()
+        screen.write(f"{said if len(said) <= MOST_SHOWN else f'... {said[-MOST_SHOWN:]}'}\n", sys.stderr)
+
+    def said(self) -> str:
+        """The conversation as it stood on the screen: questions behind a mark, then answers; or the one text."""
+        if not self.session.messages:
+            return self.session.text
+        said = [each for each in self.session.messages if each.get("role") != "system"]
+        return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{each.get('content')}" for each in said)
 
     def show_stats(self, _: str) -> None:
         """How much was said, and what there is room for."""
