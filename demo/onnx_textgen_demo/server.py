@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from onnx_textgen.cli.hosts import in_url, is_public, names_of
+from onnx_textgen.cli.hosts import EVERY_ADDRESS, in_url, is_public, listen, names_of
 from onnx_textgen.errors import OptionError
 
 from .frame_guard import FrameGuard
@@ -33,9 +33,6 @@ VISITORS = 64
 
 LONGEST_GOODBYE = 2
 """Seconds that requests have to end in when the page closes."""
-
-EVERY_ADDRESS = ("0.0.0.0", "::")
-"""Of this machine; a browser on it takes localhost."""
 
 # Each opens a door: a public tunnel, files of this machine, code edited from the browser.
 DANGEROUS_VARIABLES = ("GRADIO_SHARE", "GRADIO_ALLOWED_PATHS", "GRADIO_VIBE_MODE")
@@ -57,11 +54,11 @@ THEME = gr.themes.Default(
 class Served:
     """A page that is being served, in a thread of its own."""
 
-    def __init__(self, page: gr.Blocks, app: FastAPI, listener: socket.socket, address: str) -> None:
+    def __init__(self, page: gr.Blocks, app: FastAPI, listeners: list[socket.socket], address: str) -> None:
         self.address = address
         self._page = page
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LONGEST_GOODBYE))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, name="page", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": listeners}, name="page", daemon=True)
         self._thread.start()
 
     def wait_until_started(self) -> None:
@@ -92,7 +89,7 @@ def serve(
     check_environment(os.environ)
     if is_public(host) and not allow_public:
         raise OptionError(f"--host {host} lets other machines use this page; add --allow-public if you want that")
-    listener = bind(host, port)
+    listeners = listen(host, port)
     page.state_session_capacity = VISITORS
     page.queue(max_size=QUEUE_LENGTH, default_concurrency_limit=1)
     app = gr.mount_gradio_app(
@@ -119,29 +116,11 @@ def serve(
         },
     )
     name = "localhost" if host in EVERY_ADDRESS else in_url(host)
-    served = Served(page, app, listener, f"http://{name}:{listener.getsockname()[1]}/")
+    served = Served(page, app, listeners, f"http://{name}:{listeners[0].getsockname()[1]}/")
     served.wait_until_started()
     if open_browser:
         webbrowser.open(served.address)
     return served
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that only this process has; raises `OptionError` where there is no such host, or the port is taken.
-
-    `::` takes callers by IPv4 too, as `0.0.0.0` does.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise OptionError(f"--host {host} is no address or name of this machine: {error.strerror}") from error
-    both = host == EVERY_ADDRESS[1] and socket.has_dualstack_ipv6()
-    try:
-        return socket.create_server(address, family=family, dualstack_ipv6=both)
-    except OSError as error:
-        raise OptionError(
-            f"port {port} of {host} cannot be used ({os.strerror(error.errno or 0)}); choose another with --port"
-        ) from error
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

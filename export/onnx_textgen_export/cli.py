@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .exporting import Exported
     from .passes.quantization import Quantization
 
+WRITTEN = {"method": "--quantizer", "accuracy_level": "--exact"}
+"""Options of a quantised precision that are written otherwise than they are called."""
+
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False, rich_markup_mode=None)
 
 
@@ -183,9 +186,9 @@ def quantization_from(precision: str, **given: int | str | None) -> Quantization
 
     options = {name: value for name, value in given.items() if value is not None}
     if options and precision not in DEFAULTS:
-        raise OptionError(
-            f"{precision} is not quantised, so --{next(iter(options)).replace('_', '-')} does nothing; drop it, or take int4"
-        )
+        name = next(iter(options))
+        written = WRITTEN.get(name, f"--{name.replace('_', '-')}")
+        raise OptionError(f"{precision} is not quantised, so {written} does nothing; drop it, or take int4")
     return dataclasses.replace(DEFAULTS[precision], **options) if options else None  # type: ignore[arg-type]
 
 
@@ -216,10 +219,12 @@ def show(made: Exported) -> None:
 
     from onnx_textgen.artifact import INT8_CACHE_GRAPH, TOKENIZER  # noqa: PLC0415
     from onnx_textgen.cli.certificate import precision_in_words, scenario_table, summary_in_words  # noqa: PLC0415
+    from onnx_textgen.cli.tables import show_table  # noqa: PLC0415
 
     manifest: Manifest = made.manifest
     console = Console(highlight=False, markup=False, emoji=False)
-    console.print(scenario_table(manifest.certificate["scenarios"]))
+    show_table(scenario_table(manifest.certificate["scenarios"]))
+    console.print()
     geometry = manifest.geometry
     weights = precision_in_words(manifest.precision, manifest.quantization)
     console.print(

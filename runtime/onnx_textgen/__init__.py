@@ -8,13 +8,25 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .cancellation import Cancellation
-    from .errors import OnnxTextgenError
+TYPE_CHECKING = False  # that of `typing`, whose import takes longer than all of this
+if TYPE_CHECKING:  # what type checkers and editors know the public names by
+    from .batch_generator import BatchGenerator
+    from .cancellation import Cancellation, InterruptedRunError
+    from .conversation import Conversation
+    from .errors import (
+        BusyError,
+        DeviceError,
+        ModelError,
+        OnnxTextgenError,
+        OptionError,
+        PackageError,
+        PromptError,
+        RuleError,
+        TemplateError,
+        TokenizerError,
+    )
     from .generation_config import GenerationConfig
     from .loading import load
     from .results import Alternative, Choice, Chunk, Generation, Score, Stats
@@ -27,41 +39,57 @@ __version__ = "0.1.0"
 __all__ = [
     "Alternative",
     "BatchGenerator",
+    "BusyError",
     "Cancellation",
     "Choice",
     "Chunk",
     "Conversation",
+    "DeviceError",
     "Generation",
     "GenerationConfig",
+    "InterruptedRunError",
     "Model",
+    "ModelError",
     "OnnxTextgenError",
+    "OptionError",
+    "PackageError",
+    "PromptError",
+    "RuleError",
     "Score",
     "Stats",
+    "TemplateError",
+    "TokenizerError",
     "load",
 ]
 
 # Imported when first used: the command line starts, and says what is wrong, where ONNX Runtime itself is broken.
 HOMES = {
-    "Alternative": "results",
-    "BatchGenerator": "batch_generator",
-    "Choice": "results",
-    "Cancellation": "cancellation",
-    "Chunk": "results",
-    "Conversation": "conversation",
-    "Generation": "results",
-    "GenerationConfig": "generation_config",
-    "Model": "textgen",
-    "OnnxTextgenError": "errors",
-    "Score": "results",
-    "Stats": "results",
-    "load": "loading",
+    "batch_generator": ("BatchGenerator",),
+    "cancellation": ("Cancellation", "InterruptedRunError"),
+    "conversation": ("Conversation",),
+    "errors": (
+        *("BusyError", "DeviceError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),
+        *("RuleError", "TemplateError", "TokenizerError"),
+    ),
+    "generation_config": ("GenerationConfig",),
+    "loading": ("load",),
+    "results": ("Alternative", "Choice", "Chunk", "Generation", "Score", "Stats"),
+    "textgen": ("Model",),
 }
 
 
 def __getattr__(name: str) -> object:
     """Import one of the public names."""
-    if name not in HOMES:
+    home = next((home for home, names in HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{HOMES[name]}", __name__), name)
+    import importlib  # noqa: PLC0415
+
+    value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not, and none of what lies behind them."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

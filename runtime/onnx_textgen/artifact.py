@@ -234,12 +234,10 @@ def read_manifest(folder: Path) -> Manifest:
     """Read `folder`'s manifest without opening any other file."""
     path = folder / MANIFEST
     with readable(folder):
-        if not folder.is_dir():
-            raise PackageError(f"{folder} is not a folder; give a model folder made by: onnx-textgen export SOURCE --out DIR")
         if not has_manifest(folder):
-            raise PackageError(
-                f"{folder} has no {MANIFEST} and no graph; export one with: onnx-textgen export SOURCE --out {folder}"
-            )
+            from .misnamed import why_no_package  # noqa: PLC0415  (which reads what a folder of ours is from here)
+
+            raise PackageError(why_no_package(folder))
     return manifest_from_json(read_json(path, most=MOST_MANIFEST_BYTES))
 
 

@@ -52,6 +52,8 @@ def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
             raise OptionError(f"{name} cannot take effect without {switch}; give that too, or leave {name} out")
     if config.num_beams > 1:
         refuse(names & {*NOT_WITH_BEAMS}, "with num_beams: beam search looks for the likeliest text")
+        if config.context_limit == "shift":
+            refuse(names & {"context_limit"}, 'as "shift" with num_beams, whose texts end with the context')
     elif config.temperature == 0:
         refuse(names & {*DRAWING, "best_of", "num_return_sequences"}, "at temperature 0, which always takes the likeliest token")
         if config.loop_guard == "resample":

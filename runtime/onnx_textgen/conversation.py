@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 """One turn of a chat: `{"role": "user", "content": "Hello"}`."""
 
+SHOWN_TOKENS = 10
+"""Of a session's end, where Python shows it."""
+
 
 class Conversation:
     """See the module; `Model.session` makes one. Not for several threads at once."""
@@ -38,6 +41,13 @@ class Conversation:
         self._token_ids: list[int] = []
         self._turns = 0
         """Counts what changed the session; a stream sees by it that it is no longer the last."""
+
+    def __repr__(self) -> str:
+        held = f"{len(self.messages)} messages, " if self.messages else ""
+        end = ""
+        if self._token_ids and self.model.has_tokenizer:
+            end = f", ending {self.model.tokenizer.decode(self._token_ids[-SHOWN_TOKENS:])!r}"
+        return f"<onnx_textgen.Conversation with {self.model.manifest.name!r}: {held}{len(self):,} tokens{end}>"
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from .errors import ModelError
 from .interface import CacheTensor, Hints, Input, Values
 
 
@@ -82,6 +83,13 @@ class Graph(Protocol):
     def name_of(self, output: str) -> str:
         """The graph's name of the logits or of the hidden states, whether it has them or not."""
         ...
+
+
+class ClosedGraph:
+    """What a closed model has in the place of its graph: whatever asks for anything of it is told."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ModelError("this model was closed; load it again")
 
 
 class Run(Protocol):

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from .artifact import ALLOWED_FILES, MANIFEST, find_package, has_manifest, read_manifest
 from .errors import PackageError, first_line
+from .misnamed import did_you_mean
 
 PREFIX = "hf:"
 NO_WAY_OUT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
@@ -80,7 +81,7 @@ def fetch(name: HubName) -> Path:
         raise PackageError(f"{repository} has no revision {revision}; leave @{revision} out, or name another") from error
     except errors.RepositoryNotFoundError as error:
         what = f"there is no folder {repository}, and the hub has no such model or keeps it private"
-        raise PackageError(f"{what}; check the name, or run: hf auth login") from error
+        raise PackageError(f"{what}; {did_you_mean(Path(repository))}check the name, or run: hf auth login") from error
     except errors.HFValidationError as error:
         raise PackageError(f"{repository} is no name of a model on the hub: {first_line(error)}") from error
     except errors.OfflineModeIsEnabled as error:
@@ -97,7 +98,8 @@ def cached(name: HubName, why: str, remedy: str, error: Exception) -> Path:
         folder = snapshot_download(name.repository, revision=name.revision, local_files_only=True)
     except OSError:
         what = f"there is no folder {name.repository}, {why}, and the cache in {constants.HF_HUB_CACHE} has no such model"
-        raise PackageError(f"{what}; {remedy}, or give a model folder") from error
+        hint = did_you_mean(Path(name.repository))
+        raise PackageError(f"{what}; {hint}{remedy}, or take one of: onnx-textgen list") from error
     place = Path(folder) / name.inside
     if missing := missing_file(place):
         raise PackageError(f"{why}, and the cache lacks {missing} of {name.repository}; {remedy}") from error

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .artifact import CHAT_TEMPLATE, MANIFEST, embedded_packages, has_manifest, package_bytes, read_manifest
+from .artifact import CHAT_TEMPLATE, embedded_packages, has_manifest, package_bytes, read_manifest
 from .end_of_turn import read_template
 from .errors import PackageError
+from .misnamed import is_model_folder
 
 EMBEDDED, FOLDER, HUB_CACHE = "embedded", "folder", "hub cache"
 
@@ -43,14 +44,9 @@ def list_models(folder: Path | None = None) -> list[Entry]:
         if not folder.is_dir():
             raise PackageError(f"{folder} is not a folder; name one that has model folders in it")
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
-        return [describe(str(path), path, FOLDER) for path in (folder, *inside) if is_model(path)]
+        return [describe(str(path), path, FOLDER) for path in (folder, *inside) if is_model_folder(path)]
     embedded = [describe(name, path, EMBEDDED) for name, path in embedded_packages().items()]
-    return embedded + [describe(name, path, HUB_CACHE) for name, path in cached_models() if is_model(path)]
-
-
-def is_model(folder: Path) -> bool:
-    """Whether a folder holds a manifest or a graph."""
-    return (folder / MANIFEST).is_file() or any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx"))
+    return embedded + [describe(name, path, HUB_CACHE) for name, path in cached_models() if is_model_folder(path)]
 
 
 def describe(name: str, folder: Path, origin: str) -> Entry:

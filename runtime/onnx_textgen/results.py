@@ -9,6 +9,9 @@ from typing import Literal
 from .errors import OptionError
 from .generation_config import GenerationConfig
 
+SHOWN_CHARACTERS = 60
+"""Of a text, where Python shows its record."""
+
 FinishReason = Literal["eos", "length", "stop", "context", "loop", "cancelled", "deadline"]
 
 
@@ -96,6 +99,11 @@ class Generation:
     """All texts that were asked for, the best first, where it is more than one; this is the first of them."""
     follows_rule: bool | None = None
     """Whether the text follows its JSON Schema, regular expression or grammar to the end; None where there is none."""
+
+    def __repr__(self) -> str:
+        others = f", {len(self.sequences)} sequences" if self.sequences else ""
+        text = self.text if len(self.text) <= SHOWN_CHARACTERS else f"{self.text[:SHOWN_CHARACTERS]}..."
+        return f"<Generation {text!r}: {len(self.token_ids):,} tokens, {self.finish_reason}, seed {self.stats.seed}{others}>"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ import numpy as np
 from .decoder import Decoder
 from .errors import PackageError, first_line
 from .snapshots import Arrays, Snapshot
-from .text_files import readable
 
 FORMAT = "onnx-textgen session 1"
 HEADER, TOKENS, CACHE, STATE = "header", "token_ids", "cache/", "state/"
@@ -78,16 +77,19 @@ def sweep(path: Path) -> None:
 
 @contextlib.contextmanager
 def no_session(path: Path) -> Iterator[None]:
-    """Turn whatever a broken archive raises into one line."""
+    """Turn whatever a broken archive raises into one line, and what the file system refuses."""
     try:
         yield
+    except OSError as error:
+        why = error.strerror or first_line(error)
+        raise PackageError(f"{str(path)[:200]} cannot be read ({why}); give a file that a session was saved in") from error
     except BROKEN as error:
         raise PackageError(f"{path} is no saved session, or damaged ({first_line(error)}); save it again") from error
 
 
 def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], list[Mapping[str, Any]], Snapshot]:
     """Token ids, messages, and what `context` can be restored from; raises `PackageError` for a file that is not of this model."""
-    with readable(path), no_session(path):
+    with no_session(path):
         with zipfile.ZipFile(path) as archive:
             limit = 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
             if sum(entry.file_size for entry in archive.infolist()) > limit:

@@ -42,7 +42,7 @@ def draw_several(decoder: Decoder, continuations: list[Continuation], watch: Wat
             logits = feed_prompt(decoder, first)
             for row, continuation in enumerate(continuations[1:], start=1):
                 decoder.fork(0, row)
-                continuation.prefill_seconds, continuation.reused_tokens = first.prefill_seconds, len(first.prompt_ids)
+                continuation.prefill_seconds, continuation.reused_tokens = first.prefill_seconds, first.reused_tokens
             step_together(decoder, continuations, [logits] * len(continuations), on_choice=count)
         except InterruptedRunError as interrupted:
             for each in continuations:

@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Unpack, get_args, overload
+from typing import Any, Literal, NoReturn, Self, Unpack, cast, get_args, overload
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from .embedding import Pooling, Vectors, pooled
 from .engine import ROWS, Engine, Request
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
-from .graph import Graph
+from .graph import ClosedGraph, Graph
 from .graph_file import refuse_other_files
 from .interface import HIDDEN_STATES, LOGITS, CacheTensor
 from .loop import run
@@ -83,6 +83,29 @@ class Model:
         self.verification = Verification(session, manifest.geometry)
         self.assistant: Source | None = None
         """A smaller model that guesses the next tokens; `loading` sets it."""
+
+    def __repr__(self) -> str:
+        context, place = self.limits.context_length, "closed" if isinstance(self.graph, ClosedGraph) else f"on {self.device}"
+        return f"<onnx_textgen.Model {self.manifest.name!r}: {self.manifest.precision}, context of {context:,} tokens, {place}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the graph, its weights and all keys and values now, not when Python gets around to it; safe to call twice.
+
+        What computes raises `ModelError` from then on; call it when no text is under way. Sessions that are still held keep the
+        graph open. `with load() as model:` closes at its end.
+        """
+        self.graph = cast("Graph", ClosedGraph())
+        self.verification, self.assistant = Verification(self.graph, self.manifest.geometry), None
+        self.prefixes.clear()
+        self.engine = Engine(self.new_rows, self.prefixes, rows=self.engine.most_rows)
+        for opened in ("cache_tensors", "attention_graph"):
+            self.__dict__.pop(opened, None)
 
     @property
     def has_tokenizer(self) -> bool:

@@ -23,6 +23,7 @@ from onnx_textgen.session import LOG
 from .chats import Chat
 from .completions import Completion
 from .delivery import CLOSED_BY_CLIENT, deliver, problem_of
+from .faults import fault_of_body, fault_of_route
 from .file_watch import FileWatch
 from .guards import BodyGuard, HostGuard, KeyGuard
 from .jobs import Slots
@@ -112,16 +113,13 @@ def add_problems(app: FastAPI, server: Server) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["loc"] == ("body",):
-            return server.refuse(
-                Problem(400, "the body should be a JSON object, sent with the header Content-Type: application/json")
-            )
-        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return server.refuse(Problem(400, f"{where}: {first['msg']}"))
+        return server.refuse(Problem(400, fault_of_body(error.errors()[0])))
 
     @app.exception_handler(StarletteHTTPException)
-    async def known(_: Request, error: StarletteHTTPException) -> Response:
+    async def known(http: Request, error: StarletteHTTPException) -> Response:
+        if error.detail in ("Not Found", "Method Not Allowed"):  # the framework's own words, of a path that is no route
+            said = fault_of_route(error.status_code, http.url.path, (error.headers or {}).get("Allow"))
+            return server.refuse(Problem(error.status_code, said), error.headers)
         code = "model_not_found" if error.status_code == 404 and "model" in error.detail else None
         return server.refuse(Problem(error.status_code, error.detail, code=code), error.headers)
 

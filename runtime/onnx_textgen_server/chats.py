@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Chunk, Model
+from onnx_textgen.errors import TemplateError
 
 from .answers import Envelope, Tokens, ending, fingerprint, usage
 from .jobs import Job
@@ -19,6 +20,8 @@ class Chat:
     def __init__(self, name: str, model: Model, wish: ChatRequest, most_seconds: float | None) -> None:
         """Raises `TemplateError`, `PromptError` and `OptionError`."""
         self.wish = wish
+        if model.chat_template is None:
+            raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions in place of messages")
         prompt = model.encode_chat([message.as_data() for message in wish.messages])
         config = model.config(wish.options_of_call(model.limits.context_length))
         self.job = Job.begin(model, [prompt], config, wish.n or 1, most_seconds)

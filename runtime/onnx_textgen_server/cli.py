@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onnx_textgen.cli.help_texts import help_of
-from onnx_textgen.cli.hosts import in_url, is_public, names_of
+from onnx_textgen.cli.hosts import in_url, is_public, listen, names_of
 from onnx_textgen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ def serve(
         raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
     if api_key is not None and not (api_key.isascii() and api_key.strip()):
         raise OptionError("the API key is empty, or has other characters than ASCII's; give another, or leave it out")
-    models: dict[str, Model] = {}
-    for name, folder in named(packages or [None]):
-        models[name or ""] = onnx_textgen.load(folder, device=device, threads=threads, batch_size=batch_size)
-    models = {name or model.manifest.name: model for name, model in models.items()}
+    folders = named(packages or [None])
     settings = Settings(
         api_key=api_key,
         most_texts=max_texts,
@@ -66,8 +63,17 @@ def serve(
         hosts=names_of(host),
         origins=allow_origin or (),
     )
-    typer.echo(f"{', '.join(models)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)", err=True)
-    run_server(make_app(models, settings), host, port)
+    listeners = listen(host, port)  # before the models are loaded: it costs nothing to hear that the port is taken
+    try:
+        models: dict[str, Model] = {}
+        for name, folder in folders:
+            model = onnx_textgen.load(folder, device=device, threads=threads, batch_size=batch_size)
+            models[name or model.manifest.name] = model
+        typer.echo(f"{', '.join(models)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)", err=True)
+        run_server(make_app(models, settings), listeners)
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 app.command(help=help_of(serve))(serve)

@@ -31,12 +31,10 @@ class PromptServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def make_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
+def make_config(app: FastAPI) -> uvicorn.Config:
     """How uvicorn serves the app."""
     return uvicorn.Config(
         app,
-        host=host,
-        port=port,
         http=PatientProtocol,
         ws="none",
         loop="asyncio",
@@ -46,6 +44,6 @@ def make_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
     )
 
 
-def run_server(app: FastAPI, host: str, port: int) -> None:
+def run_server(app: FastAPI, listeners: list[socket.socket]) -> None:
     """Serve until Ctrl-C, or a signal to end."""
-    PromptServer(make_config(app, host, port)).run()
+    PromptServer(make_config(app)).run(sockets=listeners)

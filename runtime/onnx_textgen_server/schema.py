@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
@@ -145,6 +145,13 @@ class Wish(BaseModel):
         return wanted.json_schema.json_schema
 
 
+def no_suffix(given: str | None) -> str | None:
+    """Nothing that a text is to be written before."""
+    if given:
+        raise ValueError("a text is written at the end of its prompt alone, not before a suffix; leave it out")
+    return given
+
+
 class CompletionRequest(Wish):
     """`POST /v1/completions`."""
 
@@ -156,7 +163,7 @@ class CompletionRequest(Wish):
     """Give each token's log-probability, and so many of the likeliest."""
     echo: bool | None = None
     """Begin the text with the prompt; with `logprobs` and `max_tokens` 0 it is scored."""
-    suffix: Literal[""] | None = None
+    suffix: Annotated[str | None, AfterValidator(no_suffix)] = None
 
     @property
     def drawn(self) -> int:
@@ -182,12 +189,22 @@ class TextPart(BaseModel):
     text: str
 
 
+def text_alone(given: object) -> object:
+    """The content of a message, unless a part of it is an image, a sound or a file."""
+    for part in given if isinstance(given, list) else ():
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "text":
+            found = "one that is no object" if kind is None else f"one of the type {shown(kind)}"
+            raise ValueError(f"the models here read text: a part should be of the type 'text', found {found}; leave it out")
+    return given
+
+
 class Message(BaseModel):
     """One turn of a chat."""
 
     model_config = ConfigDict(extra="allow")
     role: str
-    content: str | list[TextPart] | None = None
+    content: Annotated[str | list[TextPart] | None, BeforeValidator(text_alone)] = None
 
     def as_data(self) -> dict[str, Any]:
         """The message as templates take it: OpenAI's `developer` is what they call `system`."""

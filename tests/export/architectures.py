@@ -47,7 +47,7 @@ PIECES = (7, 1, 19, 2, 14, 1, 1, 3)
 GREEDY_TOKENS = 60
 LOGITS_ERROR = 1e-4
 DIVERGENCE = {"int8": 0.05, "int4": 0.25}
-"""Largest of a quantised package, in nats per token: random weights have flat logits, whose order any rounding changes."""
+"""Largest of a quantised package, in nats per token: rounding changes the order of random logits."""
 SECONDS, MEMORY_BYTES, PROCESSES = 300, 8 << 30, 2
 
 
@@ -210,8 +210,8 @@ def table(rows: list[Row]) -> str:
         "itself: the exporter's own proof, then 48 logits in uneven pieces within 1e-4 of the largest, and 60 greedy tokens. The "
         "numbers are the largest logits error, relative to the largest logit. At `standard` no operator is outside ONNX's own "
         "domain, and `onnx.checker` finds nothing. Of int8 and int4 the number is the largest divergence from PyTorch in float32, "
-        "in nats per token: random weights have flat logits, whose order "
-        "any rounding changes, most of all where a token's experts are chosen, so the order is not judged here. Types marked "
+        "in nats per token; whether both prefer the same token is not judged there, because the logits of random weights lie so "
+        "close together that any rounding changes their order, most of all where a token's experts are chosen. Types marked "
         "`fused` have one attention operator per layer, `own` keep the attention code of transformers.",
         width=120,
     )

@@ -1,6 +1,7 @@
 """`onnx-textgen`: what goes to which stream, how errors read, and how the process ends."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -10,10 +11,11 @@ import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run
 from onnx_textgen.cli.screen import collect, prefill_progress, writer
+from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError
 from onnx_textgen.prefilling import Progress
 
-STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | stop: length\n"
+STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length\n"
 
 
 @pytest.fixture
@@ -34,6 +36,60 @@ def stdin(monkeypatch):
 def test_generated_text_alone_goes_to_stdout_and_the_numbers_to_stderr(model, capsys):
     assert run(["generate", "Hello"]) == 0
     assert capsys.readouterr() == ("Hello\n", STATS_LINE)
+
+
+@pytest.fixture
+def on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["Hi"], "\x1b[2mHi\x1b[0mHello\n"),
+        (["--token-ids", "1,72,105"], "\x1b[2mHi\x1b[0mHello\n"),
+        (["a\x1b[31mb"], "\x1b[2ma\N{REPLACEMENT CHARACTER}[31mb\x1b[0mHello\n"),
+        (["x" * 1000], f"\x1b[2m... {'x' * 500}\x1b[0mHello\n"),
+        ([], "\x1b[2mOnce upon a time\x1b[0mHello\n"),
+    ],
+)
+def test_a_person_sees_the_prompt_before_the_text(model, capsys, arguments, shown):
+    assert run(["generate", *arguments]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+def test_a_terminal_without_colours_shows_the_prompt_all_the_same(model, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(["generate", "Oh, "]) == 0
+    assert capsys.readouterr().out == "Oh, Hello\n"
+    assert run(["generate", "Oh, ", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == "Hello"
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+def test_the_prompt_stands_before_each_of_several_texts(story, monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    assert run(["generate", "The dog", "--num-return-sequences", "2", "-n", "3", "--seed", "1"]) == 0
+    assert [line[:11] for line in capsys.readouterr().out.splitlines()] == ["[1] The dog", "[2] The dog"]
+
+
+def test_the_seed_is_told_where_the_text_depends_on_it(model, capsys):
+    for options, told in {(): True, ("--temperature", "0"): False}.items():
+        assert run(["generate", "Hi", *options]) == 0
+        assert (" | seed 7 | " in capsys.readouterr().err) is told
+
+
+def test_the_numbers_of_the_best_of_several_texts_are_those_of_reading_the_prompt(story, monkeypatch, capsys):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    for seed in range(6):  # another of the three is the best
+        assert run(["generate", "The dog", "--best-of", "3", "-n", "5", "--seed", str(seed)]) == 0
+        err = capsys.readouterr().err
+        assert err.startswith("prompt 3 tokens ")
+        assert "kept" not in err and " 0.0 tok/s" not in err
 
 
 def test_json_is_one_object_with_the_new_ids_and_no_other_output(model, capsys):
@@ -128,11 +184,23 @@ def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
         (["generate", "a", "--top-p", "1.5"], 2, ["top_p", "1.5"]),
         (["generate", "a", "--tempature", "1"], 2, ["--tempature", "--temperature"]),
         (["generate", "a", "b"], 2, ["b", "generate -h"]),
+        (["info", "a", "b"], 2, ["b", "info -h"]),
         (["generate", "a", "--num-beams", "4", "--top-k", "3"], 2, ["top_k", "num_beams", "leave it out"]),
         (["generate", "a", "--token-ids", "5"], 2, ["PROMPT", "--token-ids"]),
         (["generate", "--token-ids", "5;6"], 2, ["5,17,300", "'5;6'"]),
         (["generate", "--model", "somewhere"], 2, ["somewhere", "PROMPT"]),
-        (["generate", ""], 1, ["prompt is empty"]),
+        (["generate", ""], 2, ["prompt is empty", "--token-ids N"]),
+        (["inspect", ""], 2, ["prompt is empty", "--token-ids N"]),
+        (["score", ""], 2, ["prompt is empty; give some text"]),
+        (["generate", "The", "dog", "ran"], 2, ['in quotes: "The dog ran"', "generate -h"]),
+        (["inspect", "The", "--steps", "2", "dog"], 2, ['in quotes: "The dog"']),
+        (["score", "The", "dog", "--json"], 2, ['a TEXT of several words goes in quotes: "The dog"']),
+        (["score", "a", "--choice"], 2, ["--choice", "see: onnx-textgen score -h"]),
+        (["--color", "never", "generate", "a", "--stop"], 2, ["--stop", "see: onnx-textgen generate -h"]),
+        (["generate", "a", "--temperature", "hot"], 2, ["--temperature takes a number, found 'hot'"]),
+        (["generate", "a", "-n", "1.5"], 2, ["--max-new-tokens takes a whole number, found '1.5'"]),
+        (["info", "--batch", "0"], 2, ["--batch takes at least 1, found '0'"]),
+        (["--color", "pink", "list"], 2, ["--color", "'pink'", "always"]),
         (["info", "somewhere", "--model", "elsewhere"], 2, ["somewhere", "elsewhere"]),
         (["info", "somewhere"], 1, ["somewhere", "export"]),
         (["verify", "somewhere"], 1, ["somewhere"]),
@@ -156,6 +224,21 @@ def test_an_error_commands_no_terminal(model, capsys):
     assert capsys.readouterr().err == "error: node \ufffd]0;owned\ufffd failed\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["generate", "a", "--num-beams", "3"], "several texts"),
+        (["generate", "a", "--prompt-lookup-num-tokens", "3"], "in its place"),
+        (["generate", "a", "--num-assistant-tokens", "0"], "--num-assistant-tokens 0"),
+        (["chat", "--prompt-lookup-num-tokens", "3"], "in its place"),
+    ],
+)
+def test_an_assistant_model_that_would_guess_nothing_is_an_error(model, capsys, command, why):
+    assert run([*command, "--assistant-model", "small"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("error: --assistant-model cannot take effect"), why in err) == ("", True, True)
+
+
 def test_a_failure_in_the_middle_of_a_text_is_one_line_and_exits_with_1(model, capsys):
     model.reply = ("Hel", ModelError("the model failed while it ran:\nsomething"))
     assert run(["generate", "Hello"]) == 1
@@ -169,6 +252,12 @@ def test_a_bug_is_one_line_too_and_its_traceback_is_there_for_who_asks(model, ca
     monkeypatch.setenv("ONNX_TEXTGEN_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run(["generate", "Hello"])
+
+
+def test_an_empty_stdin_is_an_error(model, stdin, capsys):
+    stdin(b"")
+    assert run(["generate", "-"]) == 1
+    assert capsys.readouterr().err.startswith("error: stdin is empty; give some text")
 
 
 def test_text_that_is_no_utf8_on_stdin_is_an_error(model, stdin, capsys):
@@ -220,6 +309,12 @@ def test_a_terminal_that_knows_plain_text_alone_gets_no_progress(monkeypatch):
 def test_progress_is_not_written_into_a_file(capsys):
     prefill_progress(Progress(512, 1100))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect"])
+def test_the_help_names_the_prompt_that_is_taken_where_none_is_given(command, capsys):
+    assert run([command, "-h"]) == 0
+    assert 'an embedded model gets "Once upon a time".' in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_command_at_all_shows_the_help_on_stderr_and_is_a_usage_error(capsys):
@@ -289,7 +384,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(request):
         assert process.stdout.read(9) == b"word word"
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=60) == 141
 
 
 def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
@@ -297,3 +392,42 @@ def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
     environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PATH": ""}
     done = subprocess.run(command, capture_output=True, cwd=request.config.rootpath, env=environment, check=False, timeout=60)
     assert (done.returncode, done.stdout.decode()) == (0, "Grüße 🙂\n")
+
+
+def test_output_that_nobody_reads_any_more_ends_the_command_as_other_programs_end():
+    command = f'set -o pipefail; "{sys.executable}" -m onnx_textgen.cli list 2>&1 | true'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+BEFORE_MAIN = """
+import sys
+before = set(sys.modules)
+import onnx_textgen.cli
+print(sorted(set(sys.modules) - before - {"__future__"}))
+"""
+
+
+def test_almost_nothing_is_imported_before_ctrl_c_is_taken_care_of():
+    done = subprocess.run([sys.executable, "-c", BEFORE_MAIN], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "['onnx_textgen', 'onnx_textgen.cli']\n"
+
+
+@pytest.mark.parametrize("options", [["--num-return-sequences", "3"], ["--best-of", "3"], ["--num-beams", "3"]], ids=" ".join)
+def test_ctrl_c_keeps_what_there_is_of_several_texts(story, monkeypatch, capsys, options):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    step, steps = Decoder.step, []
+
+    def interrupted(decoder, *given):
+        steps.append(given)
+        if len(steps) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return step(decoder, *given)
+
+    monkeypatch.setattr(Decoder, "step", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    assert run(["generate", "The dog", *options, "-n", "50", "--seed", "1"]) == 130
+    out, err = capsys.readouterr()
+    assert len(out.split()) >= 3
+    assert "stop: cancelled" in err
+    assert signal.getsignal(signal.SIGINT) is before

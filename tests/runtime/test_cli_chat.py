@@ -8,6 +8,7 @@ import pytest
 
 import onnx_textgen
 from cli_model import BOS, CharacterModel
+from onnx_textgen.cli import chat as chat_command
 from onnx_textgen.cli import line_input, run
 from onnx_textgen.errors import ModelError, PromptError
 
@@ -235,6 +236,27 @@ def test_a_conversation_is_saved_and_gone_on_with_by_the_real_model(chat, chat_m
     assert err.count("taken back") == (2 if has_template else 1), "nothing tells where the lines of a loaded text began"
 
 
+@pytest.mark.parametrize("has_template", [False, True])
+def test_a_loaded_conversation_is_shown(chat, chat_model, tmp_path, capsys, has_template):
+    file = str(tmp_path / "talk.session")
+    if not has_template:
+        chat_model.chat_template = None
+    assert chat(chat_model, "The dog", f"/save {file}", options=["--temperature", "0", "-n", "6"]) == 0
+    answer = capsys.readouterr().out
+    assert chat(chat_model, f"/load {file}") == 0
+    out, err = capsys.readouterr()
+    assert (out, err.endswith(f"> The dog\n{answer}" if has_template else f"The dog{answer}")) == ("", True)
+
+
+def test_of_a_long_conversation_that_is_loaded_the_end_is_shown(chat, chat_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(chat_command, "MOST_SHOWN", 10)
+    chat_model.chat_template, file = None, str(tmp_path / "talk.session")
+    assert chat(chat_model, "The dog", f"/save {file}", options=["--temperature", "0", "-n", "20"]) == 0
+    answer = capsys.readouterr().out.rstrip("\n")
+    assert chat(chat_model, f"/load {file}") == 0
+    assert capsys.readouterr().err.endswith(f"tokens\n... {answer[-10:]}\n")
+
+
 def test_a_loaded_conversation_writes_what_it_would_have_written(chat, chat_model, tmp_path, capsys):
     file, options = str(tmp_path / "talk.session"), ["--temperature", "0", "-n", "12"]
     assert chat(chat_model, "The dog", f"/save {file}", "It ran", options=options) == 0
@@ -249,6 +271,7 @@ def test_what_cannot_be_saved_or_loaded_is_one_line_and_the_talk_goes_on(chat, c
     assert chat(chat_model, *lines, options=["-n", "3"]) == 0
     err = capsys.readouterr().err
     assert err.count("error: ") == 5
+    assert f"{place} cannot be read (No such file or directory); give a file that a session was saved in" in err
     assert re.search(r"exchanges +2\n", err)
 
 

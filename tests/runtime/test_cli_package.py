@@ -109,6 +109,21 @@ def test_info_as_json_is_the_manifest(folder, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--json", "--batch", "2"], "--context and --batch plan what is shown"),
+        (["--json", "--context", "5"], "--context and --batch plan what is shown"),
+        (["--context", "101"], "--context 101 is more than the 100 tokens that this model takes"),
+    ],
+)
+def test_info_refuses_what_cannot_take_effect(folder, capsys, arguments, said):
+    assert run(["info", str(folder), *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), said in err) == ("", 1, True)
+    assert run(["info", str(folder), "--context", "100"]) == 0
+
+
 def test_verify_replays_the_golden_runs_and_prints_a_line_for_each(folder, model, capsys):
     assert run(["verify", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [

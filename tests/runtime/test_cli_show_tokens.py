@@ -9,7 +9,7 @@ import pytest
 import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run, token_display
-from onnx_textgen.results import Chunk
+from onnx_textgen.results import Alternative, Chunk
 
 LIKELY, UNLIKELY = math.log(0.9), math.log(0.001)
 CHUNKS = [
@@ -66,9 +66,30 @@ def test_json_has_the_log_probabilities(model, capsys):
     assert json.loads(capsys.readouterr().out)["logprobs"] == [LIKELY, UNLIKELY, LIKELY, LIKELY]
 
 
-def test_several_texts_are_refused(model, capsys):
-    assert run(["generate", "Hello", "--show-tokens", "--num-return-sequences", "2"]) == 2
-    assert capsys.readouterr().err.startswith("error: --show-tokens shows one text")
+@pytest.mark.parametrize("option", [["--show-tokens"], ["--logprobs", "3"]])
+def test_several_texts_are_refused(model, capsys, option):
+    assert run(["generate", "Hello", *option, "--num-return-sequences", "2"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {option[0]} shows one text")
+
+
+@pytest.mark.parametrize("colours_wanted", [[], ["--show-tokens"]])
+def test_log_probabilities_that_were_asked_for_are_shown_with_the_likeliest_tokens(model, capsys, colours, colours_wanted):
+    weighed = (Alternative(97, "a", LIKELY), Alternative(98, " b", UNLIKELY))
+    chunks = [Chunk("a", (97,), (LIKELY,), (weighed,)), Chunk("c", (99,), (UNLIKELY,), (weighed,), finish_reason="length")]
+    model.speak = lambda prompt_tokens: iter(chunks)
+    assert run(["generate", "Hello", "--logprobs", "2", *colours_wanted]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["-0.1054", "90.00%", "97", "'a'", "'a'", "90.00%,", "'", "b'", "0.10%"],
+        ["-6.9078", "0.10%", "99", "'c'", "'a'", "90.00%,", "'", "b'", "0.10%"],
+    ]
+    assert model.calls[0][1] == {"logprobs": 2}
+
+
+def test_log_probabilities_alone_are_a_line_each(model, capsys):
+    assert run(["generate", "Hello", "--logprobs", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines][:2] == [["-0.1054", "90.00%", "97", "'a'"], ["-6.9078", "0.10%", "200", "'È'"]]
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_long_text_in_colours_is_neither_wrapped_nor_cut(colours, capsys):

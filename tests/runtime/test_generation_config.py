@@ -193,6 +193,7 @@ NO_EFFECT = [
     ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 0.5}, "does not divide into 3 groups"),
     ({"num_beams": 4, "temperature": 0.7}, "temperature cannot take effect with num_beams"),
     ({"num_beams": 4, "top_k": 5}, "top_k cannot take effect with num_beams"),
+    ({"num_beams": 4, "context_limit": "shift"}, 'context_limit cannot take effect as "shift" with num_beams'),
     ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences 3 is more than num_beams 2"),
     ({"best_of": 2, "num_return_sequences": 3}, "best_of 2 is less than num_return_sequences 3"),
     ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens 5 is more than max_new_tokens 4"),

@@ -1,7 +1,11 @@
-"""The README's Python runs as it stands, and its commands exist."""
+"""The README's Python and its shell commands run as they stand."""
 
+import os
 import re
 import runpy
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +28,64 @@ def test_every_python_block_of_the_readme_runs(capsys) -> None:
     names: dict = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - our own documentation
-    assert len(capsys.readouterr().out) > 200
+    out = capsys.readouterr().out
+    assert len(out) > 200
+    assert re.search(r"\n\d+\.\d\n", out), "the number of the first block has a line of its own"
+
+
+STAND_INS = {
+    # A virtual environment is a real one; its pip notes what it is asked for, and brings our command.
+    "python3": """
+        [ "$1 $2" = "-m venv" ] || exec {python} "$@"
+        {python} -m venv --without-pip "$3" && rm "$3/bin/python" "$3/bin/python3"
+        for name in pip python; do cp {here}/$name-inside "$3/bin/$name"; done
+    """,
+    "pip-inside": """
+        echo "pip $*" >> {log}; cp {here}/command "$(dirname "$0")/onnx-textgen"
+    """,
+    "python-inside": """
+        [ "$1 $2" = "-m tests" ] || exec {python} "$@"
+        echo "python $*" >> {log}
+    """,
+    # Nobody exports a model of the hub here: one that is there takes its place.
+    "command": """
+        [ "$1" = export ] || exec {python} -m onnx_textgen.cli "$@"
+        grep -q 'pip install .*export' {log} && echo "export $2" >> {log} && cp -r {story} "$4"
+    """,
+    "pip": "echo 'no virtual environment is active' >&2; exit 1",
+    "onnx-textgen": "echo 'no virtual environment is active' >&2; exit 1",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for a Unix shell")
+def test_all_shell_commands_of_the_readme_run_one_after_the_other_in_a_fresh_shell(tmp_path, story) -> None:
+    stand_ins, log, work = tmp_path / "bin", tmp_path / "log", tmp_path / "checkout"
+    stand_ins.mkdir()
+    work.mkdir()
+    names = {"python": sys.executable, "here": stand_ins, "log": log, "story": story.folder}
+    for name, script in STAND_INS.items():
+        (stand_ins / name).write_text(f"#!/bin/sh\n{script.format(**{k: shlex.quote(str(v)) for k, v in names.items()})}\n")
+        (stand_ins / name).chmod(0o755)
+    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+    assert len(blocks) >= 5
+    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
+    environment |= {"PATH": f"{stand_ins}:/usr/bin:/bin", "HF_HUB_CACHE": str(tmp_path / "none"), "ONNX_TEXTGEN_THREADS": "1"}
+    environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    shell = ["bash", "-e", "-c", "\n".join(blocks)]
+    done = subprocess.run(shell, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\n") > 5
+    noted = log.read_text().splitlines()
+    assert "python -m tests" in noted
+    assert any(line.startswith("export ") for line in noted)
+    large = [index for index, line in enumerate(noted) if re.search(r"\[(export|dev)\]", line)]
+    assert large
+    assert all("download.pytorch.org/whl/cpu" in noted[index - 1] for index in large), "pip takes gigabytes of CUDA otherwise"
+
+
+def test_commands_within_the_text_of_the_readme_need_the_activated_shell_alone() -> None:
+    assert ".venv/bin/pip" not in README
+    assert ".venv/bin/onnx-textgen" not in README
 
 
 def test_every_python_block_about_generating_runs(story) -> None:

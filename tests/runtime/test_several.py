@@ -28,9 +28,13 @@ def test_samples_of_one_prompt_begin_with_the_text_drawn_alone_and_differ(story)
     assert [text.token_ids for text in two.sequences] == [text.token_ids for text in several.sequences[:2]]
 
 
-def test_the_prompt_is_fed_once(story):
+def test_the_prompt_is_fed_once_and_each_text_tells_how_that_went(story, monkeypatch):
+    fed, feed = [], Decoder.feed
+    monkeypatch.setattr(Decoder, "feed", lambda self, ids, **options: fed.extend(ids) or feed(self, ids, **options))
     several = story.generate(PROMPT, max_new_tokens=5, num_return_sequences=3, seed=1)
-    assert [text.stats.reused_tokens for text in several.sequences] == [0, *[several.stats.prompt_tokens] * 2]
+    assert tuple(fed) == several.prompt_ids
+    told = [(text.stats.prompt_tokens, text.stats.reused_tokens, text.stats.prefill_seconds) for text in several.sequences]
+    assert told == [(len(fed), 0, several.stats.prefill_seconds)] * 3
 
 
 def test_a_list_of_prompts_gives_each_its_texts(story):

@@ -64,11 +64,16 @@ def test_a_chat_goes_on_to_its_end_unless_told_otherwise(client: openai.OpenAI, 
     ("asked", "said"),
     [
         ({"messages": []}, "messages: List should have at least 1"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages.0.content: the models here read text: a part should be of the type 'text', found one of the type 'image_url'",
+        ),
+        ({"messages": [{"role": "user", "content": ["a"]}]}, "messages.0.content: the models here read text"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: Input should be a valid string"),
         ({"top_logprobs": 2}, "top_logprobs cannot take effect without logprobs"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "there is no parameter 'tools'"),
-        ({"model": "story"}, "story has no chat template"),
+        ({"model": "story"}, "story has no chat template; POST a plain text to /v1/completions"),
     ],
 )
 def test_what_cannot_be_answered_is_said(client: openai.OpenAI, asked: dict, said: str) -> None:

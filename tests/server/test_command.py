@@ -1,5 +1,6 @@
 """`onnx-textgen serve` as a process."""
 
+import errno
 import os
 import signal
 import socket
@@ -10,7 +11,10 @@ import time
 import httpx
 import pytest
 
+import onnx_textgen
+from can_bind import can_bind
 from onnx_textgen.cli import run
+from onnx_textgen.cli.hosts import listen
 from onnx_textgen_server.cli import named
 
 
@@ -58,6 +62,37 @@ def test_what_is_wrong_is_one_line(capsys, monkeypatch, arguments: list[str], sa
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_line_and_no_address_is_told_nor_a_model_loaded(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(onnx_textgen, "load", lambda *_, **__: pytest.fail("the port comes first"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert run(["serve", "story", "--port", str(port)]) == 2
+    why = os.strerror(errno.EADDRINUSE)
+    taken = f"error: port {port} of 127.0.0.1 cannot be used ({why}); choose another with --port\n"
+    assert capsys.readouterr() == ("", taken)
+
+
+def test_a_host_that_is_none_of_this_machine_is_one_line(capsys) -> None:
+    assert run(["serve", "story", "--host", "192.0.2.1", "--allow-public"]) == 2  # an address for documents
+    why = os.strerror(errno.EADDRNOTAVAIL)
+    said = f"error: --host 192.0.2.1 is no address or name of this machine: {why}; choose another\n"
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.skipif(not can_bind("::1"), reason="this machine has no IPv6")
+def test_a_name_is_listened_to_at_each_of_its_addresses(monkeypatch) -> None:
+    both = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]
+    found = [(family, socket.SOCK_STREAM, 6, "", (address, 0)) for family, address in [*both, *both]]  # as /etc/hosts may have them
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    listeners = listen("localhost", 0)
+    try:
+        assert [each.family for each in listeners] == [family for family, _ in both]
+        assert len({each.getsockname()[1] for each in listeners}) == 1
+    finally:
+        for each in listeners:
+            each.close()
 
 
 def test_names() -> None:

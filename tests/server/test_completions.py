@@ -162,6 +162,8 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"suffix": "end"}, "suffix"),
         ({"prompt": "word " * 600}, "this model takes 511 at most"),
         ({"seed": 1.5}, "seed"),
+        ({"suffix": "The end."}, "suffix: a text is written at the end of its prompt alone"),
+        ({"extra_body": {"stop": 5}}, "stop: Input should be a valid string"),
         ({"extra_body": {"max_new_tokens": 9}}, "max_new_tokens is called max_tokens here"),
         ({"extra_body": {"json_schema": "{}"}}, "json_schema is called response_format here"),
         ({"extra_body": {"tool_choice": "required"}}, "there is no parameter 'tool_choice'"),

@@ -96,6 +96,23 @@ def test_bodies_that_are_no_request_are_refused(live: tuple, body: bytes) -> Non
     assert answer.json()["error"]["message"]
 
 
+def test_a_body_that_is_no_json_is_told_where(live: tuple) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{live[0]}/v1/completions", content=b'{"prompt": A}', headers=headers)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is no JSON: Expecting value at character 11")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/v1", "/favicon.ico"])
+def test_a_path_that_is_none_is_answered_with_those_there_are(live: tuple, path: str) -> None:
+    answer = httpx.get(live[0] + path)
+    problem = answer.json()["error"]
+    assert (answer.status_code, problem["code"]) == (404, None)
+    assert problem["message"].startswith(f"there is nothing at {path}; this server answers GET /v1/models, POST /v1/completions,")
+    asked = httpx.get(f"{live[0]}/v1/completions")
+    assert (asked.status_code, asked.headers["allow"]) == (405, "POST")
+    assert asked.json()["error"]["message"].startswith("/v1/completions takes POST alone; this server answers GET /v1/models")
+
+
 def test_a_body_without_its_header_is_explained(live: tuple) -> None:
     answer = httpx.post(f"{live[0]}/v1/completions", content=b'{"model": "story", "prompt": "A"}')
     assert (answer.status_code, "Content-Type: application/json" in answer.json()["error"]["message"]) == (400, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -15,8 +16,11 @@ from ..errors import OnnxTextgenError, OptionError
 from . import bench, chat, doctor, extensions, generate, info, listing, score, screen, verify
 from . import inspect as inspect_command
 from .help_texts import help_of, summary_of
+from .wrong_usage import usage_message
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
+PIPE_CLOSED = 128 + 13
+"""What a shell tells of a process that SIGPIPE ended, as it ends other programs whose reader has gone."""
 
 # The base of all usage errors: typer exports only this leaf of it, and the module above it moved between versions of typer.
 ClickError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -91,11 +95,12 @@ def main() -> None:
     """Run the command line of this process and end the process."""
     write_whatever_comes(sys.stdout)
     write_whatever_comes(sys.stderr)
-    code = run(sys.argv[1:])
     try:
+        code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        leave_pipe()
+        code = leave_pipe()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # from here on Ctrl-C ends the process without a word
     sys.exit(code)
 
 
@@ -106,11 +111,12 @@ def run(arguments: list[str]) -> int:
         # Without standalone mode typer returns the exit code of typer.Exit, 130 for Ctrl-C among them.
         result = typer.main.get_command(app)(arguments, prog_name="onnx-textgen", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except BrokenPipeError:
-        leave_pipe()
-        return 1
+    except SystemExit as error:  # typer ends the process itself where a pipe's reader has gone
+        if isinstance(error.__context__, BrokenPipeError):
+            return leave_pipe()
+        raise
     except ClickError as error:
-        return fail(usage_message(error), code=getattr(error, "exit_code", 2))
+        return fail(usage_message(error, arguments, COMMANDS), code=getattr(error, "exit_code", 2))
     except OnnxTextgenError as error:
         if debug:
             raise
@@ -129,19 +135,14 @@ def fail(message: str, code: int = 1) -> int:
     return code
 
 
-def usage_message(error: Exception) -> str:
-    """What typer found wrong with the arguments, and the command that explains them."""
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    context = getattr(error, "ctx", None)
-    return f"{message.rstrip('.')}; see: {context.command_path if context else 'onnx-textgen'} -h"
-
-
 def write_whatever_comes(stream: TextIO) -> None:
     """Make a stream take any text: UTF-8 into files and pipes, the terminal's own encoding with replacements otherwise."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
 
 
-def leave_pipe() -> None:
-    """Forget stdout after its reader has gone, or the interpreter complains about it while it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def leave_pipe() -> int:
+    """Forget the streams after their reader has gone, or the interpreter complains about them while it ends; the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return PIPE_CLOSED

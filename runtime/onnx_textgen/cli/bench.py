@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import options, screen
+from . import options, screen, tables
 
 
 def measure_speed(
@@ -47,7 +47,7 @@ def measure_speed(
         screen.print_json(measured)
         return
     memory = measured.peak_memory_mib
-    screen.print_lines(
+    tables.print_lines(
         [
             ("model", f"{measured.model}, {measured.precision}, target {measured.target}"),
             ("device", measured.device if measured.device != "cpu" else f"cpu, {measured.threads or 'all'} threads"),

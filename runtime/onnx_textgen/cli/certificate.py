@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import screen
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from .tables import Table
 
 NUMBERS: dict[str, tuple[str, str]] = {
     "tokens": ("positions", "{}"),
@@ -24,14 +22,12 @@ def scenario_table(scenarios: Iterable[Mapping[str, Any]], title: str = "compare
     """One row per scenario record; one with `"admitted": False` is marked as different."""
     scenarios = list(scenarios)
     verdicts = [] if all(scenario.get("admitted", True) for scenario in scenarios) else [""]
-    table = screen.new_table(
-        "scenario", *(name for name, _ in NUMBERS.values()), *verdicts, numbers=frozenset(dict(NUMBERS.values()))
-    )
-    table.title, table.title_justify = title, "left"
+    columns = ("scenario", *(name for name, _ in NUMBERS.values()), *verdicts)
+    table = Table(columns, numbers=frozenset(dict(NUMBERS.values())), prose=frozenset({"scenario"}), title=title)
     for scenario in scenarios:
         numbers = [form.format(scenario[key]) if is_number(scenario.get(key)) else "" for key, (_, form) in NUMBERS.items()]
         verdict = "" if scenario.get("admitted", True) else "DIFFERENT"
-        table.add_row(str(scenario.get("name", "")), *numbers, *([verdict] if verdicts else []))
+        table.add(str(scenario.get("name", "")), *numbers, *([verdict] if verdicts else []))
     return table
 
 

@@ -30,6 +30,8 @@ NOT_IN_A_CHAT = (
     "logprobs",
 )
 """Options of several texts, of which a conversation could go on with one only, and what it does not show."""
+MOST_SHOWN = 2000
+"""Characters of a conversation that is loaded, the last of them."""
 GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 
 
@@ -81,7 +83,7 @@ class Chat:
             raise
         is_whole = self.is_chat or self.session.token_ids[: len(before)] == before
         self.exchanges = [*self.exchanges, exchange] if is_whole else []  # else the context shifted: nothing is where it was
-        self.last = screen.stats_line(answer)
+        self.last = screen.stats_line(answer, is_drawn=self.model.config(self.generation).is_drawn)
         screen.remark(self.last)
 
     def append(self, question: str) -> None:
@@ -182,6 +184,15 @@ class Chat:
         self.exchanges = [Exchange(str(messages[at].get("content")), at if number else 0) for number, at in enumerate(asked)]
         held = f"{len(messages)} messages" if messages else "a text"
         screen.note(f"loaded {file}: {held}, {len(self.session):,} tokens")
+        said = self.said()
+        screen.write(f"{said if len(said) <= MOST_SHOWN else f'... {said[-MOST_SHOWN:]}'}\n", sys.stderr)
+
+    def said(self) -> str:
+        """The conversation as it stood on the screen: questions behind a mark, then answers; or the one text."""
+        if not self.session.messages:
+            return self.session.text
+        said = [each for each in self.session.messages if each.get("role") != "system"]
+        return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{each.get('content')}" for each in said)
 
     def show_stats(self, _: str) -> None:
         """How much was said, and what there is room for."""
@@ -192,8 +203,8 @@ class Chat:
             "exchanges": str(len(self.exchanges)),
             "system prompt": screen.quoted(shortened(self.system)) if self.system else "none",
         }
-        rows = [*facts.items(), *zip(("last answer", "", "", ""), (self.last or "none").split(" | "), strict=False)]
-        for name, value in rows:
+        first, *others = (self.last or "none").split(" | ")
+        for name, value in [*facts.items(), ("last answer", first), *(("", each) for each in others)]:
             screen.note(f"  {name:13}  {value}")
 
     def reset(self, _: str) -> None:
@@ -256,7 +267,7 @@ def hold_conversation(
     """
     loaded = options.load_model(model, device, threads, assistant_model)
     _ = loaded.tokenizer  # a package without one has nothing to talk with, and says so
-    loaded.config(generation)  # raises for what would be wrong for every question
+    options.check_assistant(assistant_model, loaded.config(generation))  # raises for what would be wrong for every question
     chat = Chat(loaded, generation, system)
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it goes on with one growing text, to which you add lines")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import options, screen
+from . import options, screen, tables
 
 
 def report_health(as_json: options.JsonOption = False) -> None:
@@ -22,7 +22,7 @@ def report_health(as_json: options.JsonOption = False) -> None:
     if as_json:
         screen.print_json(report)
     else:
-        screen.print_lines(doctor.lines(report))
+        tables.print_lines(doctor.lines(report))
         for problem in report.problems:
             typer.echo(f"problem: {problem.what}\n    fix: {problem.fix}")
         if not report.problems:

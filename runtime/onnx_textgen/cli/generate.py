@@ -1,9 +1,14 @@
-"""`onnx-textgen generate`: text on stdout as it comes, numbers on stderr."""
+"""`onnx-textgen generate`: text on stdout as it comes, numbers on stderr.
+
+A person at a terminal sees the prompt before the text; a pipe or a file gets the new text alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,8 +18,13 @@ from . import options, screen, token_display
 from .generation_options import OPTIONS, with_options
 
 if TYPE_CHECKING:
+    from ..cancellation import Cancellation
+    from ..generation_config import GenerationConfig
+    from ..results import Chunk
     from ..textgen import Model
 
+MOST_OF_PROMPT = 500
+"""Characters of a prompt that are shown before its text."""
 CUT_OFF = "the text ended before it followed its rule to the end"
 
 
@@ -44,20 +54,23 @@ def generate_text(
     """
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads, assistant_model)
-    if loaded.config(generation).gives_several:
-        if show_tokens:
-            raise OptionError("--show-tokens shows one text while it is written, not several; leave it out")
-        answer = screen.answer_of(loaded.generate(start, **generation))
+    config = loaded.config(generation)
+    options.check_assistant(assistant_model, config)
+    weighs = "logprobs" in generation and not as_json
+    if config.gives_several:
+        check_several(show_tokens=show_tokens, weighs=weighs)
+        with ctrl_c_cancels() as cancel:
+            answer = screen.answer_of(loaded.generate(start, cancel=cancel, **generation))
         if not as_json:
-            screen.write(answer.all_texts, sys.stdout)
+            write_several(answer, start, loaded)
     else:
         wanted = {"logprobs": 0, **generation} if show_tokens else generation
-        show = None if as_json else token_display.make_display(loaded) if show_tokens else screen.writer(sys.stdout)
+        show = None if as_json else make_display(start, loaded, show_tokens=show_tokens, weighs=weighs)
         answer = screen.collect(loaded.stream(start, on_progress=screen.prefill_progress, **wanted), show)
     if as_json:
         screen.print_json(answer.as_json())
     else:
-        end_text(answer, loaded, show_tokens=show_tokens)
+        end_text(answer, loaded, config, show_tokens=show_tokens, weighs=weighs)
     if answer.finish_reason == screen.CANCELLED:
         raise typer.Exit(130)
     if answer.follows_rule is False:
@@ -65,12 +78,72 @@ def generate_text(
         raise typer.Exit(1)
 
 
-def end_text(answer: screen.Answer, model: Model, *, show_tokens: bool) -> None:
+def check_several(*, show_tokens: bool, weighs: bool) -> None:
+    """Raise `OptionError` for what shows one text while it is written, where several are asked for."""
+    if show_tokens:
+        raise OptionError("--show-tokens shows one text while it is written, not several; leave it out")
+    if weighs:
+        raise OptionError("--logprobs shows one text token by token, not several; add --json, or leave it out")
+
+
+def make_display(start: str | list[int], model: Model, *, show_tokens: bool, weighs: bool) -> Callable[[Chunk], None]:
+    """What shows the chunks of a stream: with what was weighed at each place, in colours where those are, or as text."""
+    if weighs:
+        return token_display.make_weighed(model)
+    if show_tokens and not token_display.is_coloured(model):
+        return token_display.make_lines(model)
+    show = token_display.make_coloured() if show_tokens else screen.writer(sys.stdout)
+    before = [beginning_of(start, model)]  # written with the first chunk: until then the line may show how far the prompt is read
+
+    def show_after_prompt(chunk: Chunk) -> None:
+        if before:
+            screen.write_dim(before.pop())
+        show(chunk)
+
+    return show_after_prompt
+
+
+def write_several(answer: screen.Answer, start: str | list[int], model: Model) -> None:
+    """The texts one after the other, numbered where they are several."""
+    for number, one in enumerate(answer.sequences or (answer,), start=1):
+        if answer.sequences:
+            typer.echo("\n" * (number > 1) + f"[{number}] ", nl=False)
+        screen.write_dim(beginning_of(start, model))
+        screen.write(one.text, sys.stdout)
+
+
+def beginning_of(start: str | list[int], model: Model) -> str:
+    """The prompt as it stands before a text, of a long one the end; nothing where ids have no text, or nobody looks."""
+    if not sys.stdout.isatty() or not model.has_tokenizer:
+        return ""
+    text = start if isinstance(start, str) else model.tokenizer.decode(start)
+    return text if len(text) <= MOST_OF_PROMPT else f"... {text[-MOST_OF_PROMPT:]}"
+
+
+@contextlib.contextmanager
+def ctrl_c_cancels() -> Iterator[Cancellation]:
+    """Within it the first Ctrl-C ends the texts, which are kept as far as they are; the next one ends the process as ever."""
+    from ..cancellation import Cancellation  # noqa: PLC0415  (the model's code)
+
+    cancel, before = Cancellation(), signal.getsignal(signal.SIGINT)
+
+    def end(_: int, __: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        cancel.cancel()
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield cancel
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def end_text(answer: screen.Answer, model: Model, config: GenerationConfig, *, show_tokens: bool, weighs: bool) -> None:
     """What stands behind a text: the end of its line, and the numbers."""
-    if not show_tokens:
+    is_coloured = show_tokens and not weighs and token_display.is_coloured(model)
+    if is_coloured or not (show_tokens or weighs):
         # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
         typer.echo("" if model.has_tokenizer else ",".join(map(str, answer.token_ids)))
-    elif token_display.is_coloured(model):
-        typer.echo()
+    if is_coloured:
         token_display.show_legend()
-    screen.remark(screen.stats_line(answer))
+    screen.remark(screen.stats_line(answer, is_drawn=config.is_drawn))

@@ -76,7 +76,7 @@ OPTIONS: Mapping[str, Given] = {
     "json_schema": Given(Path, "FILE", "Write JSON of this schema."),
     "regex": Given(str, "REGEX", "Write text that matches this regular expression."),
     "grammar": Given(Path, "FILE", "Write text that follows this grammar, in Lark's notation."),
-    "logprobs": Given(int, "K", "With --json: log-probabilities, and the K likeliest tokens at each place."),
+    "logprobs": Given(int, "K", "Show each token's log-probability, and the K likeliest at its place; with --json too."),
 }
 
 

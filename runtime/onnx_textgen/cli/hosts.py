@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
+import socket
 
 from ..errors import OptionError
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 """This machine's own names, as URLs have them."""
+EVERY_ADDRESS = ("0.0.0.0", "::")
+"""Of this machine; a browser on it takes localhost."""
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""How an address is refused that this machine does not have."""
 
 
 def is_public(host: str) -> bool:
@@ -35,3 +42,34 @@ def names_of(host: str) -> list[str]:
     A web page of others cannot reach it under another name then (DNS rebinding).
     """
     return ["*"] if is_public(host) else list(dict.fromkeys([*LOOPBACK, in_url(host)]))
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at every address of a host, and belong to this process alone; at one port, where 0 takes a free one.
+
+    `::` takes callers by IPv4 too, as `0.0.0.0` does. Raises `OptionError` where there is no such host, or the port is taken.
+    """
+    both = host == EVERY_ADDRESS[1] and socket.has_dualstack_ipv6()
+    found: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, address in dict.fromkeys((family, address) for family, *_, address in addresses):
+            try:
+                found.append(socket.create_server((address[0], port, *address[2:]), family=family, dualstack_ipv6=both))
+                port = found[0].getsockname()[1]
+            except OSError as error:
+                if error.errno not in ABSENT:  # a name may have an address of IPv6 where there is no IPv6
+                    raise
+                absent = error
+        if absent is not None and not found:
+            raise absent
+    except OSError as error:
+        for each in found:
+            each.close()
+        is_name = isinstance(error, socket.gaierror)
+        why = error.strerror if is_name else os.strerror(error.errno or 0)
+        if is_name or error.errno in ABSENT:
+            raise OptionError(f"--host {host} is no address or name of this machine: {why}; choose another") from error
+        raise OptionError(f"port {port} of {host} cannot be used ({why}); choose another with --port") from error
+    return found

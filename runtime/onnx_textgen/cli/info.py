@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import PackageError
-from . import certificate, options, screen
+from ..errors import OptionError, PackageError
+from . import certificate, options, screen, tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def show_info(
     *,
     model: options.ModelOption = None,
     context: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan the cache for N tokens; default: all.")] = None,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Plan it for N texts at once.")] = 1,
+    batch: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan it for N texts at once; default: 1.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show what a model folder says it is.
@@ -40,6 +40,8 @@ def show_info(
     from ..foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
     from ..hub import locate  # noqa: PLC0415
 
+    if as_json and not (context is None and batch is None):
+        raise OptionError("--context and --batch plan what is shown, and --json prints the manifest as it is; leave one out")
     path = locate(options.one_folder(folder, model))
     session = None
     if is_foreign(path):
@@ -49,10 +51,12 @@ def show_info(
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False))
         return
-    tokens = min(context or manifest.geometry.context_length, manifest.geometry.context_length)
-    screen.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, tokens, batch)))
+    if (context or 1) > (most := manifest.geometry.context_length):
+        raise OptionError(f"--context {context:,} is more than the {most:,} tokens that this model takes; lower it")
+    tables.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
     for title, scenarios in comparisons(manifest.certificate):
-        screen.screen().print(certificate.scenario_table(scenarios, title))
+        typer.echo()
+        tables.show_table(certificate.scenario_table(scenarios, title))
 
 
 def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import certificate, options, screen
+from . import certificate, options, screen, tables
 
 if TYPE_CHECKING:
     from ..inspection import Candidate, Inspection, Step
@@ -64,13 +64,13 @@ def draw(prompt: str | list[int], inspection: Inspection) -> None:
             ("2 token ids", f"{len(inspection.tokens)} tokens"),
         ]
     )
-    table = screen.new_table("position", "id", "piece", numbers=frozenset({"position", "id"}))
+    table = tables.Table(("position", "id", "piece"), numbers=frozenset({"position", "id"}))
     rows = [(str(position), str(token.id), screen.quoted(token.piece)) for position, token in enumerate(inspection.tokens)]
     if len(rows) > MOST_ROWS:
         rows[MOST_ROWS // 2 : -MOST_ROWS // 2] = [("...", "...", f"{len(rows) - MOST_ROWS} more; all of them with --json")]
     for row in rows:
-        table.add_row(*row)
-    screen.screen().print(table)
+        table.add(*row)
+    print_apart(table)
     width = ", ".join("?" if size is None else f"{size:,}" for size in inspection.embeddings_shape)
     heads = f"{inspection.heads} heads of size {inspection.head_size} over {inspection.kv_heads} of keys and values"
     print_stage(
@@ -99,16 +99,16 @@ def draw_step(number: int, step: Step) -> None:
         ]
     )
     columns = ("id", "piece", "logit", "softmax", "", "can be drawn")
-    table = screen.new_table(*columns, "", numbers=frozenset(columns) - {"piece", ""})
+    table = tables.Table((*columns, ""), numbers=frozenset(columns) - {"piece", ""})
     for candidate in step.candidates:
         drawn = f"{candidate.draw_probability:.2%}" if candidate.cut_by is None else f"cut by {candidate.cut_by}"
         is_taken = candidate.token.id == step.chosen.id
-        table.add_row(
+        table.add(
             *(str(candidate.token.id), screen.quoted(candidate.token.piece), f"{candidate.logit:.3f}"),
             *(f"{candidate.probability:.2%}", bar(candidate.probability), drawn, "taken" if is_taken else ""),
-            style="bold green" if is_taken else None if candidate.cut_by is None else "dim",
+            style="bold green" if is_taken else "" if candidate.cut_by is None else "dim",
         )
-    screen.screen().print(table)
+    print_apart(table)
     print_stage(
         [
             ("8 sampling", " -> ".join(f"{name} {count:,}" for name, count in step.remaining.items())),
@@ -141,9 +141,16 @@ def shape_in_words(shape: tuple[int, ...]) -> str:
     return f"[{', '.join(f'{size:,}' for size in shape)}]"
 
 
+def print_apart(table: tables.Table) -> None:
+    """Print a table between two blank lines."""
+    typer.echo()
+    tables.show_table(table)
+    typer.echo()
+
+
 def print_stage(lines: list[tuple[str, str]]) -> None:
     """Print lines with their values below those of the other stages."""
-    screen.print_lines(lines, name_width=12)
+    tables.print_lines(lines, name_width=12)
 
 
 def fed_in_words(step: Step) -> str:

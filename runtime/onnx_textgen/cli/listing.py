@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import options, screen
+from . import options, screen, tables
 
 if TYPE_CHECKING:
     from ..inventory import Entry
@@ -44,9 +44,9 @@ def show_models(
 
 def draw(entries: list[Entry]) -> None:
     """One row per model."""
-    table = screen.new_table("name", "precision", "size", "context", "chat", "from", numbers=frozenset({"size", "context"}))
+    table = tables.Table(("name", "precision", "size", "context", "chat", "from"), numbers=frozenset({"size", "context"}))
     for entry in entries:
         size = "" if entry.size_bytes is None else screen.size(entry.size_bytes)
         context = "" if entry.context_length is None else f"{entry.context_length:,}"
-        table.add_row(entry.name, entry.precision, size, context, "yes" if entry.has_chat_template else "no", entry.origin)
-    screen.screen().print(table)
+        table.add(entry.name, entry.precision, size, context, "yes" if entry.has_chat_template else "no", entry.origin)
+    tables.show_table(table)

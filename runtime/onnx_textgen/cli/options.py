@@ -11,11 +11,13 @@ from ..errors import OptionError, PromptError
 from . import screen
 
 if TYPE_CHECKING:
+    from ..generation_config import GenerationConfig
     from ..textgen import Model
 
 MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
 
 DEFAULT_PROMPT = "Once upon a time"
+PROMPT_HELP = f'Text to go on from; - reads it from stdin. Without it, an embedded model gets "{DEFAULT_PROMPT}".'
 
 MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
 
@@ -41,9 +43,7 @@ ThreadsOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
-PromptArgument = Annotated[
-    str | None, typer.Argument(metavar="PROMPT", help="Text to go on from; - reads it from stdin.", show_default=False)
-]
+PromptArgument = Annotated[str | None, typer.Argument(metavar="PROMPT", help=PROMPT_HELP, show_default=False)]
 TokenIdsOption = Annotated[str | None, typer.Option(metavar="5,17,300", help="Token ids in place of PROMPT.")]
 TemperatureOption = Annotated[
     float | None, typer.Option(metavar="T", help="Randomness; 0 always takes the likeliest token. Default: the model's, else 0.8.")
@@ -72,6 +72,21 @@ def load_model(model: str | None, device: str, threads: int | None, assistant_mo
     return loaded
 
 
+def check_assistant(assistant_model: str | None, config: GenerationConfig) -> None:
+    """Raise `OptionError` for an assistant model that would guess nothing."""
+    if assistant_model is None:
+        return
+    if config.gives_several:
+        why = "with several texts, which go on side by side"
+    elif config.prompt_lookup_num_tokens:
+        why = "beside --prompt-lookup-num-tokens, which guesses in its place"
+    elif not config.num_assistant_tokens:
+        why = "with --num-assistant-tokens 0"
+    else:
+        return
+    raise OptionError(f"--assistant-model cannot take effect {why}; leave one of them out")
+
+
 def one_folder(argument: str | None, option: str | None) -> str | None:
     """The model folder, whether it was given as an argument or as `--model`; the environment's is for where neither is."""
     if argument is not None and option not in (None, os.environ.get(MODEL_VARIABLE)):
@@ -79,14 +94,19 @@ def one_folder(argument: str | None, option: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def read_text(argument: str) -> str:
-    """The text itself, or all of stdin for `-`."""
+def read_text(argument: str, *, instead: str = "give some text") -> str:
+    """The text itself, or all of stdin for `-`; raises `OptionError` for an empty one, and `PromptError` for what stdin holds."""
     if argument != "-":
+        if not argument:
+            raise OptionError(f"the prompt is empty; {instead}")
         return argument
     try:
-        return typer.get_binary_stream("stdin").read().decode("utf-8")
+        text = typer.get_binary_stream("stdin").read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise PromptError(f"stdin is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from error
+    if not text:
+        raise PromptError(f"stdin is empty; {instead}")
+    return text
 
 
 def read_token_ids(text: str) -> list[int]:
@@ -106,7 +126,7 @@ def read_prompt(prompt: str | None, token_ids: str | None, model: str | None) ->
     if token_ids is not None:
         return read_token_ids(token_ids)
     if prompt is not None:
-        return read_text(prompt)
+        return read_text(prompt, instead='give some text, or --token-ids N with the "begins with id" that onnx-textgen info shows')
     if model is not None and model not in embedded_packages():
         raise OptionError(f"with --model {model} a PROMPT is needed (or - for stdin, or --token-ids)")
     return DEFAULT_PROMPT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import OptionError, PromptError
-from . import options, screen
+from . import options, screen, tables
 
 if TYPE_CHECKING:
     from ..results import Choice, Score
@@ -65,6 +65,8 @@ def score_text(
             raise OptionError("--separator, --max-bytes and --limit choose documents of a --file; give one")
         if text is None:
             raise OptionError("score needs a TEXT, - for stdin, or --file F")
+        if choice and (continuation is not None or stride is not None or logprobs):
+            raise OptionError("--continuation, --stride and --logprobs score one text, --choice ranks several; leave one out")
         single = options.read_text(text)
         loaded = options.load_model(model, device, threads)
         if choice:
@@ -82,11 +84,11 @@ def score_text(
     if as_json:
         screen.print_json(total)
         return
-    table = screen.new_table(*asdict(total), numbers=frozenset(asdict(total)))
-    table.add_row(
+    table = tables.Table(tuple(asdict(total)), numbers=frozenset(asdict(total)))
+    table.add(
         str(total.documents), f"{total.tokens:,}", f"{total.bytes:,}", f"{total.bits_per_byte:.4f}", f"{total.perplexity:.2f}"
     )
-    screen.screen().print(table)
+    tables.show_table(table)
 
 
 def read_documents(file: Path, separator: str | None, max_bytes: int | None, limit: int | None) -> list[str]:
@@ -140,11 +142,11 @@ def print_choices(ranked: list[Choice], as_json: bool) -> None:
         screen.print_json(ranked)
         return
     columns = ("log-probability", "per token", "per byte")
-    table = screen.new_table("continuation", *columns, numbers=frozenset(columns))
+    table = tables.Table(("continuation", *columns), numbers=frozenset(columns), prose=frozenset({"continuation"}))
     for one in ranked:
         numbers = (one.logprob, one.logprob_per_token, one.logprob_per_byte)
-        table.add_row(screen.quoted(one.text), *(f"{number:.4f}" for number in numbers))
-    screen.screen().print(table)
+        table.add(screen.quoted(one.text), *(f"{number:.4f}" for number in numbers))
+    tables.show_table(table)
 
 
 def print_score(model: Model, score: Score, as_json: bool) -> None:
@@ -159,16 +161,17 @@ def print_score(model: Model, score: Score, as_json: bool) -> None:
         return
     numbers = frozenset({"position", "id", "log-probability", "probability"})
     others = ("likeliest",) if score.alternatives else ()
-    table = screen.new_table("position", "id", "piece", "log-probability", "probability", *others, numbers=numbers)
+    columns = ("position", "id", "piece", "log-probability", "probability", *others)
+    table = tables.Table(columns, numbers=numbers, prose=frozenset(others))
     unscored = len(score.token_ids) - len(score.logprobs)
     logprobs: list[float | None] = [*[None] * unscored, *(float(value) for value in score.logprobs)]
     for position, (token_id, logprob) in enumerate(zip(score.token_ids, logprobs, strict=True)):
         shown = ("-", "-") if logprob is None else (f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
         weighed = score.alternatives[position - unscored] if others and position >= unscored else ()
         likeliest = [", ".join(f"{screen.quoted(one.text)} {math.exp(one.logprob):.0%}" for one in weighed)] if others else []
-        table.add_row(str(position), str(token_id), screen.quoted(model.tokenizer.piece(token_id)), *shown, *likeliest)
-    screen.screen().print(table)
+        table.add(str(position), str(token_id), screen.quoted(model.tokenizer.piece(token_id)), *shown, *likeliest)
+    tables.show_table(table)
     if score.prompt_tokens:
         total = math.fsum(score.continuation_logprobs)
-        screen.screen().print(f"continuation {total:.4f}, {len(score.continuation_logprobs)} tokens")
-    screen.screen().print(f"perplexity {score.perplexity:.2f} | {score.bits_per_byte:.4f} bits per byte")
+        typer.echo(f"\ncontinuation {total:.4f}, {len(score.continuation_logprobs)} tokens")
+    typer.echo(f"\nperplexity {score.perplexity:.2f} | {score.bits_per_byte:.4f} bits per byte")

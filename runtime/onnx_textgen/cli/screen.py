@@ -1,4 +1,4 @@
-"""What people and machines read: the stats line, JSON, tables, streamed text."""
+"""What people and machines read: the stats line, JSON, streamed text. Tables: see `tables`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -14,7 +14,6 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from ..prefilling import Progress
     from ..results import Alternative, Chunk, Generation, Stats
@@ -42,13 +41,6 @@ class Answer:
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
     sequences: tuple[Answer, ...] = ()
     """All texts, the best first, where several were asked for."""
-
-    @property
-    def all_texts(self) -> str:
-        """The texts one after the other, numbered where there are several."""
-        if not self.sequences:
-            return self.text
-        return "\n".join(f"[{number}] {one.text}" for number, one in enumerate(self.sequences, start=1))
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints: always the first four, the others where they were asked for."""
@@ -87,6 +79,13 @@ def write(text: str, out: TextIO) -> None:
     out.flush()
 
 
+def write_dim(text: str) -> None:
+    """Write a text to stdout that is less than the one after it: dim where there are colours."""
+    if text:
+        shown = text.translate(CONTROL_CHARACTERS) if sys.stdout.isatty() else text
+        typer.echo(typer.style(shown, dim=True), nl=False, color=has_colours(sys.stdout))
+
+
 def writer(out: TextIO) -> Callable[[Chunk], None]:
     """What writes the text of chunks to `out`."""
     return lambda chunk: write(chunk.text, out)
@@ -117,16 +116,20 @@ def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> An
     )
 
 
-def stats_line(answer: Answer) -> str:
-    """`prompt 42 tokens 310 tok/s | text 128 tokens 61.2 tok/s | first token 140 ms | stop: length`."""
+def stats_line(answer: Answer, *, is_drawn: bool) -> str:
+    """`prompt 42 tokens 310 tok/s | text 128 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length`.
+
+    The seed gives the same text again; one that was not drawn has none.
+    """
     if answer.stats is None:
         return f"text {len(answer.token_ids)} tokens | stop: {answer.finish_reason}"
     stats = answer.stats
     kept = f" ({stats.reused_tokens} kept)" if stats.reused_tokens else ""
+    seed = f" | seed {stats.seed}" if is_drawn else ""
     return (
         f"prompt {stats.prompt_tokens} tokens{kept} {rate(stats.prefill_tokens_per_second)}"
         f" | text {stats.generated_tokens} tokens {rate(stats.decode_tokens_per_second)}"
-        f" | first token {stats.first_token_seconds * 1000:.0f} ms | stop: {answer.finish_reason}"
+        f" | first token {stats.first_token_seconds * 1000:.0f} ms{seed} | stop: {answer.finish_reason}"
     )
 
 
@@ -210,28 +213,3 @@ def screen(*, stderr: bool = False, force_terminal: bool | None = None) -> Conso
     from rich.console import Console  # noqa: PLC0415  (40 ms that streaming text does without)
 
     return Console(highlight=False, markup=False, emoji=False, stderr=stderr, force_terminal=force_terminal)
-
-
-def new_table(*columns: str, numbers: frozenset[str] = frozenset()) -> Table:
-    """Make an empty table; the columns in `numbers` are aligned right."""
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return table
-
-
-def print_lines(lines: Iterable[tuple[str, str]], *, name_width: int | None = None) -> None:
-    """Print names and values, the values below each other; `name_width` None: as wide as the longest name."""
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", width=name_width)
-    table.add_column(overflow="fold")
-    console = screen()
-    forbidden = CONTROL_CHARACTERS if console.is_terminal else {}
-    for name, value in lines:
-        table.add_row(name.translate(forbidden), value.translate(forbidden))
-    console.print(table)

@@ -1,7 +1,8 @@
-"""`generate --show-tokens`: how probable the model found each token, while the text comes.
+"""`generate --show-tokens` and `--logprobs`: how probable the model found each token, while the text comes.
 
 With colours the text stays a text, and its colours say it. Without (a pipe, a file, `NO_COLOR`) each token is a line: its
-probability, its id, its piece. The probability is the model's own, before temperature and cuts, as `logprobs` has it.
+probability, its id, its piece. With `--logprobs` it is a line too, with the log-probability first and the likeliest tokens at its
+place last. All are the model's own, before temperature and cuts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LEVELS: tuple[tuple[float, str], ...] = ((0.5, "green"), (0.1, "yellow"), (0.01, "red"), (0.0, "reverse red"))
 """The least probability of each colour."""
+PIECE = 16
+"""Columns of a token's text before the others at its place."""
 
 
 def style_of(probability: float) -> str:
@@ -33,11 +36,6 @@ def style_of(probability: float) -> str:
 def is_coloured(model: Model) -> bool:
     """Whether colours show it: where stdout has them, and the model has a text to colour."""
     return model.has_tokenizer and screen.has_colours(sys.stdout)
-
-
-def make_display(model: Model) -> Callable[[Chunk], None]:
-    """What shows the chunks of a stream on stdout."""
-    return make_coloured() if is_coloured(model) else make_lines(model)
 
 
 def make_coloured() -> Callable[[Chunk], None]:
@@ -60,10 +58,27 @@ def make_lines(model: Model) -> Callable[[Chunk], None]:
 
     def show(chunk: Chunk) -> None:
         for token_id, logprob in zip(chunk.token_ids, chunk.logprobs, strict=True):
-            piece = f"  {screen.quoted(model.tokenizer.piece(token_id))}" if model.has_tokenizer else ""
-            screen.write(f"{math.exp(logprob):7.2%}  {token_id:>6}{piece}\n", sys.stdout)
+            screen.write(f"{math.exp(logprob):7.2%}  {token_id:>6}{piece_of(model, token_id)}\n", sys.stdout)
 
     return show
+
+
+def make_weighed(model: Model) -> Callable[[Chunk], None]:
+    """The same with the log-probability before, and behind it the likeliest tokens at the place."""
+
+    def show(chunk: Chunk) -> None:
+        others = chunk.alternatives or ((),) * len(chunk.token_ids)
+        for token_id, logprob, weighed in zip(chunk.token_ids, chunk.logprobs, others, strict=True):
+            likeliest = ", ".join(f"{screen.quoted(one.text)} {math.exp(one.logprob):.2%}" for one in weighed)
+            line = f"{logprob:9.4f}  {math.exp(logprob):7.2%}  {token_id:>6}{piece_of(model, token_id):<{PIECE}}  {likeliest}"
+            screen.write(f"{line.rstrip()}\n", sys.stdout)
+
+    return show
+
+
+def piece_of(model: Model, token_id: int) -> str:
+    """A token as a line shows it; nothing where the package has no tokenizer."""
+    return f"  {screen.quoted(model.tokenizer.piece(token_id))}" if model.has_tokenizer else ""
 
 
 def show_legend() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import PackageError
-from . import certificate, extensions, options, screen
+from . import certificate, extensions, options, screen, tables
 
 if TYPE_CHECKING:
     from ..artifact import Manifest
@@ -79,7 +79,8 @@ def verify_package(
         golden = [{**dataclasses.asdict(one), "is_right": one.is_right} for one in replays]
         screen.print_json({"is_right": is_right, "files": len(manifest.files), "golden": golden, "scenarios": list(scenarios)})
     elif scenarios:
-        screen.screen().print(certificate.scenario_table(scenarios))
+        typer.echo()
+        tables.show_table(certificate.scenario_table(scenarios))
     if not is_right:
         raise typer.Exit(1)
 

@@ -1,0 +1,147 @@
+"""Tables and lists of names and values, as wide as the terminal lets them be.
+
+A line breaks between words. Where a table does not fit, not even with its words below each other, each row becomes a list; a word
+that is longer than the terminal is wide is the only one that is cut. No line ends with blanks, so that pipes get none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from . import screen
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+GAP = 3
+"""Blanks between two columns of a table."""
+NAME_GAP = 2
+"""Blanks between a name and its value; also what a value is indented by where it stands below its name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of texts below the names of their columns."""
+
+    columns: tuple[str, ...]
+    numbers: frozenset[str] = frozenset()
+    """Columns that are aligned right."""
+    prose: frozenset[str] = frozenset()
+    """Columns whose texts may go on in further lines; all others stay whole."""
+    title: str = ""
+    rows: list[tuple[tuple[str, ...], str]] = dataclasses.field(default_factory=list)
+    """Each with its style."""
+
+    def add(self, *cells: str, style: str = "") -> None:
+        """Append a row."""
+        self.rows.append((cells, style))
+
+    def widths(self, most: int) -> list[int] | None:
+        """A width for each column, at `most` together with the gaps; None where the words do not fit."""
+        texts = [[cells[index] for cells, _ in self.rows] for index in range(len(self.columns))]
+        least = [
+            max(longest_word(name), *(longest_word(text) if name in self.prose else columns_of(text) for text in each), 0)
+            for name, each in zip(self.columns, texts, strict=True)
+        ]
+        widths = [max(map(columns_of, [name, *each])) for name, each in zip(self.columns, texts, strict=True)]
+        room = most - GAP * (len(self.columns) - 1)
+        if sum(least) > room:
+            return None
+        while sum(widths) > room:
+            shrinkable = [index for index in range(len(widths)) if widths[index] > least[index]]
+            widths[max(shrinkable, key=lambda index: widths[index])] -= 1
+        return widths
+
+
+def show_table(table: Table) -> None:
+    """Print a table on stdout."""
+    console = screen.screen()
+    if table.title:
+        print_line(console, (table.title, "bold"))
+    widths = table.widths(console.width)
+    if widths is None:
+        for number, (cells, _) in enumerate(table.rows):
+            if number:
+                print_line(console)
+            print_lines([(name, cell) for name, cell in zip(table.columns, cells, strict=True) if cell])
+        return
+    print_row(console, table, widths, table.columns, "bold")
+    rule = "-" if console.options.ascii_only else "─"
+    print_line(console, (rule * (sum(widths) + GAP * (len(widths) - 1)), ""))
+    for cells, style in table.rows:
+        print_row(console, table, widths, cells, style)
+
+
+def print_row(console: Console, table: Table, widths: Sequence[int], cells: Sequence[str], style: str) -> None:
+    """Print the cells of a row beside each other, on as many lines as the longest of them takes."""
+    wrapped = [wrap(console, cell, width) for cell, width in zip(cells, widths, strict=True)]
+    for parts in itertools.zip_longest(*wrapped, fillvalue=""):
+        aligned = [
+            (str.rjust if name in table.numbers else str.ljust)(part, width - columns_of(part) + len(part))
+            for name, part, width in zip(table.columns, parts, widths, strict=True)
+        ]
+        print_line(console, ((" " * GAP).join(aligned).rstrip(), style))
+
+
+def print_lines(lines: Sequence[tuple[str, str]], *, name_width: int | None = None) -> None:
+    """Print names and values, the values below each other; one whose words do not fit there goes on at the left.
+
+    `name_width` None: as wide as the longest name that leaves the values half of the line.
+    """
+    console = screen.screen()
+    if name_width is None:
+        name_width = max((columns_of(name) for name, _ in lines if columns_of(name) <= console.width // 2), default=0)
+    for name, value in lines:
+        head = name + " " * (max(0, name_width - columns_of(name)) + NAME_GAP)
+        indent, room = columns_of(head), console.width - columns_of(head)
+        if columns_of(name) <= name_width and longest_word(value) <= room:
+            first, *others = wrap(console, value, room)
+        else:
+            first, rest = split_at(value, room)
+            indent, others = NAME_GAP, wrap(console, rest, console.width - NAME_GAP) if rest else []
+        if name or first:
+            print_line(console, (head if first else head.rstrip(), "bold"), (first, ""))
+        for part in others:
+            print_line(console, ((" " * indent + part).rstrip(), ""))
+
+
+def split_at(text: str, width: int) -> tuple[str, str]:
+    """As many words of a text as fit in `width` columns, and the rest.
+
+    >>> split_at("a word and another", 10), split_at("unbreakable", 5)
+    (('a word and', 'another'), ('', 'unbreakable'))
+    """
+    words = text.split(" ")
+    ends = itertools.accumulate(columns_of(word) + 1 for word in words)
+    count = sum(1 for end in ends if end - 1 <= width)
+    return " ".join(words[:count]), " ".join(words[count:])
+
+
+def wrap(console: Console, text: str, width: int) -> list[str]:
+    """A text in lines of at most `width` columns, broken between words, and within one only where it is longer than that."""
+    from rich.text import Text  # noqa: PLC0415  (see `screen.screen`)
+
+    return [line.plain.rstrip() for line in Text(text).wrap(console, max(1, width), overflow="fold")] or [""]
+
+
+def longest_word(text: str) -> int:
+    """How many columns a text needs in order not to be broken within a word."""
+    return max(map(columns_of, text.split()), default=0)
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    return cell_len(text)
+
+
+def print_line(console: Console, *parts: tuple[str, str]) -> None:
+    """Print one line of texts with their styles, as it is; control characters of a model's own do nothing to a terminal."""
+    from rich.text import Text  # noqa: PLC0415
+
+    forbidden = screen.CONTROL_CHARACTERS if console.is_terminal else {}
+    console.print(Text.assemble(*((text.translate(forbidden), style) for text, style in parts)), soft_wrap=True)

@@ -1,0 +1,123 @@
+"""What Python, an editor and a type checker see of the package: its names, what they are, and what is shown of objects."""
+
+import ast
+import gc
+import inspect
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+
+import onnx_textgen
+from onnx_textgen import errors, generation_config
+from onnx_textgen.generation_config import OPTION_NAMES, GenerationConfig
+
+TREE = ast.parse(Path(onnx_textgen.__file__).read_text(encoding="utf-8"))
+
+
+def test_dir_has_the_public_names_and_imports_nothing():
+    code = "import onnx_textgen, sys; print(dir(onnx_textgen), 'onnxruntime' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    listed, _, has_imported = done.stdout.strip().rpartition(" ")
+    assert [name for name in ast.literal_eval(listed) if not name.startswith("__")] == sorted(onnx_textgen.__all__, key=str)
+    assert has_imported == "False"
+
+
+def test_type_checkers_are_told_of_every_public_name_where_it_comes_from():
+    (block,) = [each for each in TREE.body if isinstance(each, ast.If)]
+    told = {alias.name: each.module for each in block.body if isinstance(each, ast.ImportFrom) for alias in each.names}
+    assert told == {name: home for home, names in onnx_textgen.HOMES.items() for name in names}
+    assert sorted(told) == sorted(onnx_textgen.__all__)
+    for name, home in told.items():
+        assert getattr(onnx_textgen, name) is getattr(sys.modules[f"onnx_textgen.{home}"], name)
+
+
+def test_every_error_is_an_attribute_of_the_package():
+    kinds = [name for name, each in vars(errors).items() if inspect.isclass(each)]
+    assert len(kinds) >= 9
+    assert [name for name in kinds if getattr(onnx_textgen, name) is not vars(errors)[name]] == []
+    with pytest.raises(AttributeError, match="has no attribute 'PromtError'"):
+        _ = onnx_textgen.PromtError
+
+
+def texts_under_fields(name: str) -> dict[str, str]:
+    """The text that stands under each field of a class, where editors look for it."""
+    tree = ast.parse(Path(generation_config.__file__).read_text(encoding="utf-8"))
+    (found,) = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name]
+    pairs = zip(found.body, found.body[1:], strict=False)
+    return {
+        field.target.id: text.value.value
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
+def test_every_option_has_a_text_for_editors_the_same_in_a_call_and_in_a_configuration():
+    texts = texts_under_fields("GenerationConfig")
+    assert tuple(texts) == OPTION_NAMES
+    assert texts_under_fields("Options") == texts
+    assert min(map(len, texts.values())) > 20
+
+
+def test_what_python_shows_of_a_model_a_session_and_a_text_is_one_short_line(story):
+    session = story.session()
+    shown = [repr(story), repr(session)]
+    session.append("Once upon a time\nthere was")
+    made = session.generate(max_new_tokens=60, seed=3)
+    several = story.generate("The dog", max_new_tokens=3, num_return_sequences=2, seed=3)
+    shown += [repr(session), repr(made), repr(several)]
+    assert [each for each in shown if "\n" in each or len(each) > 160] == []
+    assert shown[:2] == [
+        "<onnx_textgen.Model 'story': int8, context of 512 tokens, on cpu>",
+        "<onnx_textgen.Conversation with 'story': 0 tokens>",
+    ]
+    assert f"{len(session)} tokens, ending " in shown[2]
+    assert shown[3].startswith(f"<Generation {made.text[:20]!r}"[:-1])
+    assert shown[3].endswith(f"...': {len(made.token_ids)} tokens, {made.finish_reason}, seed 3>")
+    assert shown[4].endswith("seed 3, 2 sequences>")
+
+
+def test_a_configuration_shows_what_was_set():
+    config = GenerationConfig(temperature=0.5, stop=(".",), seed=7)
+    assert repr(config) == "GenerationConfig(temperature=0.5, seed=7, stop=('.',))"
+    assert eval(repr(config)) == config  # noqa: S307 - our own
+
+
+def test_a_closed_model_lets_go_of_its_graph_at_once_and_says_that_it_is_closed():
+    gc.disable()
+    try:
+        with onnx_textgen.load(threads=1, device="cpu") as model:
+            graph = weakref.ref(model.graph)
+            model.generate(["The dog", "A cat"], max_new_tokens=3, prompt_lookup_num_tokens=2)
+            list(model.stream("Once upon a time", max_new_tokens=3))
+            model.attentions("The dog")
+            assert graph() is not None
+        assert graph() is None
+    finally:
+        gc.enable()
+    assert repr(model).endswith("closed>")
+    assert model.prefixes.held_bytes == 0
+    calls = {
+        "generate": lambda: model.generate("a"),
+        "stream": lambda: list(model.stream("a")),
+        "score": lambda: model.score("a b"),
+        "session": model.session,
+        "attentions": lambda: model.attentions("a"),
+        "memory": model.memory,
+    }
+    for call in calls.values():
+        with pytest.raises(onnx_textgen.ModelError, match="this model was closed; load it again"):
+            call()
+    model.close()
+
+
+def test_a_session_of_a_closed_model_says_so_too():
+    with onnx_textgen.load(threads=1, device="cpu") as model:
+        session = model.session()
+        session.append("The dog")
+        session.generate(max_new_tokens=2)
+    with pytest.raises(onnx_textgen.ModelError, match="this model was closed"):
+        session.generate(max_new_tokens=2)
+    assert session.text.startswith("The dog")
