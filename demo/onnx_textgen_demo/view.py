@@ -182,12 +182,12 @@ def state(transcript: Transcript | None, problem: str | None, stopped: bool) -> 
     return f"finished: {reason} ({ENDINGS[reason]})" if reason in ENDINGS else f"finished: {reason}"
 
 
-def masthead(model: Model) -> str:
-    """The title of the page and what runs behind it."""
+def masthead(name: str, model: Model) -> str:
+    """The title of the page and what runs behind it; `name`: what a person picks the model by."""
     manifest = model.manifest
     megabytes = sum(record.size for record in manifest.files.values()) / 1e6
     chips = [
-        ("model", manifest.name),
+        ("model", name),
         ("precision", manifest.precision),
         ("device", model.device),
         ("size", f"{megabytes:,.1f} MB"),

@@ -51,7 +51,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     """Put the tab's components where Gradio stands, and let them answer."""
     first = shelf.model()
     session = gr.State()
-    missing = gr.Markdown(missing_template(first), visible=first.chat_template is None, elem_id="no-chat")
+    missing = gr.Markdown(missing_template(shelf.names[0]), visible=first.chat_template is None, elem_id="no-chat")
     with gr.Column(visible=first.chat_template is not None) as column, gr.Row():
         with gr.Column(scale=3, min_width=320):
             chatbot = gr.Chatbot(
@@ -102,7 +102,11 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     gr.on([clear.click, chatbot.clear], lambda: frame(None), None, shown, cancels=runs, **QUICK)
 
     picked.then(
-        lambda name: pick(shelf.loaded(name), sampling), picker, [missing, column, *shown, *sampling.inputs], cancels=runs, **QUICK
+        lambda name: pick(name, shelf.loaded(name), sampling),
+        picker,
+        [missing, column, *shown, *sampling.inputs],
+        cancels=runs,
+        **QUICK,
     )
 
 
@@ -158,18 +162,18 @@ class Answers:
         yield from self.answer(talk, values)
 
 
-def pick(model: Model | None, sampling: SamplingControls) -> tuple[Any, ...]:
+def pick(name: str, model: Model | None, sampling: SamplingControls) -> tuple[Any, ...]:
     """What another model changes: whether there is a chat, a new one, and the package's own options."""
     if model is None:  # it could not be loaded, which the top of the page tells
         return (gr.skip(),) * (2 + 4 + len(sampling.inputs))
     has_chat = model.chat_template is not None
-    missing = gr.update(value=missing_template(model), visible=not has_chat)
+    missing = gr.update(value=missing_template(name), visible=not has_chat)
     return (missing, gr.update(visible=has_chat), *frame(None), *sampling.defaults_of(model))
 
 
-def missing_template(model: Model) -> str:
-    """Why there is no chat."""
-    return NO_TEMPLATE.format(escape(model.manifest.name))
+def missing_template(name: str) -> str:
+    """Why there is no chat with the model of that name."""
+    return NO_TEMPLATE.format(escape(name))
 
 
 def begin(model: Model, told: str) -> Talk:

@@ -64,7 +64,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             length = gr.Slider(1, min(256, LONGEST_TEXT), 60, step=1, precision=0, label="Max new tokens")
             seed = gr.Textbox("7", label="Seed", info="One for all of them.", max_lines=1)
     with gr.Row():
-        start = gr.Button("Compare", variant="primary", scale=2, min_width=120, elem_id="compare")
+        start = gr.Button("Write side by side", variant="primary", scale=2, min_width=120, elem_id="compare")
         stop = gr.Button("Stop", scale=1, min_width=80, elem_id="compare-stop")
     cards = gr.HTML(draw([]), apply_default_css=False, elem_id="cards")
 

@@ -43,7 +43,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     )
     with gr.Row():
         rounds = gr.Slider(1, 5, 2, step=1, precision=0, label="Rounds", info="Medians of so many; one more goes before.", scale=3)
-        start = gr.Button("Measure", variant="primary", scale=1, min_width=120, elem_id="measure")
+        start = gr.Button("Start", variant="primary", scale=1, min_width=120, elem_id="measure")
         stop = gr.Button("Stop", scale=1, min_width=80, elem_id="measure-stop")
     note = gr.Markdown("", elem_id="measure-note")
     with gr.Row(elem_id="plots"):
@@ -69,7 +69,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
                     work.close()
                 frame = pd.DataFrame(rows, columns=COLUMNS)
                 yield (f"measured up to {length:,} tokens", *[from_zero(frame, column) for column in PLOTS], frame)
-            yield (conditions(model), *[gr.skip()] * 4)
+            yield (conditions(name, model), *[gr.skip()] * 4)
         except OnnxTextgenError as error:
             yield (escape(str(error)), *[gr.skip()] * 4)
             raise gr.Error(escape(str(error)), print_exception=False) from error
@@ -102,12 +102,12 @@ def measured(model: Model, length: int, count: int, cancel: Cancellation) -> lis
     return [length, round(length / prefill, 1), round((NEW_TOKENS - 1) / decode, 1), round(1000 * first, 2), round(cache, 3)]
 
 
-def conditions(model: Model) -> str:
+def conditions(name: str, model: Model) -> str:
     """Where the numbers hold."""
     peak = peak_memory_mib()
     memory = f"; this process held {peak:,.0f} MiB at most" if peak else ""
-    name, system = escape(model.manifest.name), f"{platform.machine()} {platform.system()}"
-    return f"{name}, {model.manifest.precision}, {model.device}, {system}{memory}."
+    system = f"{platform.machine()} {platform.system()}"
+    return f"{escape(name)}, {model.manifest.precision}, {model.device}, {system}{memory}."
 
 
 def from_zero(frame: pd.DataFrame, column: str) -> dict[str, Any]:
