@@ -24,11 +24,11 @@ def make_page(shelf: Shelf) -> gr.Blocks:
         api(make_generate(shelf), api_name="generate", **RUNS)
         with gr.Row(elem_id="top"):
             with gr.Column(scale=3, min_width=320):
-                masthead = gr.HTML(view.masthead(first), apply_default_css=False)
+                masthead = gr.HTML(view.masthead(shelf.names[0], first), apply_default_css=False)
             with gr.Column(scale=1, min_width=200, visible=len(shelf.names) > 1):
                 picker = gr.Dropdown(shelf.names, label="Model", filterable=False, elem_id="picker")
         picked = picker.input(lambda name: describe(shelf, name), picker, masthead, **RUNNING)
-        with gr.Tabs():
+        with gr.Tabs(overflow_behavior="wrap"):  # on a phone, a menu would hide some
             for name, tab in TABS.items():
                 with gr.Tab(name):
                     tab.make_tab(shelf, picker, picked)
@@ -38,6 +38,6 @@ def make_page(shelf: Shelf) -> gr.Blocks:
 def describe(shelf: Shelf, name: str) -> str:
     """Load a model and say what it is, or why it cannot be had."""
     try:
-        return view.masthead(shelf.model(name))
+        return view.masthead(name, shelf.model(name))
     except OnnxTextgenError as error:
         return view.cannot_load(name, str(error))

@@ -5,26 +5,26 @@ Pure functions from data to HTML. Every text that came from a model or a prompt 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from html import escape
 
 import numpy as np
 
-from onnx_textgen.attention_maps import AttentionMaps, Maps
 from onnx_textgen.cuts import softmax
-from onnx_textgen.errors import OnnxTextgenError
 from onnx_textgen.inspection import Candidate, Token
 from onnx_textgen.sampling import apply_temperature
 
+from .attention_picture import attention_picture
+from .drawing import MOST_SHOWN, bar_rows, count, pieces
+from .embeddings import embeddings_of
+from .strips import Numbers, scale_legend, scale_of, strip
 from .view import percent, visible
 from .walk import Look, Walk
 
-MOST_SHOWN = 48
-"""Pieces of a long prompt that are drawn; the last ones."""
-MOST_LOOKED_AT = 8
-"""Bars of the tokens that the last one looks at."""
 LARGEST = 0.004
 """A smaller share of the draw has no place of its own in the picture."""
+SMALLEST_CUT = 0.01
+"""What was cut off of a smaller share is not drawn: it would be a speck."""
 OPTION_NAMES = {"top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
 
 
@@ -40,9 +40,10 @@ def picture(walk: Walk | None, stage: int, number: int) -> str:
 
 
 def stage_line(stage: int) -> str:
-    """All stages in a row, the one that is shown marked; each is a button."""
+    """All stages in a row, the one that is shown marked; each is a button, once there is one that is shown (not -1)."""
+    state = {stage: " aria-current=step"} if stage >= 0 else dict.fromkeys(range(len(STAGES)), " disabled")
     items = "".join(
-        f'<li><button type="button" data-place="{index}"{" aria-current=step" if index == stage else ""}>{name}</button></li>'
+        f'<li><button type="button" data-place="{index}"{state.get(index, "")}>{name}</button></li>'
         for index, (name, _, _) in enumerate(STAGES)
     )
     return f'<nav class="stages" aria-label="Stages of the pipeline"><ol>{items}</ol></nav>'
@@ -68,22 +69,39 @@ def tokens_picture(walk: Walk, number: int) -> str:
 
 def embeddings_picture(walk: Walk, number: int) -> str:
     """Vectors and positions."""
-    width = walk.model.manifest.geometry.hidden_size
-    vectors = f"{width:,} numbers" if width else "a vector"
-    shape = f"[1, {len(walk.tokens):,}, {f'{width:,}' if width else '?'}]"
     first = max(0, len(walk.tokens) - MOST_SHOWN)
+    shown = walk.tokens[first:]
+    found = embeddings_of(walk.model, tuple(token.id for token in shown))
+    width = walk.model.manifest.geometry.hidden_size if found is None else found.shape[1]
+    vectors = f"{width:,} numbers" if width else "a vector"
+    said = (
+        f"<p>Each id picks its row of a table: {vectors} that stand for the token, the <b>embedding</b>. The order of the text "
+        f"goes in as <b>positions</b>, 0 to {len(walk.tokens) - 1}. Shape [batch, tokens, width] = "
+        f"<b>[1, {len(walk.tokens):,}, {f'{width:,}' if width else '?'}]</b>.</p>"
+    )
+    if found is None:
+        return f"{said}<p>The graph of this package does not show its table, so the numbers are not drawn here.</p>"
+    scale = scale_of(found)
     rows = "".join(
         f"<tr><td>{position}</td><td>{token.id:,}</td><th scope=row><code>{escape(visible(token.piece))}</code></th>"
-        f'<td><span class="vector"></span>{vectors}</td></tr>'
-        for position, token in enumerate(walk.tokens[first:], start=first)
+        f'<td>{strip(numbers, scale)}</td><td class="numbers">{some_of(numbers)}</td></tr>'
+        for position, (token, numbers) in enumerate(zip(shown, found, strict=True), start=first)
     )
     return (
-        f"<p>Each id picks its row of a table: {vectors} that stand for the token, the <b>embedding</b>. The order of the text "
-        f"goes in as <b>positions</b>, 0 to {len(walk.tokens) - 1}. Shape [batch, tokens, width] = <b>{shape}</b>.</p>"
-        f'<div class="scroll" tabindex="0"><table class="facts"><thead><tr><th>position</th><th>id</th><th>piece</th>'
-        "<th>embedding</th></tr></thead>"
+        f"{said}<p>A cell for each number, line by line:</p>{scale_legend(scale)}"
+        '<div class="scroll" tabindex="0"><table class="facts wide"><thead><tr><th>position</th><th>id</th><th>piece</th>'
+        '<th>embedding</th><th class="numbers">its first numbers</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def some_of(numbers: Numbers) -> str:
+    """The first numbers of a row.
+
+    >>> some_of(np.array([0.25, -1, 0, 3], np.float32))
+    '0.250, -1.000, 0.000 …'
+    """
+    return ", ".join(f"{each:.3f}" for each in numbers[:3]) + (" …" if numbers.size > 3 else "")
 
 
 def layers_picture(walk: Walk, number: int) -> str:
@@ -91,109 +109,36 @@ def layers_picture(walk: Walk, number: int) -> str:
     geometry, run = walk.model.manifest.geometry, walk.looks[number].run
     last = run.first_position + len(run.fed) - 1
     place = f"position {last}" if len(run.fed) == 1 else f"positions {run.first_position} to {last}"
-    largest = max(look.run.cache_bytes for look in walk.looks)
-    shown = walk.looks[max(0, number - 7) : number + 1]
-    rows = "".join(
-        f'<tr class="{"drawn" if look.run is run else "other"}"><th scope="row">{count(look.run.cached_tokens, "token")}</th>'
-        f'<td class="track"><span style="width:{100 * look.run.cache_bytes / largest:.2f}%"></span></td>'
-        f'<td class="amount wide">{look.run.cache_bytes:,} bytes</td></tr>'
-        for look in shown
-    )
-    layers = "".join("<span></span>" for _ in range(min(geometry.layers, 48)))
     shape = ", ".join(f"{size:,}" for size in run.cache_shape)
     return (
-        f"<p><b>{count(len(run.fed), 'token')}</b> went in at {place}. In each of the <b>{count(geometry.layers, 'layer')}</b> "
-        f"every token looks at itself and those before it ({count(geometry.heads, 'head')} of size {geometry.head_size} over "
-        f"{geometry.kv_heads} of keys and values), then passes a feed-forward network.</p>"
-        f'<div class="layers">{pieces(run.fed)}<div class="stack" aria-hidden="true">{layers}</div></div>'
-        "<p>The keys and values of all tokens so far stay in the <b>cache</b>, so the next run takes the new token alone. It grows "
-        f"with the text; a layer's tensor has shape [{shape}].</p>"
-        f'<div class="bars"><table><tbody>{rows}</tbody></table></div>'
+        f"<p><b>{count(len(run.fed), 'token')}</b> went in at {place}:</p>{pieces(run.fed)}"
+        f"<p>In each of the <b>{count(geometry.layers, 'layer')}</b> every token looks at itself and those before it "
+        f"({count(geometry.heads, 'head')} of size {geometry.head_size} over {geometry.kv_heads} of keys and values), then passes "
+        "a feed-forward network. The keys and values of all tokens so far stay in the <b>cache</b>, so the next run takes the new "
+        f"token alone. It grows with the text; a layer's tensor has shape [{shape}].</p>{cache_picture(walk, number)}"
     )
 
 
-def attention_picture(walk: Walk, number: int) -> str:
-    """Who looks at whom: the heat map of one head, and the last row of it in numbers."""
-    said = (
-        "<p>By <b>attention</b> a token looks back: it gives itself and each token before it a share, and takes in the more of a "
-        "token the larger its share. Every layer has several <b>heads</b>, and each shares out in its own way.</p>"
-    )
-    if not walk.model.has_attention_maps:
-        return (
-            f"{said}<p>This package was made without the maps of it. To make one that has them, export it again: "
-            "<code>onnx-textgen export SOURCE --out DIR --attention-maps</code></p>"
-        )
-    try:
-        maps = walk.attention(number)
-    except OnnxTextgenError as error:
-        return f"{said}<p>{escape(str(error))}</p>"
-    weights = maps.weights[walk.layer, walk.head]
-    place = f"layer {maps.layers[walk.layer] + 1}, head {walk.head + 1}"
-    before = len(maps.pieces) - len(weights)
-    total = "100&nbsp;%" if weights[-1].sum() > 0.99 else "less than 100&nbsp;%, as an attention sink takes the rest"
-    cut = f" Of this text the last {len(weights)} tokens are shown, those before them as one column." if before else ""
-    return (
-        f"{said}<p>A row is a token that looks, a column one that is looked at. Nobody looks ahead, and a row adds up to {total}."
-        f"{cut}</p>{heat_map(maps, weights, place)}"
-        f"<p>The last token, <b><code>{escape(visible(maps.pieces[-1]))}</code></b>, is the one that is gone on from. "
-        f"In {place} it looks most at:</p>{bar_rows(looked_at(maps, weights))}{attention_table(maps, weights)}"
-    )
-
-
-def heat_map(maps: AttentionMaps, weights: Maps, place: str) -> str:
-    """One head's shares [rows, tokens] as a grid of coloured cells; those of tokens before the first row are summed in a column."""
-    rows, tokens = weights.shape
-    before = tokens - rows
-    names = [f"<code>{escape(visible(piece))}</code>" for piece in maps.pieces[before:]]
-    columns = [f"… {before:,} before", *names] if before else names
-    cells = np.concatenate([weights[:, :before].sum(axis=1, keepdims=True), weights[:, before:]], axis=1) if before else weights
-    lines = "".join(f'<span class="at">{name}</span>' for name in columns)
-    for row, name in enumerate(names):
-        seen = row + 1 + bool(before)
-        lines += f'<span class="looks">{name}</span>' + "".join(heat_cell(float(share)) for share in cells[row, :seen])
-        lines += f'<span style="grid-column:span {len(columns) - seen}"></span>' if seen < len(columns) else ""
-    label = f"Heat map of {place}: {rows} tokens that look, {len(columns)} columns of tokens looked at; in numbers below"
-    return (
-        f'<div class="heat" tabindex="0"><div role="img" aria-label="{label}" style="--columns:{len(columns)}">'
-        f"<span></span>{lines}</div>{heat_legend()}</div>"
-    )
-
-
-def heat_cell(share: float) -> str:
-    """A share as a coloured cell: the root of it, as most shares are small and one would not tell 3 % from none."""
-    return f'<i style="--strength:{100 * share**0.5:.1f}%" title="{percent(share)}"></i>'
-
-
-def heat_legend() -> str:
-    """What some colours stand for."""
-    items = "".join(f"<span>{heat_cell(share)} {100 * share:g} %</span>" for share in (0, 0.01, 0.1, 0.3, 1))
-    return f'<p class="legend" aria-hidden="true">{items}</p>'
-
-
-def looked_at(maps: AttentionMaps, weights: Maps) -> Iterable[tuple[Token, float, str, str, str]]:
-    """The largest shares of the last row, as bars."""
-    for place in np.argsort(-weights[-1], kind="stable")[:MOST_LOOKED_AT].tolist():
-        share = float(weights[-1, place])
-        yield Token(maps.token_ids[place], maps.pieces[place]), share, percent(share), f"position {place}", "drawn"
-
-
-def attention_table(maps: AttentionMaps, weights: Maps) -> str:
-    """The three largest shares of every row, for who does not see the colours."""
-    first = len(maps.pieces) - len(weights)
-    lines = "".join(
-        f"<tr><td>{first + row}</td><th scope=row><code>{escape(visible(maps.pieces[first + row]))}</code></th>"
-        + "".join(
-            f"<td><code>{escape(visible(maps.pieces[place]))}</code> ({place}) {percent(float(shares[place]))}</td>"
-            for place in np.argsort(-shares, kind="stable")[: min(3, first + row + 1)].tolist()
-        )
-        + "</tr>"
-        for row, shares in enumerate(weights)
+def cache_picture(walk: Walk, number: int) -> str:
+    """What the cache held after each of the last runs: what it had before, and what the run added."""
+    runs = [look.run for look in walk.looks[max(0, number - 7) : number + 1]]
+    longest = max(run.cached_tokens for run in runs)
+    rows = "".join(
+        f'<tr class="{"drawn" if run is runs[-1] else "other"}"><th scope="row">{count(run.cached_tokens, "token")}</th>'
+        f'<td class="track parts">{part("kept", (run.cached_tokens - len(run.fed)) / longest)}'
+        f"{part('added', len(run.fed) / longest)}</td>"
+        f'<td class="amount wide">{run.cache_bytes:,} bytes</td></tr>'
+        for run in runs
     )
     return (
-        '<details><summary>Every row in numbers</summary><div class="scroll" tabindex="0"><table class="facts"><thead><tr>'
-        f'<th>position</th><th>token</th><th colspan="3">looks most at (position)</th></tr></thead><tbody>{lines}</tbody></table>'
-        "</div></details>"
+        '<p class="legend"><span><i class="kept"></i> kept from the run before</span>'
+        f'<span><i class="added"></i> added by the run</span></p><div class="bars"><table><tbody>{rows}</tbody></table></div>'
     )
+
+
+def part(kind: str, share: float) -> str:
+    """A part of a bar, as long as its share of the longest."""
+    return f'<span class="{kind}" style="width:{100 * share:.2f}%"></span>'
 
 
 def logits_picture(walk: Walk, number: int) -> str:
@@ -229,7 +174,7 @@ def softmax_picture(walk: Walk, number: int) -> str:
 
 
 def cuts_picture(walk: Walk, number: int) -> str:
-    """Which tokens the cuts leave."""
+    """Which tokens the cuts leave; of those that they do not, what was cut off is hatched."""
     look = walk.looks[number]
     tempered = tempered_probabilities(look, walk.config.temperature)
 
@@ -237,14 +182,14 @@ def cuts_picture(walk: Walk, number: int) -> str:
         if one.cut_by is None:
             return one.token, one.draw_probability, percent(one.draw_probability), "", "drawn"
         lost = float(tempered[one.token.id])
-        return one.token, lost, "0 %", f"cut by {OPTION_NAMES.get(one.cut_by, one.cut_by)}", "cut"
+        return one.token, lost if lost >= SMALLEST_CUT else 0, "0 %", f"cut by {OPTION_NAMES.get(one.cut_by, one.cut_by)}", "cut"
 
     funnel = " <span aria-hidden=true>→</span> ".join(
         f"<span>{OPTION_NAMES.get(name, name)} <b>{left:,}</b></span>" for name, left in look.weighing.remaining.items()
     )
     return (
-        "<p>Unlikely tokens are many, and together they spoil a text. <b>Cuts</b> leave the likeliest: what is struck out cannot "
-        "be drawn, and the rest share the 100 % among themselves.</p>"
+        "<p>Unlikely tokens are many, and together they spoil a text. <b>Cuts</b> leave the likeliest: what is cut cannot be "
+        "drawn, and the rest share the 100 % among themselves.</p>"
         f'<p class="funnel">tokens left: {funnel}</p>{bar_rows(map(row, look.weighing.candidates))}'
     )
 
@@ -333,33 +278,3 @@ def segment(token: Token | None, start: float, end: float, chosen: Token) -> str
     name = escape(visible(token.piece)) if token else "unlikely ones"
     label = f"<code>{name}</code>" if token and end - start > 0.06 else ""
     return f'<span class="{kind}" style="width:{100 * (end - start):.3f}%" title="{name}: {percent(end - start)}">{label}</span>'
-
-
-def bar_rows(rows: Iterable[tuple[Token, float, str, str, str]]) -> str:
-    """A table of bars: token, length from 0 to 1, number, note, kind (`drawn`, `other` or `cut`)."""
-    lines = "".join(
-        f'<tr class="{kind}"><th scope="row"><code>{escape(visible(token.piece))}</code></th>'
-        f'<td class="track"><span style="width:{100 * length:.2f}%"></span></td>'
-        f'<td class="amount">{amount}</td><td class="note">{note}</td></tr>'
-        for token, length, amount, note, kind in rows
-    )
-    return f'<div class="bars"><table><tbody>{lines}</tbody></table></div>'
-
-
-def pieces(tokens: Sequence[Token]) -> str:
-    """Tokens as tiles, piece above id; of many the last ones."""
-    left_out = len(tokens) - MOST_SHOWN
-    more = f"<li>… {left_out:,} before</li>" if left_out > 0 else ""
-    tiles = "".join(
-        f"<li><code>{escape(visible(token.piece))}</code><small>{token.id}</small></li>" for token in tokens[-MOST_SHOWN:]
-    )
-    return f'<ul class="tiles">{more}{tiles}</ul>'
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> count(1, "token"), count(2048, "token")
-    ('1 token', '2,048 tokens')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

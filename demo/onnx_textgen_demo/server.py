@@ -102,7 +102,7 @@ def serve(
         mcp_server=mcp,
         enable_monitoring=False,
         run_history=False,
-        footer_links=["settings"],
+        footer_links=[],  # no links, no footer
         theme=THEME,
         css_paths=Path(__file__).with_name("page.css"),
         app_kwargs={

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from .transcript import Token, Transcript
 
 if TYPE_CHECKING:
-    from onnx_textgen import Model
+    from onnx_textgen import Chunk, Model, Stats
 
 # From a likely token to a surprising one; the names are the page's legend. Blue to orange: apart for every kind of colour vision.
 BANDS = {"80 % or more": 0.8, "40 to 80 %": 0.4, "10 to 40 %": 0.1, "2 to 10 %": 0.02, "below 2 %": 0.0}
 BAND_COLORS = dict(zip(BANDS, ("#2166ac", "#67a9cf", "#a3a3a3", "#f4a460", "#d6541c"), strict=True))
+
+Fact = tuple[str, str]
+"""A name, and its value as HTML."""
 
 TABLE_HEADERS = ["Position", "Token", "Probability"]
 
@@ -150,24 +153,44 @@ def bar(piece: str, probability: float, *, drawn: bool, place: tuple[int, int] |
 
 
 def status(transcript: Transcript | None, *, problem: str | None = None, stopped: bool = False) -> str:
-    """The line of numbers under the text, and what became of the generation."""
-    facts: list[tuple[str, str]] = []
+    """The line of numbers of a text, and what became of it."""
+    facts: list[Fact] = []
     if transcript and transcript.tokens:
         speed, wait = transcript.tokens_per_second, transcript.first_token_seconds
         facts = [
             ("tokens", f"{len(transcript.tokens):,}"),
             ("tokens/s", f"{speed:,.1f}" if speed else "-"),
             ("first token", f"{1000 * wait:,.0f} ms" if wait else "-"),
-            *(
-                [("from cache", f"{transcript.stats.reused_tokens:,} of {transcript.stats.prompt_tokens:,}")]
-                if transcript.stats
-                else []
-            ),
+            *([from_cache(transcript.stats)] if transcript.stats else []),
             ("seed", str(transcript.seed)),
         ]
+    return status_line(facts, state(transcript, problem, stopped), is_problem=bool(problem))
+
+
+def status_of_turn(last: Chunk | None, *, doing: str = "", problem: str | None = None) -> str:
+    """The same for an answer of a chat: its last chunk, or what is being done."""
+    if problem or last is None or last.stats is None:
+        return status_line([], problem or doing, is_problem=bool(problem))
+    stats = last.stats
+    facts = [
+        ("tokens", f"{stats.generated_tokens:,}"),
+        ("tokens/s", f"{stats.decode_tokens_per_second:,.1f}"),
+        ("first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
+        from_cache(stats),
+    ]
+    return status_line(facts, finished(last.finish_reason or ""))
+
+
+def from_cache(stats: Stats) -> Fact:
+    """How much of the prompt did not have to be read."""
+    return "from cache", f"{stats.reused_tokens:,} of {stats.prompt_tokens:,}"
+
+
+def status_line(facts: Sequence[Fact], said: str, *, is_problem: bool = False) -> str:
+    """Names with their values, and a word."""
     items = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in facts)
-    role = ' role="alert"' if problem else ""  # Spoken by a screen reader; numbers that change all the time should not be.
-    return f'<div class="status">{items}<span class="state"{role}>{escape(state(transcript, problem, stopped))}</span></div>'
+    role = ' role="alert"' if is_problem else ""  # Spoken by a screen reader; numbers that change all the time should not be.
+    return f'<div class="status">{items}<span class="state"{role}>{escape(said)}</span></div>'
 
 
 def state(transcript: Transcript | None, problem: str | None, stopped: bool) -> str:
@@ -179,15 +202,20 @@ def state(transcript: Transcript | None, problem: str | None, stopped: bool) -> 
     reason = transcript.finish_reason or ("cancelled" if stopped else None)
     if reason is None:
         return "writing ..." if transcript.tokens else "reading the prompt ..."
+    return finished(reason)
+
+
+def finished(reason: str) -> str:
+    """How a text ended, for a person too."""
     return f"finished: {reason} ({ENDINGS[reason]})" if reason in ENDINGS else f"finished: {reason}"
 
 
-def masthead(model: Model) -> str:
-    """The title of the page and what runs behind it."""
+def masthead(name: str, model: Model) -> str:
+    """The title of the page and what runs behind it; `name`: what a person picks the model by."""
     manifest = model.manifest
     megabytes = sum(record.size for record in manifest.files.values()) / 1e6
     chips = [
-        ("model", manifest.name),
+        ("model", name),
         ("precision", manifest.precision),
         ("device", model.device),
         ("size", f"{megabytes:,.1f} MB"),

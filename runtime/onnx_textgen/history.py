@@ -1,8 +1,8 @@
 """What the penalties remember of a text: its ids in order, each id once, how often each came, and where a sequence breaks.
 
 It is brought up to date by the ids that are new, and by those that the text no longer has, as where several beams take turns. To
-find them all ids are compared once, which takes some hundredths of a millisecond for 4,000 of them; the penalties look at each id too
-(`benchmarks/sampling.py`).
+find them all ids are compared once, which takes some hundredths of a millisecond for 4,000 of them; the penalties look at each id
+too (`benchmarks/sampling.py`).
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def test_another_model_is_picked_and_one_that_cannot_load_says_why(chromium, ser
     element(chromium, ".toast-close").click()  # the message lies over the picker
     wait_until(chromium, lambda: not elements(chromium, ".toast-close"), "its end")
     pick(chromium, "good")
-    wait_until(chromium, lambda: tiny.manifest.name in element(chromium, ".masthead").text, "the other model")
+    wait_until(chromium, lambda: "model good" in element(chromium, ".masthead").text, "the other model")
     generate(chromium)
     wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
 

@@ -1,14 +1,20 @@
 """Texts side by side, and the benchmark as plots, in a real browser; and that long work can be stopped."""
 
 import math
+import re
 import threading
 from concurrent.futures import Future
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from selenium.webdriver.common.by import By
 
 import onnx_textgen
 from demo.browser import element, elements, open_page, open_tab, wait_until
+from demo.paced_runs import PacedRuns
 from demo.scripted_model import TINY_PACKAGE
+from onnx_textgen_demo import plots
 from onnx_textgen_demo.background import in_background
 from onnx_textgen_demo.tabs import compare, measure
 
@@ -78,3 +84,46 @@ def test_a_measurement_fills_plots_and_table(chromium, served, model):
     wait_until(chromium, lambda: model.manifest.name in element(chromium, "#measure-note").text, "the end", seconds=60)
     longest = measure.lengths(model.manifest.geometry.context_length)[-1]
     wait_until(chromium, lambda: str(longest) in element(chromium, "#measure-table").get_attribute("textContent"), "the table")
+    lengths = [f"{length:,}" for length in measure.lengths(model.manifest.geometry.context_length)]
+    for title, plot in zip(measure.PLOTS.values(), elements(chromium, "#plots .plot"), strict=True):
+        assert title in plot.text
+        assert len(plot.find_elements(By.CSS_SELECTOR, "circle")) == len(lengths)
+        assert [each.text for each in plot.find_elements(By.CSS_SELECTOR, ".length")][:-1] == lengths
+
+
+def test_nothing_is_drawn_before_there_is_a_measurement(chromium, served, model):
+    open_page(chromium, served(model))
+    open_tab(chromium, "Measure")
+    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    assert not elements(chromium, "#measure-table table")
+    assert not element(chromium, "#plots").text
+
+
+@pytest.mark.parametrize("name", ["Compare", "Measure"])
+def test_a_run_is_started_where_none_is_under_way_and_stopped_where_one_is(chromium, served, model, monkeypatch, name):
+    runs, start = PacedRuns(monkeypatch), f"#{name.lower()}"
+    stop = f"{start}-stop"
+    open_page(chromium, served(model))
+    open_tab(chromium, name)
+    can_press = lambda: [element(chromium, button).is_enabled() for button in (start, stop)]  # noqa: E731
+    wait_until(chromium, lambda: element(chromium, start).is_displayed(), "the tab")
+    assert can_press() == [True, False]
+    runs.seconds = 0.03
+    element(chromium, start).click()
+    wait_until(chromium, lambda: can_press() == [False, True], "a run under way")
+    element(chromium, stop).click()
+    wait_until(chromium, lambda: can_press() == [True, False], "its end")
+    runs.seconds, runs.fails_at = 0, runs.count + 60
+    element(chromium, start).click()
+    wait_until(chromium, lambda: elements(chromium, "#cards .problem, .toast-close"), "the line about the error")
+    wait_until(chromium, lambda: can_press() == [True, False], "the end of a run that failed")
+
+
+@given(st.lists(st.tuples(st.integers(1, 1_000_000), st.floats(0, 1e9)), min_size=1, max_size=16, unique_by=lambda each: each[0]))
+def test_every_row_is_a_point_within_its_plot(rows):
+    drawn = plots.line_plot(sorted(rows), title="speed", across="tokens")
+    places = [tuple(map(float, each)) for each in re.findall(r'<circle cx="([^"]+)" cy="([^"]+)"', drawn)]
+    assert len(places) == len(rows)
+    assert all(0 <= x <= plots.WIDTH and 0 <= y <= plots.HEIGHT for x, y in places)
+    assert [x for x, _ in places] == sorted(x for x, _ in places)
+    assert all(f">{plots.number(length)}<" in drawn and f">{plots.number(value)}<" in drawn for length, value in rows)

@@ -160,8 +160,12 @@ def test_two_packages_write_side_by_side_each_its_own_text(chromium, served, mod
     packages = {"first": model, "other": onnx_textgen.load("tiny-transformer")}
     compare = TABS[2]
     go_to(chromium, served(Shelf({name: lambda name=name: packages[name] for name in packages})), compare)
-    for box in [*elements(chromium, "#ways input")[1:-1], *elements(chromium, "#compare-models input")[1:]]:
+    boxes = lambda: [*elements(chromium, "#ways input"), *elements(chromium, "#compare-models input")]  # noqa: E731
+    chosen = lambda: [box.is_selected() for box in boxes()]  # noqa: E731
+    wait_until(chromium, lambda: chosen() == [*[True] * 6, True, False], "the choice that the tab comes with")
+    for box in [*boxes()[1:5], boxes()[-1]]:
         box.click()
+    wait_until(chromium, lambda: chosen() == [True, *[False] * 4, True, True, True], "another choice")
     set_value(chromium, "#compare-prompt textarea", "a cat")
     start(chromium, compare)
     wait_until(chromium, lambda: len(elements(chromium, "#cards .status")) == 4, "four texts")

@@ -1,20 +1,33 @@
 """The walk through the pipeline shows what the model really does, and can go back and choose otherwise."""
 
+import base64
 import dataclasses
+import io
 import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
 from demo.browser import element, elements, open_page, open_tab, resize, set_value, wait_until
 from demo.scripted_model import TINY_PACKAGE
-from onnx_textgen_demo import pictures
+from onnx_textgen.inspection import Token
+from onnx_textgen_demo import pictures, strips
+from onnx_textgen_demo.embeddings import embeddings_of
 from onnx_textgen_demo.tabs.look_inside import Visit
 from onnx_textgen_demo.walk import Walk
 
 SEED = 7
+EMBEDDINGS, LAYERS, CUTS = (
+    next(place for place, (name, _, _) in enumerate(pictures.STAGES) if name.startswith(begin))
+    for begin in ("Embeddings", "Layers", "Cuts")
+)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +152,116 @@ def test_the_model_runs_once_for_all_heads_of_a_text(story, monkeypatch):
     monkeypatch.setattr(type(story), "attentions", lambda *_, **__: pytest.fail("the model ran"))
     walk.look_at(2, 2)
     assert "layer 3, head 3" in pictures.attention_picture(walk, 0)
+
+
+def test_the_embeddings_are_rows_of_the_models_own_table(model):
+    found = embeddings_of(model, (5, 2, 5))
+    weights = (TINY_PACKAGE / "model.onnx.data").read_bytes()
+    assert found.shape == (3, model.manifest.geometry.hidden_size)
+    for row in found:
+        assert row.tobytes() in weights
+    np.testing.assert_array_equal(found[0], found[2])
+    assert not np.array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found, embeddings_of(onnx_textgen.load(TINY_PACKAGE.with_name("standard")), (5, 2, 5)))
+
+
+@pytest.mark.parametrize("package", ["story", "tiny-transformer", TINY_PACKAGE.with_name("optimum")], ids=str)
+def test_every_kind_of_table_is_read(package):
+    model = onnx_textgen.load(package)
+    size = model.manifest.geometry.vocab_size
+    found = embeddings_of(model, tuple(range(min(size, 300))))
+    assert found.shape[1] == model.manifest.geometry.hidden_size
+    assert np.isfinite(found).all()
+    assert len(np.unique(found, axis=0)) > 0.9 * len(found), "a row for each token"
+
+
+def test_the_picture_shows_each_tokens_own_numbers(model):
+    walk = walk_of(model, prompt="abba")
+    found = embeddings_of(model, tuple(walk.ids))
+    shown = pictures.picture(walk, EMBEDDINGS, 0)
+    drawn = re.findall(r'<img class="strip" src="data:image/png;base64,([^"]+)" alt="([^"]+)"', shown)
+    assert len(drawn) == len(walk.ids)
+    scale = strips.scale_of(found)
+    for (data, told), numbers in zip(drawn, found, strict=True):
+        assert told == f"32 numbers from {numbers.min():.3f} to {numbers.max():.3f}"
+        cells = np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))).reshape(-1, 4).astype(float)
+        signs = np.where((cells[:, :3] == strips.ABOVE).all(axis=1), 1, -1)
+        np.testing.assert_allclose(signs * cells[:, 3] / 255, np.clip(numbers / scale, -1, 1), atol=0.003)
+
+
+@given(hnp.arrays(np.float32, st.integers(1, 5000), elements=st.floats(-1e6, 1e6, width=32)))
+def test_any_row_of_numbers_becomes_a_picture_with_a_cell_for_each(numbers):
+    told = strips.strip(numbers, strips.scale_of(numbers[None]))
+    picture = Image.open(io.BytesIO(base64.b64decode(told.partition("base64,")[2].partition('"')[0])))
+    assert 0 <= picture.width * picture.height - numbers.size < picture.width
+
+
+def test_where_the_graph_does_not_show_its_table_nothing_is_drawn(model, monkeypatch):
+    monkeypatch.setattr("onnx_textgen_demo.embeddings.LOOKUPS", ())
+    embeddings_of.cache_clear()
+    shown = pictures.picture(walk_of(model), EMBEDDINGS, 0)
+    embeddings_of.cache_clear()
+    assert "does not show its table" in shown
+    assert "<img" not in shown
+
+
+def test_every_bar_of_the_cache_is_what_a_run_kept_and_added(model):
+    walk = walk_of(model, 4)
+    shown = pictures.picture(walk, LAYERS, 3)
+    parts = '.*?class="kept" style="width:([^%]+)%.*?class="added" style="width:([^%]+)%'
+    bars = re.findall(rf'<th scope="row">(\d+) tokens</th>{parts}', shown)
+    longest = walk.looks[3].run.cached_tokens
+    assert len(bars) == 4
+    assert shown.count("<span class=") == 2 * len(bars), "and there are no others"
+    for (tokens, kept, added), look in zip(bars, walk.looks, strict=True):
+        assert int(tokens) == look.run.cached_tokens
+        assert float(added) == pytest.approx(100 * len(look.run.fed) / longest, abs=0.01)
+        assert float(kept) + float(added) == pytest.approx(100 * look.run.cached_tokens / longest, abs=0.02)
+
+
+def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, story):
+    resize(chromium, 390, 844)
+    try:
+        open_page(chromium, served(story))
+        open_tab(chromium, "Look inside")
+        wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+        element(chromium, "#walk").click()
+        wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
+        elements(chromium, "#stages button")[CUTS].click()
+        wait_until(chromium, lambda: "8. Cuts" in element(chromium, "#picture").text, "the cuts")
+        cut = elements(chromium, "#picture tr.cut")
+        assert cut
+        for row in cut:
+            assert "cut by" in row.find_element(By.CSS_SELECTOR, ".note").text
+            for part in row.find_elements(By.CSS_SELECTOR, "code, .amount"):
+                assert part.value_of_css_property("text-decoration-line") == "none"
+            track, share = (row.find_element(By.CSS_SELECTOR, part).size["width"] for part in (".track", ".track span"))
+            assert share == 0 or share >= 0.01 * track
+        assert chromium.execute_script("return document.documentElement.scrollWidth") <= 390
+    finally:
+        resize(chromium, 1280, 1100)
+
+
+def test_only_ways_that_lead_somewhere_can_be_gone(chromium, served, model):
+    open_page(chromium, served(model))
+    open_tab(chromium, "Look inside")
+    wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+    ways = lambda: [element(chromium, way).is_enabled() for way in ("#back", "#next", "#next-token", "#stages button")]  # noqa: E731
+    assert ways() == [False] * 4
+    element(chromium, "#walk").click()
+    wait_until(chromium, lambda: ways() == [False, True, True, True], "the way from the first picture")
+    element(chromium, "#next").click()
+    wait_until(chromium, lambda: ways() == [True] * 4, "both ways")
+
+
+def test_the_way_ends_where_the_text_does(model):
+    walk = walk_of(model, 1)
+    visit = Visit(walk, place=9)
+    assert visit.can_go(-1)
+    assert visit.can_go(1)
+    walk.looks[-1].weighing = dataclasses.replace(walk.looks[-1].weighing, chosen=Token(model.manifest.eos_ids[0], "</s>"))
+    assert not visit.can_go(1)
+    assert visit.can_go(-1)
 
 
 def test_a_package_without_maps_says_how_to_get_them(model):

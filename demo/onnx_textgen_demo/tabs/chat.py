@@ -1,4 +1,4 @@
-"""The tab Chat: a conversation whose keys and values stay from turn to turn, one for each person and tab of a browser.
+"""The tab Chat: a conversation, one for each person and tab of a browser; keys and values of what a turn read stay for the next.
 
 What is shown is always what the session holds; a turn is taken back or changed by rewinding the session to before it.
 """
@@ -18,21 +18,31 @@ from onnx_textgen import Cancellation
 from onnx_textgen.conversation import Conversation
 from onnx_textgen.errors import OnnxTextgenError
 
+from .. import view
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..sampling_controls import SamplingControls, make_sampling_controls
 from ..shelf import Shelf
-from ..view import ENDINGS
 
 if TYPE_CHECKING:
     from gradio.events import Dependency
 
     from onnx_textgen import Model
-    from onnx_textgen.results import Chunk
 
 FRAME_SECONDS = 0.08
-NO_TEMPLATE = (
-    "{} has no chat template: it goes on with texts and was not trained to answer. Use Write for it, or pick another model."
-)
+NO_TEMPLATE = """
+### {name} cannot chat
+
+It has no chat template: it goes on with a text, and was not trained to answer. **Write** is the tab for it.
+
+To get a model that chats, export one that was trained to, and open this page with it. The first command fetches PyTorch, the second
+the model, 270 MB.
+
+```sh
+pip install "onnx-textgen[export]"
+onnx-textgen export HuggingFaceTB/SmolLM2-135M-Instruct --out smollm --precision int8
+onnx-textgen demo smollm
+```
+"""
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,26 +54,27 @@ class Talk:
 
 
 Frame = tuple[Any, ...]
-"""Values for the components, in this order: session, chatbot, message, note."""
+"""Values for the components, in this order: session, chatbot, message, note, Send, Stop, New chat."""
 
 
 def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     """Put the tab's components where Gradio stands, and let them answer."""
     first = shelf.model()
     session = gr.State()
-    missing = gr.Markdown(missing_template(first), visible=first.chat_template is None, elem_id="no-chat")
+    missing = gr.Markdown(missing_template(shelf.names[0]), visible=first.chat_template is None, elem_id="no-chat")
     with gr.Column(visible=first.chat_template is not None) as column, gr.Row():
         with gr.Column(scale=3, min_width=320):
             chatbot = gr.Chatbot(
                 label="Chat",
-                height=460,
+                show_label=False,  # it would lie over what is said
+                height="min(28rem, 50vh)",
                 editable="user",
                 sanitize_html=True,
                 render_markdown=False,
-                buttons=["copy", "copy_all"],  # by default one more, which shares the chat elsewhere
+                buttons=["copy"],  # by default one more, which shares the chat elsewhere
                 elem_id="chatbot",
             )
-            note = gr.Markdown("", elem_id="chat-note")
+            note = gr.HTML("", apply_default_css=False, elem_id="chat-note")
             message = gr.Textbox(
                 label="Message",
                 placeholder="Enter sends",
@@ -74,8 +85,8 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             )
             with gr.Row():
                 send = gr.Button("Send", variant="primary", scale=2, min_width=100, elem_id="send")
-                stop = gr.Button("Stop", scale=1, min_width=80, elem_id="chat-stop")
-                clear = gr.Button("New chat", scale=1, min_width=80, elem_id="new-chat")
+                stop = gr.Button("Stop", scale=1, min_width=80, interactive=False, elem_id="chat-stop")
+                clear = gr.Button("New chat", scale=1, min_width=80, interactive=False, elem_id="new-chat")
         with gr.Column(scale=2, min_width=320):
             system = gr.Textbox(
                 label="System prompt",
@@ -87,7 +98,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             )
             with gr.Accordion("Sampling", open=False, elem_id="chat-sampling"):
                 sampling = make_sampling_controls(first)
-    shown = [session, chatbot, message, note]
+    shown = [session, chatbot, message, note, send, stop, clear]
     running = {"outputs": shown, **RUNNING}
 
     answers = Answers(shelf, sampling)
@@ -99,10 +110,14 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     # Not by `cancels`: so the answer ends by itself, with what there is in the session, and draws its last frame.
     stop.click(lambda talk: talk.cancel.cancel() if talk else None, session, None, **QUICK)
     chatbot.undo(undo, session, shown, cancels=runs, **QUICK)
-    gr.on([clear.click, chatbot.clear], lambda: frame(None), None, shown, cancels=runs, **QUICK)
+    clear.click(lambda: frame(None), None, shown, cancels=runs, **QUICK)
 
     picked.then(
-        lambda name: pick(shelf.loaded(name), sampling), picker, [missing, column, *shown, *sampling.inputs], cancels=runs, **QUICK
+        lambda name: pick(name, shelf.loaded(name), sampling),
+        picker,
+        [missing, column, *shown, *sampling.inputs],
+        cancels=runs,
+        **QUICK,
     )
 
 
@@ -158,18 +173,18 @@ class Answers:
         yield from self.answer(talk, values)
 
 
-def pick(model: Model | None, sampling: SamplingControls) -> tuple[Any, ...]:
+def pick(name: str, model: Model | None, sampling: SamplingControls) -> tuple[Any, ...]:
     """What another model changes: whether there is a chat, a new one, and the package's own options."""
     if model is None:  # it could not be loaded, which the top of the page tells
-        return (gr.skip(),) * (2 + 4 + len(sampling.inputs))
+        return (gr.skip(),) * (2 + len(frame(None)) + len(sampling.inputs))
     has_chat = model.chat_template is not None
-    missing = gr.update(value=missing_template(model), visible=not has_chat)
+    missing = gr.update(value=missing_template(name), visible=not has_chat)
     return (missing, gr.update(visible=has_chat), *frame(None), *sampling.defaults_of(model))
 
 
-def missing_template(model: Model) -> str:
-    """Why there is no chat."""
-    return NO_TEMPLATE.format(escape(model.manifest.name))
+def missing_template(name: str) -> str:
+    """Why there is no chat with the model of that name."""
+    return NO_TEMPLATE.format(name=escape(name))
 
 
 def begin(model: Model, told: str) -> Talk:
@@ -184,26 +199,14 @@ def follow(talk: Talk, options: Mapping[str, Any]) -> Iterator[Frame]:
     """The model's answer as it grows."""
     text, shown, last = "", 0.0, None
     talk.cancel = Cancellation()
-    yield frame(talk, answer=text, note="reading ...")
+    yield frame(talk, answer=text, note=view.status_of_turn(None, doing="reading ..."))
     with contextlib.closing(talk.session.stream(cancel=talk.cancel, **options)) as chunks:
         for chunk in chunks:
             text, last = text + chunk.text, chunk
             if time.perf_counter() - shown >= FRAME_SECONDS:
-                yield frame(talk, answer=text, note="writing ...")
+                yield frame(talk, answer=text, note=view.status_of_turn(None, doing="writing ..."))
                 shown = time.perf_counter()
-    yield frame(talk, note=numbers(last))
-
-
-def numbers(last: Chunk | None) -> str:
-    """What the last chunk tells about the answer."""
-    if last is None or last.stats is None:
-        return ""
-    stats, reason = last.stats, last.finish_reason or ""
-    return (
-        f"{stats.generated_tokens:,} tokens, {stats.decode_tokens_per_second:,.1f} tokens/s, first token after "
-        f"{1000 * stats.first_token_seconds:,.0f} ms; {stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens before it were "
-        f"in the cache. Finished: {reason} ({ENDINGS.get(reason, reason)})"
-    )
+    yield frame(talk, note=view.status_of_turn(last))
 
 
 def frame(
@@ -214,11 +217,20 @@ def frame(
     Without a `message` the field keeps what is typed in it.
     """
     turns = [(each["role"], each["content"]) for each in visible_turns(talk)]
+    is_answering = answer is not None
     if answer is not None:
         turns.append(("assistant", answer))
     # The chatbot would read tags in a text, and fetch a picture from wherever the model says.
     messages = [{"role": role, "content": escape(text, quote=False)} for role, text in turns]
-    return talk, messages, gr.skip() if message is None else message, escape(problem) if problem else note
+    return (
+        talk,
+        messages,
+        gr.skip() if message is None else message,
+        view.status_of_turn(None, problem=problem) if problem else note,
+        gr.update(interactive=not is_answering),
+        gr.update(interactive=is_answering),
+        gr.update(interactive=bool(turns)),
+    )
 
 
 def visible_turns(talk: Talk | None) -> list[Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from onnx_textgen import Cancellation
 from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background
+from ..buttons import RunButtons, at_the_end
 from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..sampling_controls import read_seed
 from ..shelf import Shelf
@@ -55,17 +56,17 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     """Put the tab's components where Gradio stands, and let them answer."""
     written = gr.State()
     prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=6, max_length=MAX_PROMPT_CHARS, elem_id="compare-prompt")
+    ways = gr.CheckboxGroup(list(WAYS), value=list(WAYS), label="Ways to choose tokens", elem_id="ways")
+    with gr.Row(equal_height=True):
+        several = len(shelf.names) > 1
+        models = gr.CheckboxGroup(
+            shelf.names, value=shelf.names[:1], label="Models", visible=several, elem_id="compare-models", min_width=280
+        )
+        length = gr.Slider(1, min(256, LONGEST_TEXT), 60, step=1, precision=0, label="Max new tokens", min_width=280)
+        seed = gr.Textbox("7", label="Seed", info="One for all of them.", max_lines=1, min_width=280)
     with gr.Row():
-        ways = gr.CheckboxGroup(list(WAYS), value=list(WAYS), label="Ways to choose tokens", elem_id="ways", scale=3, min_width=320)
-        with gr.Column(scale=2, min_width=280):
-            models = gr.CheckboxGroup(
-                shelf.names, value=shelf.names[:1], label="Models", visible=len(shelf.names) > 1, elem_id="compare-models"
-            )
-            length = gr.Slider(1, min(256, LONGEST_TEXT), 60, step=1, precision=0, label="Max new tokens")
-            seed = gr.Textbox("7", label="Seed", info="One for all of them.", max_lines=1)
-    with gr.Row():
-        start = gr.Button("Compare", variant="primary", scale=2, min_width=120, elem_id="compare")
-        stop = gr.Button("Stop", scale=1, min_width=80, elem_id="compare-stop")
+        start = gr.Button("Write side by side", variant="primary", scale=2, min_width=120, elem_id="compare")
+        stop = gr.Button("Stop", scale=1, min_width=80, interactive=False, elem_id="compare-stop")
     cards = gr.HTML(draw([]), apply_default_css=False, elem_id="cards")
 
     def compare(text: str, chosen_ways: list[str], names: list[str], new_tokens: int, typed_seed: str) -> Iterator[Frame]:
@@ -82,15 +83,13 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             raise gr.Error(escape(str(error)), print_exception=False) from error
         yield asked, draw(asked)
 
-    run = gr.on(
-        [start.click, prompt.submit],
-        compare,
-        [prompt, ways, models, length, seed],
-        [written, cards],
-        **RUNNING,
-    )
+    buttons = RunButtons((start,), stop)
+    pressed = gr.on([start.click, prompt.submit], buttons.running, None, buttons.outputs, **QUICK)
+    run = pressed.then(compare, [prompt, ways, models, length, seed], [written, cards], **RUNNING)
+    at_the_end(run, buttons.at_rest, [], buttons.outputs)
     # Two steps: until the first is done, cards on their way could overwrite what the second says.
-    stop.click(None, cancels=[run]).then(lambda asked: draw(asked or [], stopped=True), written, cards, **QUICK)
+    stopped = stop.click(None, cancels=[run])
+    stopped.then(lambda asked: [draw(asked or [], stopped=True), *buttons.at_rest()], written, [cards, *buttons.outputs], **QUICK)
     picked.then(lambda name: [name], picker, models, **QUICK)
 
 

@@ -46,6 +46,11 @@ class Visit:
         """The step, 0 = the first new token."""
         return max(0, self.place - OF_PROMPT) // OF_STEP
 
+    def can_go(self, by: int) -> bool:
+        """Whether there is anything so many pictures further on, or before."""
+        there = dataclasses.replace(self, place=self.place + by)
+        return there.place >= 0 and (there.place < OF_PROMPT or there.number < len(self.walk.looks) or self.walk.can_step())
+
     def go(self, place: int) -> None:
         """Stand elsewhere; the model runs where nobody was before. Stays where the text has ended, and where the model fails."""
         there = dataclasses.replace(self, place=max(0, place))
@@ -64,17 +69,17 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=4, max_length=MAX_PROMPT_CHARS, elem_id="walk-prompt")
             start = gr.Button("Walk through", variant="primary", elem_id="walk")
             stages = gr.HTML(pictures.stage_line(-1), js_on_load=view.CHOICE_EVENTS, apply_default_css=False, elem_id="stages")
+            with gr.Row():
+                back = gr.Button("Back", min_width=80, size="md", interactive=False, elem_id="back")
+                forward = gr.Button("Next", variant="primary", min_width=80, size="md", interactive=False, elem_id="next")
+                another = gr.Button("Next token", min_width=80, size="md", interactive=False, elem_id="next-token")
             whose, layer, head = make_head_choice()
             picture = gr.HTML(
                 pictures.picture(None, 0, 0), apply_default_css=False, container=True, padding=True, elem_id="picture"
             )
-            with gr.Row():
-                back = gr.Button("Back", min_width=80, elem_id="back")
-                forward = gr.Button("Next", variant="primary", min_width=80, elem_id="next")
-                another = gr.Button("Next token", min_width=80, elem_id="next-token")
         with gr.Column(scale=1, min_width=280), gr.Accordion("Sampling", open=True, elem_id="walk-sampling"):
             sampling = make_sampling_controls(shelf.model(), with_length=False)
-    shown = [visit, stages, picture, whose, layer, head]
+    shown = [visit, stages, picture, whose, layer, head, back, forward, another]
     settings = {"outputs": shown, **RUNNING}
 
     def config_of(model: Model, values: tuple[Any, ...]) -> GenerationConfig:
@@ -148,9 +153,10 @@ def look_at(here: Visit | None, layer: float, head: float) -> tuple[Visit | None
 
 
 def draw(here: Visit | None) -> tuple[Any, ...]:
-    """Values for the components: visit, stages, picture, and whose attention is shown: both, layer, head."""
+    """Values for the components: visit, stages, picture, whose attention is shown (both, layer, head), and the three ways on."""
     if here is None:
-        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0), gr.update(visible=False), gr.update(), gr.update()
+        nobody = [gr.update(visible=False), gr.update(), gr.update()]
+        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0), *nobody, *[gr.update(interactive=False)] * 3
     walk = here.walk
     geometry, looks = walk.model.manifest.geometry, here.stage == pictures.ATTENTION and walk.model.has_attention_maps
     return (
@@ -160,4 +166,5 @@ def draw(here: Visit | None) -> tuple[Any, ...]:
         gr.update(visible=looks),
         gr.update(maximum=geometry.layers, value=walk.layer + 1, interactive=geometry.layers > 1),
         gr.update(maximum=geometry.heads, value=walk.head + 1, interactive=geometry.heads > 1),
+        *(gr.update(interactive=here.can_go(by)) for by in (-1, 1, OF_STEP)),
     )

@@ -5,20 +5,21 @@ from __future__ import annotations
 import functools
 import platform
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 import numpy as np
-import pandas as pd
 
 from onnx_textgen import Cancellation
 from onnx_textgen.bench import peak_memory_mib, time_round
 from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background
+from ..buttons import RunButtons, at_the_end
 from ..limits import QUICK, RUNNING
+from ..plots import line_plot
 from ..shelf import Shelf
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ LONGEST = 4096
 """Prompts are as long as this, twice that and so on, as far as the context has room."""
 COLUMNS = ["Prompt tokens", "Prefill tokens/s", "Decode tokens/s", "First token ms", "Cache MiB"]
 
-PLOTS = {COLUMNS[1]: "Prefill: reading a prompt", COLUMNS[2]: "Decode: writing after it", COLUMNS[4]: "Cache"}
+PLOTS = {1: "Prefill: reading a prompt, tokens/s", 2: "Decode: writing after it, tokens/s", 4: "Cache, MiB"}
+"""Titles by the column that is drawn."""
+
+Frame = tuple[Any, ...]
+"""Values for the components, in this order: note, plots, table."""
 
 
 def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
@@ -41,18 +46,16 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
         f"Prompts of pseudo-random tokens, each followed by {NEW_TOKENS} greedy ones on a fresh cache; the functions are those of "
         "`onnx-textgen bench`. Other work on this machine, other tabs of this page included, slows it down."
     )
+    rounds = gr.Slider(1, 5, 2, step=1, precision=0, label="Rounds", info="Medians of so many; one more goes before.")
     with gr.Row():
-        rounds = gr.Slider(1, 5, 2, step=1, precision=0, label="Rounds", info="Medians of so many; one more goes before.", scale=3)
-        start = gr.Button("Measure", variant="primary", scale=1, min_width=120, elem_id="measure")
-        stop = gr.Button("Stop", scale=1, min_width=80, elem_id="measure-stop")
+        start = gr.Button("Start", variant="primary", scale=2, min_width=120, elem_id="measure")
+        stop = gr.Button("Stop", scale=1, min_width=80, interactive=False, elem_id="measure-stop")
     note = gr.Markdown("", elem_id="measure-note")
-    with gr.Row(elem_id="plots"):
-        plots = [
-            gr.LinePlot(empty(), x=COLUMNS[0], y=column, title=title, height=260, min_width=280) for column, title in PLOTS.items()
-        ]
-    table = gr.Dataframe(headers=COLUMNS, interactive=False, label="All numbers", elem_id="measure-table")
+    plots = gr.HTML("", apply_default_css=False, elem_id="plots")
+    table = gr.Dataframe(headers=COLUMNS, interactive=False, label="All numbers", visible=False, elem_id="measure-table")
+    shown, buttons = [note, plots, table], RunButtons((start,), stop)
 
-    def measure(name: str, count: int) -> Iterator[tuple[Any, ...]]:
+    def measure(name: str, count: int) -> Iterator[Frame]:
         try:
             model = shelf.model(name)
             rows: list[list[float]] = []
@@ -62,21 +65,23 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
                 try:
                     while True:
                         next(work)
-                        yield (f"measuring a prompt of {length:,} tokens ...", *[gr.skip()] * 4)
+                        yield f"measuring a prompt of {length:,} tokens ...", gr.skip(), gr.skip()
                 except StopIteration as end:
                     rows.append(end.value)
                 finally:
                     work.close()
-                frame = pd.DataFrame(rows, columns=COLUMNS)
-                yield (f"measured up to {length:,} tokens", *[from_zero(frame, column) for column in PLOTS], frame)
-            yield (conditions(model), *[gr.skip()] * 4)
+                yield f"measured up to {length:,} tokens", draw(rows), gr.update(value=rows, visible=True)
+            yield conditions(name, model), gr.skip(), gr.skip()
         except OnnxTextgenError as error:
-            yield (escape(str(error)), *[gr.skip()] * 4)
+            yield escape(str(error)), gr.skip(), gr.skip()
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
-    run = start.click(measure, [picker, rounds], [note, *plots, table], **RUNNING)
-    stop.click(None, cancels=[run]).then(lambda: "stopped by you", None, note, **QUICK)
-    picked.then(lambda: ("", *[empty()] * 4), None, [note, *plots, table], **QUICK)
+    pressed = start.click(buttons.running, None, buttons.outputs, **QUICK)
+    run = pressed.then(measure, [picker, rounds], shown, **RUNNING)
+    at_the_end(run, buttons.at_rest, [], buttons.outputs)
+    stopped = stop.click(None, cancels=[run])
+    stopped.then(lambda: ["stopped by you", *buttons.at_rest()], None, [note, *buttons.outputs], **QUICK)
+    picked.then(lambda: ("", "", gr.update(value=[], visible=False)), None, shown, cancels=[run], **QUICK)
 
 
 def lengths(context_length: int) -> list[int]:
@@ -102,20 +107,16 @@ def measured(model: Model, length: int, count: int, cancel: Cancellation) -> lis
     return [length, round(length / prefill, 1), round((NEW_TOKENS - 1) / decode, 1), round(1000 * first, 2), round(cache, 3)]
 
 
-def conditions(model: Model) -> str:
+def conditions(name: str, model: Model) -> str:
     """Where the numbers hold."""
     peak = peak_memory_mib()
     memory = f"; this process held {peak:,.0f} MiB at most" if peak else ""
-    name, system = escape(model.manifest.name), f"{platform.machine()} {platform.system()}"
-    return f"{name}, {model.manifest.precision}, {model.device}, {system}{memory}."
+    system = f"{platform.machine()} {platform.system()}"
+    return f"{escape(name)}, {model.manifest.precision}, {model.device}, {system}{memory}."
 
 
-def from_zero(frame: pd.DataFrame, column: str) -> dict[str, Any]:
-    """New values for a plot; cut off below, an axis would make small differences look large."""
-    update: dict[str, Any] = gr.update(value=frame, y_lim=[0, 1.1 * float(frame[column].max())])
-    return update
-
-
-def empty() -> pd.DataFrame:
-    """A table without rows."""
-    return pd.DataFrame({column: pd.Series(dtype=float) for column in COLUMNS})
+def draw(rows: Sequence[Sequence[float]]) -> str:
+    """The plots of the table's rows."""
+    return "".join(
+        line_plot([(row[0], row[column]) for row in rows], title=title, across="prompt tokens") for column, title in PLOTS.items()
+    )

@@ -1,0 +1,70 @@
+"""Rows of numbers as strips of colour: a cell for each number, blue above zero and orange below, the stronger the further away.
+
+The strips are PNG pictures of a few hundred bytes, transparent at zero, so that they suit a light page and a dark one.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.float32]
+
+ABOVE, BELOW = (37, 99, 235), (234, 88, 12)
+"""Colours, apart for every kind of colour vision."""
+CELLS_WIDE = 13
+"""A strip is so many times as wide as it is high."""
+MOST = 0.99
+"""The share of numbers that the scale has room for; the few beyond are drawn as its ends."""
+
+
+def scale_of(rows: Numbers) -> float:
+    """Where the scale of rows that are to be compared ends."""
+    return float(np.quantile(np.abs(rows), MOST)) or 1.0
+
+
+def strip(numbers: Numbers, scale: float) -> str:
+    """A row of numbers as an `img`, laid out in a few lines, each from left to right."""
+    columns = math.ceil(numbers.size / lines_for(numbers.size))
+    cells = np.zeros((lines_for(numbers.size), columns), np.float32)
+    cells.flat[: numbers.size] = numbers
+    named = f"{numbers.size:,} numbers from {numbers.min():.3f} to {numbers.max():.3f}"
+    data = base64.b64encode(png(coloured(cells, scale))).decode()
+    return f'<img class="strip" src="data:image/png;base64,{data}" alt="{named}" title="{named}">'
+
+
+def lines_for(size: int) -> int:
+    """In how many lines a row is laid out, so that cells are about as wide as high.
+
+    >>> lines_for(32), lines_for(320), lines_for(4096)
+    (2, 5, 18)
+    """
+    return max(1, round(math.sqrt(size / CELLS_WIDE)))
+
+
+def coloured(cells: Numbers, scale: float) -> npt.NDArray[np.uint8]:
+    """Red, green, blue and opacity [lines, columns, 4] of numbers [lines, columns]."""
+    colours = np.where(cells[..., None] >= 0, ABOVE, BELOW)
+    opacity = np.clip(np.abs(cells) / scale, 0, 1)[..., None] * 255
+    return np.concatenate([colours, opacity], axis=-1).round().astype(np.uint8)
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """A picture [lines, columns, 4] as a file (RFC 2083)."""
+    height, width, _ = pixels.shape
+    lines = b"".join(b"\0" + line.tobytes() for line in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+
+
+def scale_legend(scale: float) -> str:
+    """What the colours stand for."""
+    return f'<p class="strip-scale"><span>−{scale:.2g} or less</span><i></i><span>{scale:.2g} or more</span></p>'  # noqa: RUF001 - a minus

@@ -1,0 +1,85 @@
+"""What holds the page together on every tab: its width, its tabs on a phone, and one name for each thing."""
+
+import pytest
+
+import onnx_textgen
+from demo.browser import element, elements, open_page, open_tab, resize, wait_until
+from demo.paced_runs import make_chatty
+from demo.scripted_model import TINY_PACKAGE, ScriptedModel
+from onnx_textgen_demo.app import TABS
+from onnx_textgen_demo.shelf import Shelf
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return onnx_textgen.load(TINY_PACKAGE)
+
+
+@pytest.fixture
+def phone(chromium):
+    resize(chromium, 390, 844)
+    yield chromium
+    resize(chromium, 1280, 1100)
+
+
+def go_to_tab(driver, name):
+    open_tab(driver, name)
+    wait_until(driver, lambda: selected_tab(driver) == name, f"the tab {name}")
+
+
+def selected_tab(driver):
+    return element(driver, "button[role=tab][aria-selected=true]").text
+
+
+@pytest.mark.parametrize("height", [400, 1100], ids=["scrolling", "at once"])
+def test_the_page_has_one_width_whatever_the_tab(chromium, served, tiny, height):
+    resize(chromium, 1280, height)
+    try:
+        open_page(chromium, served(tiny))
+        places = set()
+        for name in TABS:
+            go_to_tab(chromium, name)
+            edges = "return [arguments[0].getBoundingClientRect().left, arguments[0].getBoundingClientRect().width]"
+            places.add(tuple(chromium.execute_script(edges, element(chromium, ".masthead"))))
+        assert len(places) == 1
+    finally:
+        resize(chromium, 1280, 1100)
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_all_tabs_are_in_one_row_on_a_phone(chromium, served, width):
+    resize(chromium, width, 844)
+    try:
+        open_page(chromium, served(ScriptedModel()))
+        tabs = elements(chromium, "button[role=tab]")
+        assert [tab.text for tab in tabs] == list(TABS)
+        assert len({tab.rect["y"] for tab in tabs}) == 1
+        assert all(tab.rect["x"] + tab.rect["width"] <= width for tab in tabs)
+        assert not [each for each in elements(chromium, ".overflow-menu") if each.is_displayed()]
+    finally:
+        resize(chromium, 1280, 1100)
+
+
+def test_a_model_has_the_name_it_is_picked_by_everywhere(chromium, served, tiny):
+    open_page(chromium, served(Shelf({"first pick": lambda: tiny, "second pick": lambda: make_chatty(4)})))
+    assert "model first pick" in element(chromium, ".masthead").text
+    go_to_tab(chromium, "Chat")
+    assert "first pick" in element(chromium, "#no-chat").text
+    go_to_tab(chromium, "Measure")
+    element(chromium, "#measure").click()
+    wait_until(chromium, lambda: "first pick, fp32" in element(chromium, "#measure-note").text, "the end", seconds=60)
+    assert tiny.manifest.name not in element(chromium, "body").text
+
+
+def test_no_button_is_called_like_a_tab(chromium, served):
+    open_page(chromium, served(make_chatty(4)))
+    names = set()
+    for name in TABS:
+        go_to_tab(chromium, name)
+        names |= {each.text for each in elements(chromium, "button:not([role=tab])")}
+    assert names & set(TABS) == set()
+
+
+def test_nothing_of_gradios_own_stands_below_the_page(chromium, served):
+    open_page(chromium, served(ScriptedModel()))
+    assert not [each.text for each in elements(chromium, "footer, footer *") if each.is_displayed()]
