@@ -202,7 +202,7 @@ def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
         (["info", "--batch", "0"], 2, ["--batch takes at least 1, found '0'"]),
         (["--color", "pink", "list"], 2, ["--color", "'pink'", "always"]),
         (["info", "somewhere", "--model", "elsewhere"], 2, ["somewhere", "elsewhere"]),
-        (["info", "somewhere"], 1, ["somewhere", "export"]),
+        (["info", "somewhere"], 1, ["somewhere", "onnx-textgen list"]),
         (["verify", "somewhere"], 1, ["somewhere"]),
         (["score"], 2, ["TEXT"]),
         (["genarate"], 2, ["genarate", "generate"]),
