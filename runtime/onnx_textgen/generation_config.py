@@ -90,7 +90,8 @@ class Options(TypedDict, total=False):
     diversity_penalty: float | None
     """Subtracted from a token's score for each earlier group that takes it at the same step."""
     length_penalty: float | None
-    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts."""
+    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10, which no
+    length brings to the ends of what a float holds."""
     early_stopping: bool | Literal["never"] | None
     """True: end as soon as `num_beams` texts are finished; False: when better ones are unlikely; "never": when impossible."""
     stop: str | Sequence[str] | None

@@ -15,12 +15,14 @@ GGUF = b"GGUF"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 EXPORT = "onnx-textgen export SOURCE --out DIR"
 LIST = "onnx-textgen list shows the models at hand"
+INSTEAD = f"{LIST}, and this makes one: {EXPORT}"
 
 
 def why_no_package(path: Path) -> str:
     """What is wrong with a path that was given for a model, and has neither a manifest nor a graph."""
     if not path.exists():
-        return f"{path} is not a folder, and no model at hand is called that; {did_you_mean(path)}{LIST}"
+        closest = did_you_mean(path)
+        return f"{path} is not a folder, and no model at hand is called that; {closest}{LIST if closest else INSTEAD}"
     return of_folder(path) if path.is_dir() else of_file(path)
 
 
@@ -33,7 +35,7 @@ def of_folder(folder: Path) -> str:
         return f"{folder} {lacks}, but model folders in it; name one of them, such as {inside[0]}"
     if found := sorted(folder.glob("*.gguf")):
         return of_gguf(found[0])
-    return f"{folder} {lacks}; {LIST}, and this makes one: {EXPORT}"
+    return f"{folder} {lacks}; {INSTEAD}"
 
 
 def of_file(path: Path) -> str:
@@ -46,7 +48,7 @@ def of_file(path: Path) -> str:
         return f"{path} is a file of a Hugging Face checkpoint; {export_of(path.parent)}"
     if path.suffix in WEIGHTS:
         return f"{path} has weights and no graph; take the whole checkpoint that it belongs to, and export that: {EXPORT}"
-    return f"{path} is a file, and neither a model folder nor a graph (*.onnx); {LIST}, and this makes one: {EXPORT}"
+    return f"{path} is a file, and neither a model folder nor a graph (*.onnx); {INSTEAD}"
 
 
 def of_gguf(path: Path) -> str:

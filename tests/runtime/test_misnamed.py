@@ -35,12 +35,13 @@ def here(tmp_path, monkeypatch):
         Path(name).write_bytes(content)
 
 
+EXPORT = "onnx-textgen export SOURCE --out DIR"
 LISTED = "onnx-textgen list shows the models at hand"
 SAID = {
     "storyy": f"storyy is not a folder, .*; did you mean story[?] {LISTED}",
     "models/my-modle": "did you mean models/my-model[?]",
     "./models/my_model": "did you mean models/my-model[?]",
-    "xyzzy": f"xyzzy is not a folder, and no model at hand is called that; {LISTED}$",
+    "xyzzy": f"xyzzy is not a folder, and no model at hand is called that; {LISTED}, and this makes one: {EXPORT}$",
     "hf": "hf is a Hugging Face checkpoint, .*: onnx-textgen export hf --out hf-onnx$",
     "old": "onnx-textgen export old --out old-onnx$",
     "my checkpoint": "onnx-textgen export 'my checkpoint' --out 'my checkpoint-onnx'$",
@@ -52,7 +53,7 @@ SAID = {
     "readme.txt": "readme.txt is a file, and neither a model folder nor a graph",
     "models": "models has no manifest.json and no graph, but model folders in it; name one of them, such as models/my-model$",
     "models/my-model/tokenizer.json": "is a file of a model folder; give the folder: models/my-model$",
-    "empty": f"empty has no manifest.json and no graph; {LISTED}, and this makes one: onnx-textgen export SOURCE --out DIR$",
+    "empty": f"empty has no manifest.json and no graph; {LISTED}, and this makes one: {EXPORT}$",
 }
 
 
