@@ -34,6 +34,7 @@ OURS = {
     "int4": ("--precision", "int4"),
     "int4, blocks of 32": ("--precision", "int4", "--block-size", "32"),
     "int4, 4 bits alone": ("--precision", "int4", "--strict-bits"),
+    "int4, KL 0.001": ("--precision", "int4", "--max-kl", "0.001"),
     "int8": ("--precision", "int8"),
 }
 """Options of `onnx-textgen export` by what the table calls the form."""
