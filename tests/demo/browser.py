@@ -88,7 +88,7 @@ def open_tab(driver, name):
 
 def text_of(driver):
     """What the model has written so far."""
-    return element(driver, "#text textarea").get_attribute("value")
+    return "".join(each.get_attribute("textContent") for each in elements(driver, "#text .new"))
 
 
 def status_of(driver):
