@@ -44,7 +44,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     """Put the tab's components where Gradio stands, and let them answer."""
     transcript = gr.State()
     with gr.Row():
-        with gr.Column(scale=5, min_width=320):
+        with gr.Column(scale=5, min_width=640):  # text and rivals need that much beside each other
             prompt, buttons = prompt_controls()
             with gr.Row(elem_id="work"):
                 text = gr.HTML(written.written(None), js_on_load=written.EVENTS, apply_default_css=False, elem_id="text")
