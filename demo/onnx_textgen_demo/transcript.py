@@ -10,7 +10,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from onnx_textgen.tokenizer import StreamDecoder
+from onnx_textgen.tokenizer import StreamDecoder, Streaming
 
 if TYPE_CHECKING:
     from onnx_textgen import Chunk, Model, Stats
@@ -38,6 +38,8 @@ class Token:
     """Likewise."""
     rivals: tuple[Rival, ...]
     """The likeliest tokens at its place, the likeliest first."""
+    text: str = ""
+    """What it adds to the text; nothing where it is part of a character that a later one completes, or has no text at all."""
 
     @property
     def rank(self) -> int | None:
@@ -51,10 +53,14 @@ class Transcript:
 
     model: Model
     seed: int
+    prompt: str = ""
     prompt_ids: list[int] = dataclasses.field(default_factory=list)
-    text: str = ""
     tokens: list[Token] = dataclasses.field(default_factory=list)
+    place: int | None = None
+    """The token that is looked at, 1 = the first; None: the last one."""
     finish_reason: str | None = None
+    problem: str | None = None
+    """What went wrong, where something did."""
     stats: Stats | None = None
     """Exact numbers; they come with the last chunk."""
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -62,19 +68,47 @@ class Transcript:
     latest_token: float | None = None
     taken_over: int = 0
     """Tokens that were there before the clock started, see `branch`."""
+    decoder: StreamDecoder | None = None
+    """Turns the tokens to text; begins with the first of them."""
+    undecided: int = 0
+    """So many of the last tokens have no text yet."""
 
     def add(self, chunk: Chunk) -> None:
         """Take in the next chunk."""
-        self.text += chunk.text
         piece = self.model.tokenizer.piece
         for token_id, logprob, alternatives in zip(chunk.token_ids, chunk.logprobs, chunk.alternatives, strict=True):
             rivals = tuple(Rival(each.token_id, piece(each.token_id), math.exp(each.logprob)) for each in alternatives)
-            self.tokens.append(Token(token_id, piece(token_id), math.exp(logprob), rivals))
+            self.take(Token(token_id, piece(token_id), math.exp(logprob), rivals))
         if chunk.token_ids:
             self.latest_token = time.perf_counter()
             self.first_token = self.first_token or self.latest_token
-        self.finish_reason = chunk.finish_reason
         self.stats = chunk.stats
+        if chunk.finish_reason:
+            self.end(chunk.finish_reason)
+
+    def take(self, token: Token) -> None:
+        """Append a token, with the text that is certain now: its own, and that of the ones before which waited for it."""
+        tokenizer = self.model.tokenizer
+        self.decoder = self.decoder or StreamDecoder(tokenizer, after=self.prompt_ids)
+        # Where only the whole tells, the text would come at the end, in one piece.
+        text = token.piece if tokenizer.streaming is Streaming.WHOLE else self.decoder.push(token.token_id)
+        if text and self.undecided and token.piece and text.endswith(token.piece):
+            self.settle(text.removesuffix(token.piece))
+            text = token.piece
+        self.undecided = 0 if text else self.undecided + 1
+        self.tokens.append(dataclasses.replace(token, text=text))
+
+    def settle(self, text: str) -> None:
+        """Give the last token the text that it was still owed."""
+        if text:
+            self.tokens[-1] = dataclasses.replace(self.tokens[-1], text=self.tokens[-1].text + text)
+
+    def end(self, reason: str, *, problem: str | None = None) -> None:
+        """No token comes any more."""
+        if self.finish_reason is None:
+            self.finish_reason, self.problem = reason, problem
+            if self.decoder and self.tokens:
+                self.settle(self.decoder.flush())
 
     def branch(self, position: int, rank: int) -> Transcript:
         """Another text: this one up to a position (1 = first generated token), where it takes the rival of that rank instead.
@@ -83,15 +117,25 @@ class Transcript:
         """
         token = self.tokens[position - 1]
         rival = token.rivals[rank]
-        other = Transcript(self.model, self.seed, self.prompt_ids, tokens=self.tokens[: position - 1])
+        other = Transcript(self.model, self.seed, self.prompt, self.prompt_ids)
+        for each in self.tokens[: position - 1]:
+            other.take(dataclasses.replace(each, text=""))
         if rival.token_id in self.model.manifest.eos_ids:
-            other.finish_reason = "eos"
+            other.end("eos")
         else:
-            other.tokens.append(Token(rival.token_id, rival.piece, rival.probability, token.rivals))
+            other.take(Token(rival.token_id, rival.piece, rival.probability, token.rivals))
         other.taken_over = len(other.tokens)
-        decoder = StreamDecoder(self.model.tokenizer, after=self.prompt_ids)
-        other.text = "".join(decoder.push(each.token_id) for each in other.tokens)
         return other
+
+    @property
+    def text(self) -> str:
+        """All that the tokens add."""
+        return "".join(token.text for token in self.tokens)
+
+    @property
+    def looked_at(self) -> int:
+        """The token whose rivals are shown, 1 = the first; 0 where there is none."""
+        return min(self.place or len(self.tokens), len(self.tokens))
 
     @property
     def token_ids(self) -> list[int]:

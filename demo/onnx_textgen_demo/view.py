@@ -1,4 +1,4 @@
-"""How a transcript looks: coloured tokens, a table of them, the bars of the next-token distribution, a line of numbers.
+"""How a transcript looks: a table of its tokens, the bars of the distribution at one of them, a line of numbers.
 
 Pure functions from data to what a Gradio component shows. Where that is HTML, every text that came from a model, a prompt or a
 package is escaped here.
@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from onnx_textgen.tokenizer import BYTE_TOKEN
+
 from .transcript import Token, Transcript
 
 if TYPE_CHECKING:
     from onnx_textgen import Chunk, Model, Stats
 
-# From a likely token to a surprising one; the names are the page's legend. Blue to orange: apart for every kind of colour vision.
 BANDS = {"80 % or more": 0.8, "40 to 80 %": 0.4, "10 to 40 %": 0.1, "2 to 10 %": 0.02, "below 2 %": 0.0}
-BAND_COLORS = dict(zip(BANDS, ("#2166ac", "#67a9cf", "#a3a3a3", "#f4a460", "#d6541c"), strict=True))
+"""From a likely token to a surprising one: names, as they stand in the page's legend, and where each begins."""
 
 Fact = tuple[str, str]
 """A name, and its value as HTML."""
@@ -49,12 +50,22 @@ def percent(probability: float) -> str:
 def visible(piece: str) -> str:
     r"""A piece with its spaces and line ends made visible, and other characters without a shape by their codes.
 
-    >>> visible(" cat"), visible("end.\n")
-    ('␣cat', 'end.⏎')
+    >>> visible(" cat"), visible("end.\n"), visible("<0x0A>")
+    ('␣cat', 'end.⏎', '⏎')
     """
     signs = {" ": "␣", "\n": "⏎", "\t": "⇥"}
-    shown = (signs.get(each, each if each.isprintable() else ascii(each)[1:-1]) for each in piece)
+    shown = (signs.get(each, each if each.isprintable() else ascii(each)[1:-1]) for each in character_of(piece))
     return "".join(shown) or "(empty)"
+
+
+def character_of(piece: str) -> str:
+    r"""What a token of a single byte stands for, where that is a character; any other piece as it is.
+
+    >>> character_of("<0x0A>"), character_of("<0xE2>")
+    ('\n', '<0xE2>')
+    """
+    byte = int(piece[3:5], 16) if BYTE_TOKEN.fullmatch(piece) else 0x80
+    return chr(byte) if byte < 0x80 else piece
 
 
 def band(probability: float) -> str:
@@ -66,51 +77,38 @@ def band(probability: float) -> str:
     return next(name for name, lowest in BANDS.items() if probability >= lowest)
 
 
-def spans(tokens: Sequence[Token]) -> list[tuple[str, str]]:
-    """The tokens for `gr.HighlightedText`: (text, band)."""
-    # A line end alone would be a span without width, so it gets its sign too; and blanks alone have no name to be read out.
-    return [(named_if_blank(token.piece).replace("\n", "⏎\n"), band(token.probability)) for token in tokens]
-
-
-def named_if_blank(piece: str) -> str:
-    r"""A piece that has nothing to see made visible.
-
-    >>> named_if_blank(" "), named_if_blank(" cat"), named_if_blank("\n")
-    ('␣', ' cat', '\n')
-    """
-    if "\n" in piece or any(character.isprintable() and not character.isspace() for character in piece):
-        return piece
-    return visible(piece)
-
-
 def rows(tokens: Sequence[Token]) -> list[list[str | int]]:
     """The tokens for `gr.Dataframe`, under `TABLE_HEADERS`."""
     return [[position, visible(token.piece), percent(token.probability)] for position, token in enumerate(tokens, 1)]
 
 
-# Each bar that may be gone on from is a button; which one was pressed reaches Python as `SelectData.index`.
 CHOICE_EVENTS = """element.addEventListener("click", (event) => {
   const chosen = event.target.closest("button[data-place]");
-  if (chosen) trigger("select", { index: JSON.parse(chosen.dataset.place), value: "" });
+  if (chosen) trigger("select", { index: Number(chosen.dataset.place), value: "" });
 });"""
+"""A button that is pressed tells its place as `SelectData.index`."""
+
+RIVAL_EVENTS = """element.addEventListener("click", (event) => {
+  const chosen = event.target.closest("button[data-rival]");
+  if (chosen) trigger("submit", { rival: JSON.parse(chosen.dataset.rival) });
+});"""
+"""A rival that is pressed tells its position and rank as `EventData.rival`."""
 
 
 def bars(tokens: Sequence[Token], position: int, *, choosable: bool = False) -> str:
-    """The distribution at a position (1 = first generated token) as bars, the drawn token marked.
+    """The distribution at a position (1 = first generated token) as bars, the drawn token marked; nothing before there is one.
 
     `choosable`: the other tokens are buttons, to go on from them; they are not while a text is still being written.
     """
     if not 1 <= position <= len(tokens):
-        return bars_panel(
-            "Before each token the model gives every token it knows a probability. The ten likeliest appear here.", ""
-        )
+        return ""
     token = tokens[position - 1]
     lines = [
         bar(
             rival.piece,
             rival.probability,
             drawn=rank == token.rank,
-            place=(position, rank) if choosable and rank != token.rank else None,
+            rival=(position, rank) if choosable and rank != token.rank else None,
         )
         for rank, rival in enumerate(token.rivals)
     ]
@@ -119,32 +117,28 @@ def bars(tokens: Sequence[Token], position: int, *, choosable: bool = False) -> 
     note = f"What the model expected as token {position}, before temperature and cuts."
     if choosable:
         note += " Choose another to go on from it."
-    steps = step_buttons(position, len(tokens)) if choosable else ""
-    return bars_panel(note, f"{steps}<table><tbody>{''.join(lines)}</tbody></table>")
+    return (
+        f'<section class="bars"><h2>Rivals</h2><p>{note}</p>{step_buttons(position, len(tokens))}'
+        f"<table><tbody>{''.join(lines)}</tbody></table></section>"
+    )
 
 
 def step_buttons(position: int, count: int) -> str:
     """To the token before and the one after, where the coloured ones are too small to press."""
-    before, after = max(1, position - 1), min(count, position + 1)
-    return (
-        f'<p class="steps"><button type="button" data-place="[{before},null]">← token before</button> '
-        f'<button type="button" data-place="[{after},null]">token after →</button></p>'
+    steps = [("← token before", position - 1), ("token after →", position + 1)]
+    buttons = (
+        f'<button type="button" data-place="{place}"{"" if 1 <= place <= count else " disabled"}>{name}</button>'
+        for name, place in steps
     )
+    return f'<p class="steps">{" ".join(buttons)}</p>'
 
 
-def bars_panel(note: str, table: str) -> str:
-    """The frame around the bars, of one height whether they are there or not."""
-    return f'<section class="bars"><h2>Next token</h2><p>{note}</p>{table}</section>'
-
-
-def bar(piece: str, probability: float, *, drawn: bool, place: tuple[int, int] | None = None) -> str:
-    """One row of `bars`; with a `place` its token is a button."""
+def bar(piece: str, probability: float, *, drawn: bool, rival: tuple[int, int] | None = None) -> str:
+    """One row of `bars`; as a `rival` its token is a button."""
     mark = '<span class="mark">drawn</span>' if drawn else ""
     token = f"<code>{escape(visible(piece))}</code>"
-    if place:
-        token = (
-            f'<button type="button" data-place="[{place[0]},{place[1]}]" title="Go on from here with this token">{token}</button>'
-        )
+    if rival:
+        token = f'<button type="button" data-rival="{list(rival)}" title="Go on from here with this token">{token}</button>'
     return (
         f'<tr class="{"drawn" if drawn else "other"}"><th scope="row">{token}{mark}</th>'
         f'<td class="track"><span style="width:{100 * probability:.2f}%"></span></td>'
@@ -152,8 +146,9 @@ def bar(piece: str, probability: float, *, drawn: bool, place: tuple[int, int] |
     )
 
 
-def status(transcript: Transcript | None, *, problem: str | None = None, stopped: bool = False) -> str:
-    """The line of numbers of a text, and what became of it."""
+def status(transcript: Transcript | None, *, problem: str | None = None) -> str:
+    """The line of numbers of a text, and what became of it; `problem`: what went wrong before there was one."""
+    problem = problem or (transcript.problem if transcript else None)
     facts: list[Fact] = []
     if transcript and transcript.tokens:
         speed, wait = transcript.tokens_per_second, transcript.first_token_seconds
@@ -164,7 +159,7 @@ def status(transcript: Transcript | None, *, problem: str | None = None, stopped
             *([from_cache(transcript.stats)] if transcript.stats else []),
             ("seed", str(transcript.seed)),
         ]
-    return status_line(facts, state(transcript, problem, stopped), is_problem=bool(problem))
+    return status_line(facts, problem or state(transcript), is_problem=bool(problem))
 
 
 def status_of_turn(last: Chunk | None, *, doing: str = "", problem: str | None = None) -> str:
@@ -193,16 +188,13 @@ def status_line(facts: Sequence[Fact], said: str, *, is_problem: bool = False) -
     return f'<div class="status">{items}<span class="state"{role}>{escape(said)}</span></div>'
 
 
-def state(transcript: Transcript | None, problem: str | None, stopped: bool) -> str:
+def state(transcript: Transcript | None) -> str:
     """What the generation is doing, or how it ended, in words."""
-    if problem:
-        return problem
     if transcript is None:
-        return "ready"
-    reason = transcript.finish_reason or ("cancelled" if stopped else None)
-    if reason is None:
+        return ""
+    if transcript.finish_reason is None:
         return "writing ..." if transcript.tokens else "reading the prompt ..."
-    return finished(reason)
+    return finished(transcript.finish_reason)
 
 
 def finished(reason: str) -> str:

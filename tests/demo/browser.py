@@ -1,6 +1,6 @@
 """Debian's Chromium, headless, and what the tests do with the page in it.
 
-`python tests/demo/browser.py` takes the picture that the README shows, with the embedded default model, into demo/screenshot.png.
+`python tests/demo/browser.py` takes the pictures that the README and docs/web_page.md show, with the embedded models.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from pathlib import Path
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from onnx_textgen_demo.app import make_page
@@ -29,7 +30,12 @@ FLAGS = [
     "--disable-sync",
 ]
 SEED = "#sampling .seed input, #sampling .seed textarea"
-SCREENSHOT = Path(__file__).parents[2] / "demo" / "screenshot.png"
+ROOT = Path(__file__).parents[2]
+PICTURES = {
+    "Write": ROOT / "demo" / "screenshot.png",
+    "Cuts": ROOT / "docs" / "pictures" / "look_inside.png",
+    "Attention": ROOT / "docs" / "pictures" / "attention.png",
+}
 
 
 def programs():
@@ -76,7 +82,13 @@ def elements(driver, selector):
 
 def open_page(driver, address):
     driver.get(address)
-    wait_until(driver, lambda: elements(driver, "#generate"), "the Generate button", seconds=60)
+    wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the page", seconds=60)
+
+
+def is_laid_out(driver):
+    """Whether the options of Write are open, or folded away on a phone; they are there last."""
+    seed = elements(driver, SEED)
+    return bool(seed) and seed[0].is_displayed() == driver.execute_script("return innerWidth > 600")
 
 
 def open_tab(driver, name):
@@ -88,7 +100,7 @@ def open_tab(driver, name):
 
 def text_of(driver):
     """What the model has written so far."""
-    return element(driver, "#text textarea").get_attribute("value")
+    return "".join(each.get_attribute("textContent") for each in elements(driver, "#text .new"))
 
 
 def status_of(driver):
@@ -102,27 +114,75 @@ def set_value(driver, selector, value):
     field.send_keys(value)
 
 
-def take_screenshot(path=SCREENSHOT, *, prompt="Once upon a time, there was a little owl who", seed="11", width=1280, height=1120):
-    """The page after a finished text, at desktop width."""
-    page = make_page(make_shelf([], device="cpu", threads=None))
-    served = serve(page, host="127.0.0.1", port=0)
+@contextlib.contextmanager
+def page_of_embedded_models(width, height):
+    """A browser with the page as `onnx-textgen demo` opens it."""
+    served = serve(make_page(make_shelf([], device="cpu", threads=None)), host="127.0.0.1", port=0)
     try:
         with chromium(width, height) as driver:
             open_page(driver, served.address)
-            set_value(driver, "#prompt textarea", prompt)
-            set_value(driver, SEED, seed)
-            element(driver, "#generate").click()
-            wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text", seconds=60)
-            driver.execute_script(
-                "document.activeElement.blur(); scrollTo(0, 0); document.documentElement.style.overflow = 'hidden'"
-            )
-            time.sleep(0.5)  # the scrolling and the fading of the focus ring
-            picture = Image.open(io.BytesIO(driver.get_screenshot_as_png()))
-            picture.convert("RGB").quantize(128).save(path, optimize=True)
+            yield driver
     finally:
         served.close()
+
+
+def take_picture(driver, path, *, parts=()):
+    """Save what is seen, or the rectangle around some parts of it."""
+    driver.execute_script("document.activeElement.blur(); scrollTo(0, 0); document.documentElement.style.overflow = 'hidden'")
+    time.sleep(0.5)  # the scrolling and the fading of the focus ring
+    picture = Image.open(io.BytesIO(driver.get_screenshot_as_png()))
+    if parts:
+        places = [element(driver, part).rect for part in parts]
+        left, top = (min(place[side] for place in places) - 8 for side in ("x", "y"))
+        right, bottom = (max(place[side] + place[size] for place in places) + 8 for side, size in (("x", "width"), ("y", "height")))
+        picture = picture.crop((left, top, right, bottom))
+    picture.convert("RGB").quantize(128).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
 
 
+def take_picture_of_write(path=PICTURES["Write"]):
+    """A finished text, with a token that was not the likeliest."""
+    with page_of_embedded_models(1280, 1000) as driver:
+        set_value(driver, SEED, "9")
+        element(driver, "#generate").click()
+        wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text")
+        chosen = elements(driver, "#text .token.band-3")[0]
+        place = chosen.get_attribute("data-place")
+        chosen.click()
+        wait_until(driver, lambda: f"token {place}," in element(driver, "#bars p").text, "its rivals")
+        take_picture(driver, path)
+
+
+def walk_to(driver, stage, prompt):
+    """Open Look inside at a stage, by its number from 1."""
+    open_tab(driver, "Look inside")
+    wait_until(driver, lambda: element(driver, "#walk").is_displayed(), "the tab")
+    set_value(driver, "#walk-prompt textarea", prompt)
+    element(driver, "#walk").click()
+    wait_until(driver, lambda: "1. Text" in element(driver, "#picture").text, "the first picture")
+    elements(driver, "#stages button")[stage - 1].click()
+    wait_until(driver, lambda: f"{stage}. " in element(driver, "#picture").text, "the stage")
+
+
+def take_picture_of_cuts(path=PICTURES["Cuts"]):
+    """What top-p leaves at temperature 1."""
+    with page_of_embedded_models(1280, 920) as driver:
+        walk_to(driver, 8, "Once upon a time, there was a little")
+        set_value(driver, "#walk-sampling input[aria-label='number input for Temperature']", "1")
+        wait_until(driver, lambda: len(elements(driver, "#picture tr.drawn")) > 3, "more tokens that are left")
+        take_picture(driver, path)
+
+
+def take_picture_of_attention(path=PICTURES["Attention"]):
+    """The heat map of a head."""
+    with page_of_embedded_models(1280, 1500) as driver:
+        walk_to(driver, 5, "The dog had a red ball. One day, the ball rolled away and")
+        element(driver, "#layer input[type=range]").send_keys(*[Keys.ARROW_RIGHT] * 3)
+        wait_until(driver, lambda: "In layer 4, head 1" in element(driver, "#picture").text, "the layer")
+        take_picture(driver, path, parts=["#whose", "#picture .heat"])
+
+
 if __name__ == "__main__":
-    take_screenshot()
+    take_picture_of_write()
+    take_picture_of_cuts()
+    take_picture_of_attention()

@@ -11,14 +11,24 @@ from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen.artifact import read_manifest
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
+from onnx_textgen.tokenizer import Streaming
 
 TINY_PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
 PIECES = [" a", " small", " cat", " sat", " by", " the", " door", ".", "\n", " <img src=x onerror=alert(1)>", " &amp;", " moon"]
 
 
 class ScriptedTokenizer:
+    """Every token is its piece, whatever stands around it."""
+
+    streaming = Streaming.TOKENS
+
     def piece(self, token_id):
         return PIECES[token_id]
+
+    visible_token = piece
+
+    def decode(self, token_ids):
+        return "".join(map(self.piece, token_ids))
 
 
 class ScriptedModel:

@@ -7,10 +7,11 @@ from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
 from demo.browser import SEED, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
-from demo.scripted_model import TINY_PACKAGE, ScriptedModel
+from demo.scripted_model import PIECES, TINY_PACKAGE, ScriptedModel
 from onnx_textgen.artifact import DEFAULT_PACKAGE, embedded_packages
 from onnx_textgen.errors import ModelError
 from onnx_textgen_demo.shelf import Shelf
+from onnx_textgen_demo.tabs.write import EXAMPLES
 
 
 @pytest.fixture
@@ -19,7 +20,18 @@ def slow():
 
 
 def generate(driver):
+    wait_until(driver, element(driver, "#generate").is_enabled, "the end of a text before")
     element(driver, "#generate").click()
+
+
+def can_press(driver):
+    """Whether Generate, New seed and Stop are enabled."""
+    return [element(driver, button).is_enabled() for button in ("#generate", "#again", "#stop")]
+
+
+def marked(driver):
+    """The token whose rivals are shown."""
+    return [each.get_attribute("data-place") for each in elements(driver, "#text [aria-current]")]
 
 
 def test_a_typed_prompt_is_continued_while_one_watches(chromium, served):
@@ -33,7 +45,7 @@ def test_a_typed_prompt_is_continued_while_one_watches(chromium, served):
     wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
     assert len(text_of(chromium)) > 20
     assert "tokens/s" in status_of(chromium)
-    assert len({span.value_of_css_property("background-color") for span in elements(chromium, "#tokens .token")}) > 1
+    assert len({span.value_of_css_property("background-color") for span in elements(chromium, "#text .token")}) > 1
     assert len(elements(chromium, "#bars tr")) >= 10
 
 
@@ -42,7 +54,7 @@ def test_text_tokens_and_bars_grow_while_the_model_writes(chromium, served, slow
     generate(chromium)
     for shown in (
         lambda: len(text_of(chromium)),
-        lambda: len(elements(chromium, "#tokens .token")),
+        lambda: len(elements(chromium, "#text .token")),
         lambda: int(element(chromium, "#bars p").text.partition("as token ")[2].partition(",")[0] or 0),
     ):
         first = wait_until(chromium, shown, "something to see")
@@ -99,8 +111,122 @@ def test_a_pressed_token_shows_its_rivals(chromium, served):
     generate(chromium)
     wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
     for index in (2, 12):  # before and after a line end
-        elements(chromium, "#tokens .token")[index].click()
+        elements(chromium, "#text .token")[index].click()
         wait_until(chromium, lambda: f"token {index + 1}," in element(chromium, "#bars p").text, "its bars")  # noqa: B023
+
+
+def test_the_chosen_token_is_marked_and_arrow_keys_go_from_one_to_the_next(chromium, served):
+    open_page(chromium, served(ScriptedModel()))
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    elements(chromium, "#text .token")[2].click()
+    wait_until(chromium, lambda: marked(chromium) == ["3"], "the mark on it")
+    for key, place in ((Keys.ARROW_RIGHT, 4), (Keys.ARROW_LEFT, 3), (Keys.ARROW_LEFT, 2)):
+        element(chromium, "#text .sheet").send_keys(key)
+        wait_until(chromium, lambda: marked(chromium) == [str(place)], "the mark on another")  # noqa: B023  (called at once)
+        assert f"token {place}," in element(chromium, "#bars p").text
+    element(chromium, "#bars .steps button").click()
+    wait_until(chromium, lambda: marked(chromium) == ["1"], "the mark on the first")
+    before, after = (each.is_enabled() for each in elements(chromium, "#bars .steps button"))
+    assert (before, after) == (False, True)
+
+
+def test_a_token_that_a_person_looks_at_stays_the_one_while_the_text_goes_on(chromium, served, slow):
+    open_page(chromium, served(slow))
+    generate(chromium)
+    wait_until(chromium, lambda: len(elements(chromium, "#text .token")) > 5, "some text")
+    elements(chromium, "#text .token")[1].click()
+    wait_until(chromium, lambda: marked(chromium) == ["2"], "the mark on it")
+    written = len(elements(chromium, "#text .token"))
+    wait_until(chromium, lambda: len(elements(chromium, "#text .token")) > written + 5, "more text")
+    assert marked(chromium) == ["2"]
+    element(chromium, "#stop").click()
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+
+
+def test_the_end_of_a_long_text_is_followed_until_a_person_scrolls_up_to_read(chromium, served, slow):
+    open_page(chromium, served(slow))
+    generate(chromium)
+    top = lambda: chromium.execute_script("return document.querySelector('#text .sheet')?.scrollTop")  # noqa: E731
+    seen = wait_until(chromium, top, "a text that is longer than its frame")
+    wait_until(chromium, lambda: top() > seen, "the end in sight")
+    chromium.execute_script("document.querySelector('#text .sheet').scrollTop = 0")
+    wait_until(chromium, lambda: top() == 0, "the beginning in sight")
+    written = len(elements(chromium, "#text .token"))
+    wait_until(chromium, lambda: len(elements(chromium, "#text .token")) > written + 10, "more text")
+    assert top() == 0
+    element(chromium, "#stop").click()
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+
+
+def test_the_text_stands_there_once_behind_its_prompt_and_is_copied_to_the_letter(chromium, served):
+    open_page(chromium, served(ScriptedModel()))
+    set_value(chromium, "#prompt textarea", "<b>Once</b>")
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    text = "".join(PIECES[place % len(PIECES)] for place in range(256))
+    assert element(chromium, "#text .sheet").get_attribute("textContent") == "<b>Once</b>" + text
+    assert [each.get_attribute("textContent") for each in elements(chromium, "#text .prompt")] == ["<b>Once</b>"]
+    chromium.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text; };")
+    element(chromium, "#text .copy").click()
+    wait_until(chromium, lambda: chromium.execute_script("return window.copied") == "<b>Once</b>" + text, "the copy")
+    selected = "getSelection().selectAllChildren(arguments[0]); return getSelection().toString()"
+    assert "⏎" not in chromium.execute_script(selected, element(chromium, "#text .sheet"))
+
+
+def test_the_coloured_tokens_and_their_rivals_are_seen_without_scrolling(chromium, served):
+    resize(chromium, 1280, 800)
+    try:
+        open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
+        generate(chromium)
+        wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+        assert chromium.execute_script("return scrollY") == 0
+        assert all(element(chromium, part).rect["y"] < 450 for part in ("#text .sheet", "#bars .bars"))
+        sheet = element(chromium, "#text .sheet").rect
+        assert sheet["y"] + 0.8 * sheet["height"] < 800
+        text, rivals = (element(chromium, part).rect for part in ("#text .written", "#bars .bars"))
+        assert (text["y"], text["height"]) == (rivals["y"], rivals["height"])
+        assert rivals["x"] > text["x"] + text["width"]
+    finally:
+        resize(chromium, 1280, 1100)
+
+
+def test_write_is_short_on_a_phone(chromium, served):
+    resize(chromium, 390, 844)
+    try:
+        open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
+        generate(chromium)
+        wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+        wait_until(chromium, lambda: not element(chromium, SEED).is_displayed(), "options that are folded away")
+        assert chromium.execute_script("return document.documentElement.scrollHeight") < 2 * 844
+    finally:
+        resize(chromium, 1280, 1100)
+
+
+def test_every_button_can_be_pressed_where_it_does_something(chromium, served, slow):
+    open_page(chromium, served(slow))
+    assert can_press(chromium) == [True, False, False]
+    generate(chromium)
+    wait_until(chromium, lambda: can_press(chromium) == [False, False, True], "a text under way")
+    element(chromium, "#stop").click()
+    wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "its end")
+    temperature = "#sampling input[aria-label='number input for Temperature']"
+    set_value(chromium, temperature, "0")
+    wait_until(chromium, lambda: can_press(chromium) == [True, False, False], "nothing that a seed would change")
+    set_value(chromium, temperature, "1")
+    wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "something that it does")
+    element(chromium, "#prompt textarea").send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
+    wait_until(chromium, lambda: can_press(chromium) == [False, False, False], "nothing to go on from")
+    set_value(chromium, "#prompt textarea", "a cat")
+    wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "something to go on from")
+
+
+def test_after_an_error_another_text_can_be_asked_for(chromium, served):
+    error = ModelError("the logits are not numbers; export the model again")
+    open_page(chromium, served(ScriptedModel(fail_after=20, error=error)))
+    generate(chromium)
+    wait_until(chromium, lambda: "the logits are not numbers" in status_of(chromium), "the line about the error")
+    wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "the end of the text")
 
 
 def test_the_table_says_in_numbers_what_the_colours_say(chromium, served):
@@ -115,7 +241,7 @@ def test_the_table_says_in_numbers_what_the_colours_say(chromium, served):
 def test_an_example_becomes_the_prompt(chromium, served):
     open_page(chromium, served(ScriptedModel()))
     example = elements(chromium, "#examples button")[1]
-    wanted = example.text
+    wanted = EXAMPLES[example.text]
     example.click()
     wait_until(
         chromium, lambda: element(chromium, "#prompt textarea").get_attribute("value") == wanted, "the example in the prompt"
@@ -154,16 +280,16 @@ def test_a_chosen_rival_takes_the_place_of_a_token_and_the_text_goes_on(chromium
     set_value(chromium, SEED, "7")
     generate(chromium)
     wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
-    before = [span.text for span in elements(chromium, "#tokens .token")]
-    elements(chromium, "#tokens .token")[3].click()
+    before = [span.text for span in elements(chromium, "#text .token")]
+    elements(chromium, "#text .token")[3].click()
     wait_until(chromium, lambda: "token 4," in element(chromium, "#bars p").text, "its bars")
-    rival = elements(chromium, "#bars th button")[1]
+    rival = wait_until(chromium, lambda: elements(chromium, "#bars th button"), "what may be gone on from")[1]
     piece = rival.text.replace("␣", " ").strip()
     chromium.execute_script("arguments[0].focus()", rival)
     rival.send_keys(Keys.ENTER)
     wait_until(chromium, lambda: "token 4," not in element(chromium, "#bars p").text, "another text")
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the other text")
-    after = [span.text for span in elements(chromium, "#tokens .token")]
+    wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "the end of the other text")
+    after = [span.text for span in elements(chromium, "#text .token")]
     assert after[:3] == before[:3]
     assert after[3].strip() == piece != before[3].strip()
 
@@ -174,6 +300,7 @@ def test_a_new_seed_writes_another_text_of_the_same_prompt(chromium, served):
     generate(chromium)
     wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
     first = text_of(chromium)
+    wait_until(chromium, element(chromium, "#again").is_enabled, "a text that there may be another one of")
     element(chromium, "#again").click()
     wait_until(chromium, lambda: text_of(chromium) not in ("", first) and "finished" in status_of(chromium), "another text")
     assert element(chromium, SEED).get_attribute("value") == ""

@@ -28,7 +28,7 @@ class Tab(NamedTuple):
 
 
 TABS = [
-    Tab("Write", "#generate", "#stop", "#status", "#tokens .token", "reached max new tokens"),
+    Tab("Write", "#generate", "#stop", "#status", "#text .token", "reached max new tokens"),
     Tab("Chat", "#send", "#chat-stop", "#chat-note", "#chatbot [data-testid=bot]", "reached max new tokens"),
     Tab("Compare", "#compare", "#compare-stop", "#cards", "#cards .text", "reached max new tokens"),
     Tab("Measure", "#measure", "#measure-stop", "#measure-note", "#measure-table tbody td", "tiny-ort, fp32"),

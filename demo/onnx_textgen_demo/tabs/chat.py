@@ -85,8 +85,8 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             )
             with gr.Row():
                 send = gr.Button("Send", variant="primary", scale=2, min_width=100, elem_id="send")
-                stop = gr.Button("Stop", scale=1, min_width=80, interactive=False, elem_id="chat-stop")
-                clear = gr.Button("New chat", scale=1, min_width=80, interactive=False, elem_id="new-chat")
+                stop = gr.Button("Stop", scale=1, min_width=70, interactive=False, elem_id="chat-stop")
+                clear = gr.Button("New chat", scale=1, min_width=110, interactive=False, elem_id="new-chat")
         with gr.Column(scale=2, min_width=320):
             system = gr.Textbox(
                 label="System prompt",

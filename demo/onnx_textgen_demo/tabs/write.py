@@ -12,7 +12,8 @@ import gradio as gr
 
 from onnx_textgen.errors import OnnxTextgenError
 
-from .. import view
+from .. import view, written
+from ..buttons import RunButtons, at_the_end
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..sampling_controls import SamplingControls, make_sampling_controls
 from ..shelf import Shelf
@@ -21,12 +22,12 @@ from ..transcript import Transcript
 if TYPE_CHECKING:
     from gradio.events import Dependency
 
-EXAMPLES = [
-    "Once upon a time, there was a little rabbit who",
-    "Tom and Lily found a small red door in the garden.",
-    "Ben had a new red kite. He ran to the hill and",
-    "One day, it began to rain",
-]
+EXAMPLES = {
+    "A rabbit": "Once upon a time, there was a little rabbit who",
+    "A red door": "Tom and Lily found a small red door in the garden.",
+    "A kite": "Ben had a new red kite. He ran to the hill and",
+    "Rain": "One day, it began to rain",
+}
 RIVALS = 10
 """Bars of the next-token distribution."""
 FRAME_SECONDS = 0.08
@@ -34,76 +35,78 @@ SECONDS_PER_TOKEN = 0.0005
 """A small model writes faster than a browser redraws, and a redraw costs more the longer the text: frames wait as long as this."""
 
 Frame = tuple[Any, ...]
-"""Values for the components, in this order: transcript, text, status, tokens, bars, table."""
+"""Values for the components, in this order: transcript, text, status, bars, table."""
+
+CLOSED_ON_A_PHONE = "() => ({ __type__: 'update', open: innerWidth > 600 })"
 
 
 def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     """Put the tab's components where Gradio stands, and let them answer."""
     transcript = gr.State()
     with gr.Row():
-        with gr.Column(scale=3, min_width=320):
-            prompt, start, again, stop = prompt_controls()
-            text, status, tokens = written()
-        with gr.Column(scale=2, min_width=320):
-            bars = gr.HTML(
-                view.bars([], 0),
-                js_on_load=view.CHOICE_EVENTS,
-                container=True,
-                padding=True,
-                apply_default_css=False,
-                elem_id="bars",
-            )
-            with gr.Accordion("Sampling", open=True, elem_id="sampling"):
-                sampling = make_sampling_controls(shelf.model())
+        with gr.Column(scale=5, min_width=640):  # text and rivals need that much beside each other
+            prompt, buttons = prompt_controls()
+            with gr.Row(elem_id="work"):
+                text = gr.HTML(written.written(None), js_on_load=written.EVENTS, apply_default_css=False, elem_id="text")
+                bars = gr.HTML("", js_on_load=view.CHOICE_EVENTS + view.RIVAL_EVENTS, apply_default_css=False, elem_id="bars")
+                status = gr.HTML(view.status(None), apply_default_css=False, elem_id="status")
+        with gr.Column(scale=2, min_width=280), gr.Accordion("Sampling", elem_id="sampling") as settings:
+            sampling = make_sampling_controls(shelf.model())
     with gr.Accordion("Every token as a table", open=False, elem_id="table"):
         table = gr.Dataframe(headers=view.TABLE_HEADERS, datatype=["number", "str", "str"], interactive=False, show_label=False)
-    shown = [transcript, text, status, tokens, bars, table]
-    generate, branch = make_generate(shelf, sampling), make_branch(sampling)
-    running = {"outputs": shown, **RUNNING}
+    gr.on(None, None, None, settings, js=CLOSED_ON_A_PHONE, **QUICK)
 
-    run = gr.on([start.click, prompt.submit], generate, inputs=[picker, prompt, *sampling.inputs], **running)
-    emptied = again.click(lambda: "", None, sampling.seed, **QUICK)
-    run_again = emptied.then(generate, inputs=[picker, prompt, *sampling.inputs], **running)
-    run_branch = bars.select(branch, inputs=[transcript, *sampling.inputs], **running)
+    start, again = buttons.starts
+    shown, asked = [transcript, text, status, bars, table], [picker, prompt, *sampling.inputs]
+    running = {"outputs": shown, **RUNNING}
+    generate = make_generate(shelf, sampling)
+
+    def choose(before: Transcript | None, event: gr.EventData) -> list[Any]:
+        return [*branch(before, event), *buttons.running()]
+
+    pressed = gr.on([start.click, prompt.submit], buttons.running, None, buttons.outputs, **QUICK)
+    pressed_again = again.click(lambda: ["", *buttons.running()], None, [sampling.seed, *buttons.outputs], **QUICK)
+    chosen = bars.submit(choose, transcript, [*shown, *buttons.outputs], **QUICK)
+    runs = [
+        pressed.then(generate, asked, **running),
+        pressed_again.then(generate, asked, **running),
+        chosen.then(make_go_on(sampling), [transcript, *sampling.inputs], **running),
+    ]
+    temperature = sampling.sliders["temperature"]
+    now = [transcript, prompt, temperature]
+    for run in runs:
+        at_the_end(run, at_rest, now, buttons.outputs)
     # Two steps: until the first is done, a frame on its way could overwrite what `settle` says.
-    stopped = stop.click(None, cancels=[run, run_again, run_branch])
-    stopped.then(settle, transcript, [status, bars, table], **QUICK)
-    tokens.select(look_back, transcript, bars, **QUICK)
+    buttons.stop.click(None, cancels=runs).then(settle, now, [*shown, *buttons.outputs], **QUICK)
+    gr.on([prompt.change, temperature.change], while_at_rest, now, [start, again], trigger_mode="always_last", **QUICK)
+    gr.on([text.select, bars.select], look, transcript, [text, bars], **QUICK)
     picked.then(lambda name: sampling.defaults_of(shelf.loaded(name)), picker, sampling.inputs, **QUICK)
 
 
-def prompt_controls() -> tuple[gr.Textbox, gr.Button, gr.Button, gr.Button]:
-    """Prompt, examples, and the buttons."""
+def prompt_controls() -> tuple[gr.Textbox, RunButtons]:
+    """Prompt, examples, and the buttons: Generate, New seed and Stop."""
     prompt = gr.Textbox(
-        EXAMPLES[0],
+        EXAMPLES["A rabbit"],
         label="Prompt",
         info="The model goes on from here. Shift+Enter generates.",
-        lines=3,
+        lines=2,
         max_lines=12,
         max_length=MAX_PROMPT_CHARS,
         elem_id="prompt",
     )
-    gr.Examples([[example] for example in EXAMPLES], prompt, label="Or begin with", api_visibility="private", elem_id="examples")
-    with gr.Row():
-        start = gr.Button("Generate", variant="primary", scale=2, min_width=120, elem_id="generate")
-        again = gr.Button("New seed", variant="secondary", scale=1, min_width=100, elem_id="again")
-        stop = gr.Button("Stop", variant="secondary", scale=1, min_width=80, elem_id="stop")
-    return prompt, start, again, stop
-
-
-def written() -> tuple[gr.Textbox, gr.HTML, gr.HighlightedText]:
-    """What the model wrote: as text, in numbers, and token by token."""
-    text = gr.Textbox(label="Text", lines=7, max_lines=14, interactive=False, buttons=["copy"], elem_id="text")
-    status = gr.HTML(view.status(None), apply_default_css=False, elem_id="status")
-    tokens = gr.HighlightedText(
-        label="Tokens by probability - press one to see its rivals",
-        color_map=view.BAND_COLORS,
-        show_legend=True,
-        combine_adjacent=False,
-        show_whitespaces=True,
-        elem_id="tokens",
+    gr.Examples(
+        [[example] for example in EXAMPLES.values()],
+        prompt,
+        example_labels=list(EXAMPLES),
+        label="Or begin with",
+        api_visibility="private",
+        elem_id="examples",
     )
-    return text, status, tokens
+    with gr.Row():
+        start = gr.Button("Generate", variant="primary", scale=2, min_width=110, elem_id="generate")
+        again = gr.Button("New seed", variant="secondary", scale=1, min_width=100, interactive=False, elem_id="again")
+        stop = gr.Button("Stop", variant="secondary", scale=1, min_width=70, interactive=False, elem_id="stop")
+    return prompt, RunButtons((start, again), stop)
 
 
 def make_generate(shelf: Shelf, sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
@@ -113,39 +116,39 @@ def make_generate(shelf: Shelf, sampling: SamplingControls) -> Callable[..., Ite
         transcript = None
         try:
             model, options = shelf.model(name), sampling.read_options(*values)
-            transcript = Transcript(model, options["seed"])
-            transcript.prompt_ids = model.encode(checked(prompt))
+            ids = model.encode(checked(prompt))
+            transcript = Transcript(model, options["seed"], prompt, ids)
             yield from follow(transcript, options)
         except OnnxTextgenError as error:
-            yield frame(transcript, problem=str(error), final=True)
+            yield failed(transcript, error)
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
     return generate
 
 
-def make_branch(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
-    """What choosing a rival does: the text up to its place stays, and goes on from the rival. No rival: look only."""
+def make_go_on(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
+    """What choosing a rival does, once the text up to its place is there: it goes on from the rival."""
 
-    def branch(transcript: Transcript | None, event: gr.SelectData, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
-        if transcript is None or not transcript.tokens:
+    def go_on(transcript: Transcript | None, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        if transcript is None or transcript.finish_reason:
             return
         try:
-            position, rank = event.index
-            if rank is None:  # another token is looked at, nothing is written
-                yield (*[gr.skip()] * 4, view.bars(transcript.tokens, int(position), choosable=True), gr.skip())
-                return
-            other = transcript.branch(int(position), int(rank))
             options = sampling.read_options(*values)
-            other.seed = options["seed"]
-            if other.finish_reason:
-                yield frame(other, final=True)
-            else:
-                yield from follow(other, options)
+            transcript.seed = options["seed"]
+            yield from follow(transcript, options)
         except OnnxTextgenError as error:
-            yield frame(transcript, problem=str(error), final=True)
+            yield failed(transcript, error)
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
-    return branch
+    return go_on
+
+
+def branch(transcript: Transcript | None, event: gr.EventData) -> Frame:
+    """The text up to a rival that a person chose, and with it."""
+    if transcript is None or not transcript.finish_reason:
+        return frame(transcript)
+    position, rank = event.rival
+    return frame(transcript.branch(int(position), int(rank)))
 
 
 def follow(transcript: Transcript, options: Mapping[str, Any]) -> Iterator[Frame]:
@@ -160,28 +163,60 @@ def follow(transcript: Transcript, options: Mapping[str, Any]) -> Iterator[Frame
             if time.perf_counter() - shown >= FRAME_SECONDS + SECONDS_PER_TOKEN * len(transcript.tokens):
                 yield frame(transcript)
                 shown = time.perf_counter()
-    yield frame(transcript, final=True)
+    yield frame(transcript)
 
 
-def frame(transcript: Transcript | None, *, problem: str | None = None, final: bool = False) -> Frame:
-    """The page as it stands; the table waits for the end, since redrawing hundreds of rows many times a second stutters."""
+def frame(transcript: Transcript | None, *, problem: str | None = None) -> Frame:
+    """The tab as it stands; the table waits for the end, since redrawing hundreds of rows many times a second stutters."""
     tokens = transcript.tokens if transcript else []
+    is_done = transcript is None or transcript.finish_reason is not None
     return (
         transcript,
-        transcript.text if transcript else "",
+        written.written(transcript),
         view.status(transcript, problem=problem),
-        view.spans(tokens),
-        view.bars(tokens, len(tokens), choosable=final),
-        view.rows(tokens) if final else gr.skip(),
+        rivals(transcript),
+        view.rows(tokens) if is_done else gr.skip(),
     )
 
 
-def settle(transcript: Transcript | None) -> tuple[str, str, list[list[str | int]]]:
-    """Status, bars and table after Stop, which leaves a generation no chance to draw its own last frame."""
-    tokens = transcript.tokens if transcript else []
-    return view.status(transcript, stopped=True), view.bars(tokens, len(tokens), choosable=True), view.rows(tokens)
+def rivals(transcript: Transcript | None) -> str:
+    """The bars of the token that is looked at; to choose from once the text is done."""
+    if transcript is None:
+        return ""
+    return view.bars(transcript.tokens, transcript.looked_at, choosable=transcript.finish_reason is not None)
 
 
-def look_back(transcript: Transcript | None, event: gr.SelectData) -> str:
-    """The bars of the token a person pressed."""
-    return view.bars(transcript.tokens if transcript else [], event.index + 1, choosable=True)
+def failed(transcript: Transcript | None, error: OnnxTextgenError) -> Frame:
+    """The tab after an error, which leaves what was written."""
+    if transcript is None:
+        return frame(None, problem=str(error))
+    transcript.end("failed", problem=str(error))
+    return frame(transcript)
+
+
+def settle(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
+    """The tab after Stop, which leaves a generation no chance to draw its own last frame."""
+    if transcript:
+        transcript.end("cancelled")
+    return [*frame(transcript), *at_rest(transcript, prompt, temperature)]
+
+
+def at_rest(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
+    """Generate, New seed and Stop where nothing runs: another seed needs a text, and something that is drawn."""
+    can_generate = bool(prompt)
+    can_draw = can_generate and transcript is not None and temperature > 0
+    return [gr.update(interactive=can) for can in (can_generate, can_draw, False)]
+
+
+def while_at_rest(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
+    """Generate and New seed after a change of what they go by; a run that is under way has the last word."""
+    if transcript and not transcript.finish_reason:
+        return [gr.skip(), gr.skip()]
+    return at_rest(transcript, prompt, temperature)[:2]
+
+
+def look(transcript: Transcript | None, event: gr.SelectData) -> tuple[str, str]:
+    """Another token to look at."""
+    if transcript:
+        transcript.place = max(1, int(event.index))
+    return written.written(transcript), rivals(transcript)
