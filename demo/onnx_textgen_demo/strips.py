@@ -50,7 +50,7 @@ def lines_for(size: int) -> int:
 def coloured(cells: Numbers, scale: float) -> npt.NDArray[np.uint8]:
     """Red, green, blue and opacity [lines, columns, 4] of numbers [lines, columns]."""
     colours = np.where(cells[..., None] >= 0, ABOVE, BELOW)
-    opacity = np.clip(np.abs(cells) / scale, 0, 1)[..., None] * 255
+    opacity = np.clip(np.abs(cells.astype(np.float64)) / scale, 0, 1)[..., None] * 255
     return np.concatenate([colours, opacity], axis=-1).round().astype(np.uint8)
 
 

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
@@ -190,6 +190,7 @@ def test_the_picture_shows_each_tokens_own_numbers(model):
 
 
 @given(hnp.arrays(np.float32, st.integers(1, 5000), elements=st.floats(-1e6, 1e6, width=32)))
+@example(np.array([1.0] + [1e-42] * 400, np.float32))
 def test_any_row_of_numbers_becomes_a_picture_with_a_cell_for_each(numbers):
     told = strips.strip(numbers, strips.scale_of(numbers[None]))
     picture = Image.open(io.BytesIO(base64.b64decode(told.partition("base64,")[2].partition('"')[0])))
