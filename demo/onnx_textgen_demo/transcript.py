@@ -58,6 +58,8 @@ class Transcript:
     tokens: list[Token] = dataclasses.field(default_factory=list)
     place: int | None = None
     """The token that is looked at, 1 = the first; None: the last one."""
+    is_followed: bool = False
+    """Whether the model is writing it, or has."""
     finish_reason: str | None = None
     problem: str | None = None
     """What went wrong, where something did."""

@@ -1,9 +1,11 @@
 """What holds the page together on every tab: its width, its tabs on a phone, and one name for each thing."""
 
+import itertools
+
 import pytest
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, resize, wait_until
+from demo.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
 from demo.paced_runs import make_chatty
 from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen_demo.app import TABS
@@ -78,6 +80,17 @@ def test_no_button_is_called_like_a_tab(chromium, served):
         go_to_tab(chromium, name)
         names |= {each.text for each in elements(chromium, "button:not([role=tab])")}
     assert names & set(TABS) == set()
+
+
+def test_headings_go_down_by_one(chromium, served, tiny):
+    open_page(chromium, served(tiny))
+    element(chromium, "#generate").click()
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
+    for name in TABS:
+        go_to_tab(chromium, name)
+        levels = [int(each.tag_name[1]) for each in elements(chromium, "h1, h2, h3, h4") if each.is_displayed()]
+        assert levels[0] == 1
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), name
 
 
 def test_nothing_of_gradios_own_stands_below_the_page(chromium, served):

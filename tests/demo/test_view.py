@@ -16,6 +16,7 @@ from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen.tokenizer import Streaming, TextTokenizer
 from onnx_textgen_demo import view, written
+from onnx_textgen_demo.tabs.write import make_go_on
 from onnx_textgen_demo.transcript import Token, Transcript
 
 PIECES = {1: " cat", 2: "<script>alert(1)</script>", 3: "\n"}
@@ -183,6 +184,12 @@ def test_bytes_of_a_character_are_shown_until_the_one_that_completes_it():
     transcript = transcript_of_ids(tokenizer, [*ids, 257])
     assert [token.text for token in transcript.tokens] == ["", "é", " cat"]
     assert written.written(transcript).count('data-sign="&lt;0xC3&gt;"') == 1
+
+
+def test_a_text_that_is_being_written_is_not_gone_on_with_by_another_press():
+    transcript = transcript_of(chunk(1, 0.5))
+    transcript.is_followed = True
+    assert list(make_go_on(None)(transcript)) == []
 
 
 def test_the_token_that_is_looked_at_is_marked_and_no_other():

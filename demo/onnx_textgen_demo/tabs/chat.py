@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FRAME_SECONDS = 0.08
 NO_TEMPLATE = """
-### {name} cannot chat
+## {name} cannot chat
 
 It has no chat template: it goes on with a text, and was not trained to answer. **Write** is the tab for it.
 

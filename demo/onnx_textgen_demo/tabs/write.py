@@ -130,7 +130,7 @@ def make_go_on(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
     """What choosing a rival does, once the text up to its place is there: it goes on from the rival."""
 
     def go_on(transcript: Transcript | None, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
-        if transcript is None or transcript.finish_reason:
+        if transcript is None or transcript.finish_reason or transcript.is_followed:  # pressed twice, say
             return
         try:
             options = sampling.read_options(*values)
@@ -153,6 +153,7 @@ def branch(transcript: Transcript | None, event: gr.EventData) -> Frame:
 
 def follow(transcript: Transcript, options: Mapping[str, Any]) -> Iterator[Frame]:
     """Let the model go on from a transcript, frame by frame."""
+    transcript.is_followed = True
     # The runtime keeps keys and values of prompts: what a branch shares with an earlier one is not computed again.
     stream = transcript.model.stream(transcript.token_ids, logprobs=RIVALS, **options)
     yield frame(transcript)
