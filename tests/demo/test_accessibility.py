@@ -14,6 +14,7 @@ from onnx_textgen_demo.pictures import ATTENTION
 AXE = "axe.run({ exclude: ['.vega-embed'] }).then(arguments[0])"
 """The marks within a plot are Gradio's alone; its figures stand in a table beside it."""
 NOT_OURS = {"region"}  # Gradio puts its toasts outside of the main landmark
+STILL = "return ['#generate', '#again'].every((name) => getComputedStyle(document.querySelector(name)).opacity === '1')"
 
 
 def axe_script():
@@ -33,6 +34,8 @@ def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
         chromium.execute_script(script)
         element(chromium, "#generate").click()
         wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
+        # A button that can be pressed again fades in, and is pale until it has.
+        wait_until(chromium, lambda: chromium.execute_script(STILL), "a page at rest")
         found = {}
         for name in TABS:
             open_tab(chromium, name)
