@@ -1,8 +1,11 @@
-"""`python -m tests`: every check of the project, in the order of what they cost. Arguments go to pytest.
+"""`python -m tests`: lint, format, types, import boundaries, and the tests that a change is tried with, in some minutes.
 
-python -m tests                 everything
-python -m tests tests/runtime   the same, with the tests of one part
-python -m tests -k stop         the same, with the tests of one name
+python -m tests                 the checks, and all tests but the slow ones
+python -m tests whole           the checks and all tests: what continuous integration runs
+python -m tests tests/runtime   the tests of one part; arguments go to pytest
+python -m tests whole -k stop   the tests of one name, slow ones too
+
+Slow are those marked `slow`: they export large or many models, or make a whole series of what another test tries once.
 """
 
 import subprocess
@@ -13,21 +16,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
+WHOLE = "whole"
 WORKERS = ["-n", "2", "--dist", "loadfile"]  # by file, so that what a file exports or serves is made once
 
-CHECKS = {
-    "ruff check": [sys.executable, "-m", "ruff", "check", "."],
-    "ruff format": [sys.executable, "-m", "ruff", "format", "--check", "."],
-    "mypy": [sys.executable, "-m", "mypy"],
-    "lint-imports": [str(SCRIPTS / "lint-imports")],
-    "pytest": [sys.executable, "-m", "pytest", *WORKERS, *sys.argv[1:]],
-}
+
+def checks(arguments: list[str]) -> dict[str, list[str]]:
+    """Every check and its command, in the order of what they cost."""
+    selection = arguments[1:] if arguments[:1] == [WHOLE] else ["-m", "not slow", *arguments]
+    return {
+        "ruff check": [sys.executable, "-m", "ruff", "check", "."],
+        "ruff format": [sys.executable, "-m", "ruff", "format", "--check", "."],
+        "mypy": [sys.executable, "-m", "mypy"],
+        "lint-imports": [str(SCRIPTS / "lint-imports")],
+        "pytest": [sys.executable, "-m", "pytest", *WORKERS, *selection],
+    }
 
 
 def main() -> int:
     """Run every check, the later ones also after a failure, and return 1 if any failed."""
     failed = []
-    for name, command in CHECKS.items():
+    for name, command in checks(sys.argv[1:]).items():
         print(f"== {name}", flush=True)
         start = time.monotonic()
         code = subprocess.run(command, cwd=ROOT, check=False).returncode

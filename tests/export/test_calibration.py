@@ -17,7 +17,7 @@ from torch import nn
 
 from onnx_textgen.artifact import GENAI_GRAPH
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
-from onnx_textgen_export.calibration.attempts import Attempt, Budget, Tried, best_of, expected_loss, next_attempt
+from onnx_textgen_export.calibration.attempts import Attempt, Budget, Measured, best_of, expected_loss, next_attempt
 from onnx_textgen_export.calibration.calibrate import Calibrated
 from onnx_textgen_export.calibration.compensate import Moments, round_compensated
 from onnx_textgen_export.calibration.matrices import Matrix
@@ -166,8 +166,8 @@ def test_a_budget_that_cannot_be_held_ends_with_a_package_and_a_word(tmp_path: P
     assert made.manifest.quantization["all_bits"] == 8
 
 
-def tried(size: int, loss: float, options: Quantization = INT4) -> Tried:
-    return Tried(Attempt(options, {}), size, {"all": Quality(1, loss, loss, 1.0, 0.0)}, Roundings())
+def tried(size: int, loss: float, options: Quantization = INT4) -> Measured:
+    return Measured(Attempt(options, {}), size, {"all": Quality(1, loss, loss, 1.0, 0.0)}, Roundings())
 
 
 def test_the_best_package_of_a_size_is_kept_and_the_smallest_one_within_a_budget() -> None:

@@ -37,7 +37,7 @@ OF_ACTIVATIONS = 0.002
 CALIBRATION_GAP = 1.16
 """How much more a rounding loses on another text than on the one it was calibrated on, until it has been measured."""
 MOST_ATTEMPTS = 6
-NEAR_ENOUGH = 0.95
+WORTH_USING = 0.95
 """Share of a budget that is worth using up before smaller packages are tried."""
 
 
@@ -76,7 +76,7 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tried:
+class Measured:
     """A package that was written and measured."""
 
     attempt: Attempt
@@ -117,22 +117,22 @@ class Traced:
     """An empty folder; the codes in it are what the roundings read that are returned."""
 
 
-def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget, write: Write, report: Report) -> Tried:
+def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget, write: Write, report: Report) -> Measured:
     """Write the package of a decoder, rounded as well as `budget` asks; reports what was chosen, and what it costs."""
     limit = limit_of(options, budget)
-    tried = list[Tried]()
+    tried = list[Measured]()
     report("read texts with PyTorch")
     texts = measured_texts(traced.source, traced.assets)
     meter = QualityMeter(traced.source, traced.weights, texts, traced.work)
     calibrated = calibration(traced, options=options, budget=budget, report=report)
 
-    def make(attempt: Attempt) -> Tried:
+    def make(attempt: Attempt) -> Measured:
         report(f"write {describe(attempt)}")
         plan = calibrated.plan(attempt.mix) if calibrated is not None and attempt.mix else None
         size, roundings = write(attempt.options, plan)
         report("measure the rounding")
         assert roundings is not None, "there are options"
-        return Tried(attempt, size, meter.measure(traced.graph), roundings)
+        return Measured(attempt, size, meter.measure(traced.graph), roundings)
 
     while (attempt := next_attempt(tried, options, calibrated, budget, limit)) is not None:
         tried.append(make(attempt))
@@ -148,7 +148,7 @@ def limit_of(options: Quantization, budget: Budget) -> float:
     return budget.max_kl if budget.max_kl is not None else BUDGETS[f"int{options.bits}"]
 
 
-def best_of(tried: Sequence[Tried], limit: float, budget: Budget) -> Tried:
+def best_of(tried: Sequence[Measured], limit: float, budget: Budget) -> Measured:
     """The best package of the wanted size, or the smallest one within the budget; the nearest to it where none is."""
     if budget.target_bytes is not None:
         fitting = [each for each in tried if each.size_bytes <= budget.target_bytes]
@@ -177,7 +177,7 @@ def calibration(traced: Traced, *, options: Quantization, budget: Budget, report
 
 
 def next_attempt(
-    tried: Sequence[Tried], options: Quantization, calibrated: Calibrated | None, budget: Budget, limit: float
+    tried: Sequence[Measured], options: Quantization, calibrated: Calibrated | None, budget: Budget, limit: float
 ) -> Attempt | None:
     """What to try after what was tried; None where that is to stay."""
     is_fixed = budget.strict_bits or options.head_bits is not None or options.sensitive_bits is not None
@@ -214,7 +214,7 @@ def smallest_mix(options: Quantization, calibrated: Calibrated) -> Mix:
     return mix
 
 
-def within_size(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, most: int | None) -> Attempt:
+def within_size(tried: Sequence[Measured], options: Quantization, calibrated: Calibrated, most: int | None) -> Attempt:
     """First the smallest package there is, which says how much the rest of its folder takes; then the best within the size."""
     smallest = smallest_mix(options, calibrated)
     if most is None or not tried:
@@ -223,9 +223,9 @@ def within_size(tried: Sequence[Tried], options: Quantization, calibrated: Calib
     return Attempt(options, cheapest_mix(calibrated.choices, most_bytes=most - rest))
 
 
-def towards_budget(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, limit: float) -> Attempt | None:
+def towards_budget(tried: Sequence[Measured], options: Quantization, calibrated: Calibrated, limit: float) -> Attempt | None:
     """The mix that is thought to meet the budget, by what those before were thought and found to lose."""
-    if tried and NEAR_ENOUGH * limit <= tried[-1].loss <= limit:
+    if tried and WORTH_USING * limit <= tried[-1].loss <= limit:
         return None
     widest = Attempt(options, cheapest_mix(calibrated.choices))
     if len(tried) >= MOST_ATTEMPTS:
@@ -234,9 +234,9 @@ def towards_budget(tried: Sequence[Tried], options: Quantization, calibrated: Ca
     return None if any(each.attempt.mix == mix for each in tried) else Attempt(options, mix)
 
 
-def expected_loss(tried: Sequence[Tried], limit: float) -> float:
+def expected_loss(tried: Sequence[Measured], limit: float) -> float:
     """What the losses of a mix may sum to, so that it is measured just under the budget."""
-    goal = (1 + NEAR_ENOUGH) / 2 * limit
+    goal = (1 + WORTH_USING) / 2 * limit
     activations = min(OF_ACTIVATIONS, goal / 2)
     points = [(sum(each.loss for each in one.attempt.mix.values()), one.loss) for one in tried]
     under, over = [point for point in points if point[1] <= goal], [point for point in points if point[1] > goal]
@@ -257,7 +257,7 @@ def describe(attempt: Attempt) -> str:
     return ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in mix.items())
 
 
-def verdict(best: Tried, tried: Sequence[Tried], limit: float, budget: Budget) -> str:
+def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Budget) -> str:
     """What was chosen, what it costs, and whether it holds what was asked."""
     quality = best.quality["all"]
     line = (
