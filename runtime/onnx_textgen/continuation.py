@@ -85,6 +85,10 @@ class Continuation:
         """Guessed tokens that were fed, each with the logits behind it; the text may still go another way."""
         self.right_guesses = 0
         """Of the draft that is being taken up."""
+        self.is_scored = config.logprobs is not None or (config.gives_several and config.num_beams == 1)
+        """Whether the log-probability of every token counts, the id that ends the text included."""
+        self.scored: list[float] = []
+        """These log-probabilities, where they do."""
         self.logprobs: list[float] = []
         self.alternatives: list[tuple[Alternative, ...]] = []
         self.end: Chunk | None = None
@@ -114,16 +118,18 @@ class Continuation:
         self.ended = time.perf_counter()
         if not self.token_ids:
             self.first_token = self.ended
+        if self.is_scored and logits is not None:
+            self.scored.append(float(target_logprobs(logits[None], np.array([token_id]))[0]))
         if token_id in self.limits.eos_ids:
             if self.config.logprobs is not None and logits is not None:
-                self.end = self.with_logprobs(Chunk("", (token_id,)), token_id, logits, self.config.logprobs)
+                self.end = self.with_logprobs(Chunk("", (token_id,)), logits, self.config.logprobs)
             return self.finish("eos")
         self.token_ids.append(token_id)
         self.unfed.append(token_id)
         text, matched = self.stops.push(self.stream.push(token_id) if self.stream else "")
         chunk = Chunk(text, (token_id,))
         if self.config.logprobs is not None and logits is not None:
-            chunk = self.with_logprobs(chunk, token_id, logits, self.config.logprobs)
+            chunk = self.with_logprobs(chunk, logits, self.config.logprobs)
             self.logprobs += chunk.logprobs
             self.alternatives += chunk.alternatives
         if matched is not None:
@@ -155,7 +161,7 @@ class Continuation:
     @property
     def is_forced(self) -> bool:
         """Whether the next token is known already, so that it needs no logits."""
-        return bool(self.forced) and self.config.logprobs is None
+        return bool(self.forced) and not self.is_scored
 
     @property
     def kept_tokens(self) -> int:
@@ -184,16 +190,16 @@ class Continuation:
         self.finish_reason = reason
         return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats(), follows_rule=self.follows_rule)
 
-    def with_logprobs(self, chunk: Chunk, token_id: int, logits: Logits, count: int) -> Chunk:
+    def with_logprobs(self, chunk: Chunk, logits: Logits, count: int) -> Chunk:
         """The chunk with what the model itself thought at its token's place."""
         piece = self.tokenizer.piece if self.tokenizer is not None else "<{}>".format
-        logprob = float(target_logprobs(logits[None], np.array([token_id]))[0])
-        return dataclasses.replace(chunk, logprobs=(logprob,), alternatives=(likeliest(logits, count, piece) if count else (),))
+        alternatives = likeliest(logits, count, piece) if count else ()
+        return dataclasses.replace(chunk, logprobs=(self.scored[-1],), alternatives=(alternatives,))
 
     @property
     def score(self) -> float:
-        """What it is compared by with other texts of its prompt, where log-probabilities were asked for."""
-        return mean_logprob([*self.logprobs, *(self.end.logprobs if self.end is not None else ())])
+        """What a scored text is compared by with other texts of its prompt: its mean log-probability per token."""
+        return mean_logprob(self.scored)
 
     def close(self) -> None:
         """Let go of what only a text in the making needs."""
@@ -239,7 +245,7 @@ class Continuation:
         )
 
     def result(self) -> Generation:
-        """The finished text."""
+        """The finished text; one of several for its prompt has its score."""
         assert self.finish_reason is not None, "the text has not ended"
         return Generation(
             text=self.text,
@@ -251,4 +257,5 @@ class Continuation:
             logprobs=tuple(self.logprobs),
             alternatives=tuple(self.alternatives),
             follows_rule=self.follows_rule,
+            score=self.score if self.config.gives_several else None,
         )

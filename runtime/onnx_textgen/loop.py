@@ -1,7 +1,7 @@
 """The loop: feed, choose, append, until something ends the text.
 
-One text over a context of its own as a stream of chunks, or the texts of one prompt side by side; the texts of many callers are the
-`engine`'s. What a text wants is its `Continuation`'s business.
+One text over a context of its own as a stream of chunks; the texts that share a model's rows are the `engine`'s. What a text
+wants is its `Continuation`'s business.
 """
 
 from __future__ import annotations
@@ -131,29 +131,3 @@ def run(
             if decoder.changes == changes:
                 forget_guesses(decoder, continuation, 0)
             continuation.close()
-
-
-def step_together(
-    decoder: Decoder,
-    rows: list[Continuation],
-    logits: list[Logits],
-    on_choice: Callable[[int, int, Logits], None] = lambda index, token_id, logits: None,
-) -> None:
-    """Go on with texts whose prompts the rows hold, and whose next tokens have these `logits`; raises `InterruptedRunError`.
-
-    `on_choice` is told the row, the token and the logits [vocabulary] it was chosen by.
-    """
-    while any(active := [row.finish_reason is None for row in rows]):
-        for index, row in enumerate(rows):
-            if active[index]:
-                token_id = row.choose(logits[index])
-                on_choice(index, token_id, logits[index])
-                row.accept(token_id, logits[index])
-        active = [row.finish_reason is None for row in rows]
-        for index, row in enumerate(rows):
-            if active[index] and len(decoder.token_ids[index]) >= row.limits.context_length:
-                logits[index] = go_on(decoder, row, row=index)
-                active[index] = False
-        if any(active):
-            stepped = decoder.step([row.take_unfed()[0] if on else 0 for row, on in zip(rows, active, strict=True)], active)
-            logits = [new if on else old for new, old, on in zip(stepped, logits, active, strict=True)]

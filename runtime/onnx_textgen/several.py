@@ -1,4 +1,4 @@
-"""Several texts for one prompt: found by beam search, or drawn side by side. The prompt is fed once."""
+"""Several texts for one prompt: found by beam search, over one prompt that is fed once, or the best of those that were drawn."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from .continuation import Continuation
 from .cuts import Floats
 from .decoder import Decoder, Logits
 from .errors import OptionError
-from .loop import feed_prompt, step_together
+from .loop import feed_prompt
 from .results import FinishReason, Generation
 from .sampling import most_likely
-from .scoring import mean_logprob, target_logprobs
 
 
 def joined(texts: Sequence[Generation]) -> Generation:
@@ -28,31 +27,9 @@ def joined(texts: Sequence[Generation]) -> Generation:
     return dataclasses.replace(texts[0], sequences=tuple(texts) if len(texts) > 1 else ())
 
 
-def draw_several(decoder: Decoder, continuations: list[Continuation], watch: Watch) -> Generation:
-    """Draw a text into each row; `continuations` differ in their sample number only. Gives the likeliest per token first."""
-    config, first = continuations[0].config, continuations[0]
-    logprobs: list[list[float]] = [[] for _ in continuations]
-
-    def count(index: int, token_id: int, logits: Logits) -> None:
-        logprobs[index] += target_logprobs(logits[None], np.array([token_id])).tolist()
-
-    with watch.active():
-        decoder.watch = watch
-        try:
-            logits = feed_prompt(decoder, first)
-            for row, continuation in enumerate(continuations[1:], start=1):
-                decoder.fork(0, row)
-                continuation.prefill_seconds, continuation.reused_tokens = first.prefill_seconds, first.reused_tokens
-            step_together(decoder, continuations, [logits] * len(continuations), on_choice=count)
-        except InterruptedRunError as interrupted:
-            for each in continuations:
-                if each.finish_reason is None:
-                    each.finish(interrupted.reason)
-    scores = map(mean_logprob, logprobs)
-    texts = [dataclasses.replace(each.result(), score=score) for each, score in zip(continuations, scores, strict=True)]
-    if config.best_of is not None:
-        texts.sort(key=lambda text: -(text.score or 0.0))
-    return joined(texts[: config.num_return_sequences])
+def best_drawn(drawn: Sequence[Continuation], count: int, *, compares: bool) -> Sequence[Continuation]:
+    """The first `count` of the texts that were drawn for one prompt; with `compares` the likeliest per token, best first."""
+    return sorted(drawn, key=lambda each: -each.score)[:count] if compares else drawn[:count]
 
 
 class BeamDriver:

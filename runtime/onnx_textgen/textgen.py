@@ -41,7 +41,7 @@ from .prompts import Prompt, is_batch, read_token_ids
 from .results import Choice, Chunk, Generation, Score
 from .scoring import score_tokens, split_pair
 from .session import Session, open_session
-from .several import BeamDriver, draw_several
+from .several import BeamDriver, best_drawn, joined
 from .tokenizer import TextTokenizer
 from .verifying import Verification
 
@@ -276,14 +276,10 @@ class Model:
         `options` are those of `GenerationConfig`. The same prompt and seed give the same text alone, in any row of a list, and
         streamed. `cancel` ends the texts from another thread, and gives what there is. Raises `PromptError` and `OptionError`.
         """
-        config = self.config(options)
-        if config.gives_several:
-            watch = Watch(cancel, config.max_time)
-            found = [self.several(each, config, watch) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
-            return found if is_batch(prompt) else found[0]
-        rows = [self.begin(each, config) for each in (prompt if is_batch(prompt) else [prompt])]  # type: ignore[arg-type]
-        self.engine.finish([Request(row, Watch(cancel, config.max_time), in_pieces=False, caller=rows) for row in rows])
-        return [row.result() for row in rows] if is_batch(prompt) else rows[0].result()
+        config, prompts = self.config(options), prompt if is_batch(prompt) else [prompt]
+        write = self.search if config.num_beams > 1 else self.draw
+        found = write(prompts, config, cancel)  # type: ignore[arg-type]
+        return found if is_batch(prompt) else found[0]
 
     @overload
     async def agenerate(
@@ -315,16 +311,32 @@ class Model:
             async for chunk in chunks:
                 yield chunk
 
-    def several(self, prompt: Prompt, config: GenerationConfig, watch: Watch) -> Generation:
-        """The texts of one prompt that a beam search or several draws give, the best one first."""
-        first, decoder = self.begin(prompt, config), self.new_rows(config.texts)
-        if config.num_beams > 1:
-            write = BeamDriver(decoder, first).search
-        else:
-            others = [self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, config.texts)]
-            write = functools.partial(draw_several, decoder, [first, *others])
-        self.prefixes.prepare(decoder, first.prompt_ids)  # now that all texts have found memory enough: it takes some of it
-        return write(watch)
+    def draw(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
+        """For each prompt a text, or the best of several, all of them rows of the engine."""
+        groups = [self.begin_samples(each, config, config.texts) for each in prompts]
+        watches = [Watch(cancel, config.max_time) for _ in groups]
+        requests = [
+            Request(text, watch, in_pieces=False, caller=groups)
+            for group, watch in zip(groups, watches, strict=True)
+            for text in group
+        ]
+        self.engine.finish(requests)
+        compares, count = config.best_of is not None, config.num_return_sequences
+        return [joined([text.result() for text in best_drawn(group, count, compares=compares)]) for group in groups]
+
+    def search(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
+        """For each prompt what a beam search finds, the best text first."""
+        watch, found = Watch(cancel, config.max_time), list[Generation]()
+        for prompt in prompts:
+            continuation, decoder = self.begin(prompt, config), self.new_rows(config.num_beams)
+            self.prefixes.prepare(decoder, continuation.prompt_ids)
+            found.append(BeamDriver(decoder, continuation).search(watch))
+        return found
+
+    def begin_samples(self, prompt: Prompt, config: GenerationConfig, count: int) -> list[Continuation]:
+        """So many texts of one prompt and one seed, which differ in their sample number; none has a token yet."""
+        first = self.begin(prompt, config)
+        return [first, *(self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, count))]
 
     def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0) -> Continuation:
         """A continuation of `prompt` that has no token yet; a seed is drawn here where the caller gave none."""
@@ -335,7 +347,8 @@ class Model:
         self.check_ids(config)
         needed = config.max_new_tokens if config.context_limit == "error" else 1
         prompt_ids = self.encode(prompt, new_tokens=needed)
-        check_fits(self.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), config.texts))
+        rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.engine.most_rows)
+        check_fits(self.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), rows))
         constraint = self.rules.constraint(config)
         drafter, verifier = self.drafter(prompt_ids, config, sample), None
         if drafter is not None and config.draft_verification == "exact":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Chunk, Model, Score
 from onnx_textgen.continuation import Continuation
 from onnx_textgen.errors import OptionError
+from onnx_textgen.several import best_drawn
 
 from .answers import Envelope, Place, Tokens, ending, fingerprint, usage
 from .jobs import Job
@@ -24,7 +25,7 @@ class Completion:
         self.texts, self.drawn = wish.n or 1, wish.drawn
         check(wish, self.texts, self.drawn)
         options = wish.options_of_call()
-        if self.drawn > self.texts:
+        if wish.best_of is not None:  # then texts are compared
             options.setdefault("logprobs", 0)
         self.job = Job.begin(model, wish.prompts, model.config(options), self.drawn, most_seconds)
         self.envelope, self.tokens = Envelope("text_completion", name, fingerprint(model)), Tokens(model)
@@ -44,7 +45,7 @@ class Completion:
             scores.append(await self.score(group[0]) if wish.echo and wish.logprobs is not None else None)
         choices = list[dict[str, Any]]()
         for group, beginning, score in zip(groups, self.beginnings, scores, strict=True):
-            for each in likeliest(group, self.texts):
+            for each in best_drawn(group, self.texts, compares=wish.best_of is not None):
                 choice = {"text": beginning + each.text, "logprobs": self.logprobs(each, score)}
                 choices.append({"index": len(choices), **choice, "finish_reason": ending(each.finish_reason) or "length"})
         return self.envelope.wrap(choices, usage=usage(job))
@@ -105,10 +106,3 @@ def check(wish: CompletionRequest, texts: int, drawn: int) -> None:
         raise OptionError("max_tokens 0 asks for no text; with echo and logprobs it scores the prompt, not streamed")
     if wish.stream and wish.echo and wish.logprobs is not None:
         raise OptionError("echo with logprobs is not streamed; leave one of the three out")
-
-
-def likeliest(texts: Sequence[Continuation], count: int) -> Sequence[Continuation]:
-    """So many of the texts, the likeliest per token first where there are more; in the order they were drawn otherwise."""
-    if len(texts) == count:
-        return texts
-    return sorted(texts, key=lambda each: -each.score)[:count]

@@ -84,10 +84,9 @@ class Job:
         """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
         continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
-            first = model.begin(prompt, config)  # draws a seed where none was given
-            others = [model.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, texts)]
-            continuations += [first, *others]
-            firsts.append(first)
+            samples = model.begin_samples(prompt, config, texts)
+            continuations += samples
+            firsts.append(samples[0])
         cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, most_seconds) if seconds is not None]
         return cls(model, continuations, firsts, Watch(cancel, min(limits, default=None)), cancel)
 

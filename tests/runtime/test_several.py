@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from onnx_textgen import Cancellation
 from onnx_textgen.beam_search import BeamSearch, diverse
 from onnx_textgen.decoder import Decoder
+from onnx_textgen.engine import ROWS
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.prefix_store import SHORTEST
 from onnx_textgen.several import log_softmax
 
 PROMPT = "Once upon a time"
@@ -28,13 +30,22 @@ def test_samples_of_one_prompt_begin_with_the_text_drawn_alone_and_differ(story)
     assert [text.token_ids for text in two.sequences] == [text.token_ids for text in several.sequences[:2]]
 
 
-def test_the_prompt_is_fed_once_and_each_text_tells_how_that_went(story, monkeypatch):
-    fed, feed = [], Decoder.feed
-    monkeypatch.setattr(Decoder, "feed", lambda self, ids, **options: fed.extend(ids) or feed(self, ids, **options))
-    several = story.generate(PROMPT, max_new_tokens=5, num_return_sequences=3, seed=1)
-    assert tuple(fed) == several.prompt_ids
-    told = [(text.stats.prompt_tokens, text.stats.reused_tokens, text.stats.prefill_seconds) for text in several.sequences]
-    assert told == [(len(fed), 0, several.stats.prefill_seconds)] * 3
+def test_later_texts_go_on_from_the_prompt_of_the_first(story):
+    story.prefixes.clear()
+    several = story.generate(f"{PROMPT}, there was a little dog who", max_new_tokens=5, num_return_sequences=3, seed=1)
+    first, *others = [text.stats for text in several.sequences]
+    assert first.reused_tokens == 0
+    assert all(text.prompt_tokens > text.reused_tokens >= SHORTEST for text in others)
+
+
+def test_more_texts_than_rows_wait_for_one(story):
+    options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 2}
+    several = story.generate(PROMPT, num_return_sequences=2 * ROWS + 1, **options)
+    assert len(several.sequences) == 2 * ROWS + 1
+    assert len({text.token_ids for text in several.sequences}) > ROWS
+    assert [text.token_ids for text in story.generate(PROMPT, num_return_sequences=3, **options).sequences] == [
+        text.token_ids for text in several.sequences[:3]
+    ]
 
 
 def test_a_list_of_prompts_gives_each_its_texts(story):
