@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .cancellation import Cancellation, Watch
 from .continuation import Continuation
+from .engine import Request
 from .errors import OptionError, PackageError, PromptError
 from .generation_config import Options
-from .loop import run
 from .option_checks import whole_number
+from .own_context import stream_over
 from .prefilling import Progress
 from .prompts import Prompt, read_token_ids
 from .results import Chunk, Generation
@@ -134,7 +135,7 @@ class Conversation:
         if not self.context.token_ids[0]:
             self.model.prefixes.prepare(self.context, prompt_ids)
         try:
-            for chunk in run(self.context, continuation, watch, on_progress):
+            for chunk in stream_over(self.context, Request(continuation, watch, on_progress=on_progress)):
                 self.check_turn(turn)
                 self._token_ids = [*prompt_ids, *continuation.token_ids]
                 yield chunk

@@ -270,7 +270,6 @@ class Engine:
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.watch.active())
                 decoder.watch = NOBODY
-                decoder.rewind(0, row=row)
                 self.store.prepare_row(decoder, continuation.prompt_ids, row)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
                 request.parts = self.parts(request)

@@ -1,34 +1,12 @@
-"""The loop: feed, choose, append, until something ends the text.
-
-One text over a context of its own as a stream of chunks; the texts that share a model's rows are the `engine`'s. What a text
-wants is its `Continuation`'s business.
-"""
+"""A step of a text: its new tokens are fed, with guesses of what follows them, and where the context is full, it is shifted."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator
-
 import numpy as np
 
-from .cancellation import InterruptedRunError, Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits
-from .errors import OptionError
-from .prefilling import Progress, prefill
-from .results import Chunk
-
-
-def feed_prompt(
-    decoder: Decoder, continuation: Continuation, *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
-) -> Logits:
-    """Feed what the row does not hold yet of a prompt, by the clock; returns the logits [vocabulary] of its last token."""
-    continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
-    start = time.perf_counter()
-    try:
-        return prefill(decoder, continuation.prompt_ids, row=row, on_progress=on_progress)
-    finally:
-        continuation.prefill_seconds = time.perf_counter() - start
+from .prefilling import prefill
 
 
 def go_on(decoder: Decoder, continuation: Continuation, *, row: int = 0) -> Logits:
@@ -104,30 +82,3 @@ def shifted(token_ids: list[int], *, keep: int) -> list[int]:
     [1, 2, 5, 6]
     """
     return token_ids[:keep] + token_ids[keep + (len(token_ids) - keep + 1) // 2 :]
-
-
-def run(
-    decoder: Decoder, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None = None
-) -> Generator[Chunk, None, None]:
-    """One text, a chunk per token."""
-    changes = -1
-    with watch.active():
-        decoder.watch = watch
-        try:
-            logits, changes = feed_prompt(decoder, continuation, on_progress=on_progress), decoder.changes
-            while continuation.finish_reason is None:
-                token_id, changes = continuation.choose(logits), decoder.changes
-                yield continuation.accept(token_id, logits)
-                while continuation.finish_reason is None and continuation.is_forced:
-                    yield continuation.accept(continuation.forced.popleft())
-                if decoder.changes != changes:
-                    raise OptionError("another stream used this context meanwhile; give each of them one of its own: new_context()")
-                if continuation.finish_reason is None:
-                    decoder.watch = watch
-                    logits = go_on(decoder, continuation)
-        except InterruptedRunError as interrupted:
-            yield continuation.finish(interrupted.reason)
-        finally:
-            if decoder.changes == changes:
-                forget_guesses(decoder, continuation, 0)
-            continuation.close()

@@ -17,7 +17,7 @@ from .continuation import Continuation
 from .cuts import Floats
 from .decoder import Decoder, Logits
 from .errors import OptionError
-from .loop import feed_prompt
+from .prefilling import prefill
 from .results import FinishReason, Generation
 from .sampling import most_likely
 
@@ -61,7 +61,7 @@ class BeamDriver:
         with watch.active():
             self.decoder.watch = watch
             try:
-                logits = feed_prompt(self.decoder, self.continuation)[None].repeat(self.decoder.rows, axis=0)
+                logits = self.feed_prompt()[None].repeat(self.decoder.rows, axis=0)
                 while True:
                     self.step(logits)
                     self.first_token = self.first_token or time.perf_counter()
@@ -76,6 +76,15 @@ class BeamDriver:
             raise OptionError(NOTHING_LEFT)
         found.sort(key=lambda each: (each.follows_rule is False, -(each.score or 0.0)))  # what was cut off comes last
         return joined(found[: self.continuation.config.num_return_sequences])
+
+    def feed_prompt(self) -> Logits:
+        """Feed what the first row does not hold yet of the prompt, by the clock; the logits [vocabulary] of its last token."""
+        prompt_ids, start = self.continuation.prompt_ids, time.perf_counter()
+        self.continuation.reused_tokens = self.decoder.reusable(prompt_ids)
+        try:
+            return prefill(self.decoder, prompt_ids)
+        finally:
+            self.continuation.prefill_seconds = time.perf_counter() - start
 
     def step(self, logits: Logits) -> None:
         """Have each group choose, the earlier groups' choices known to the later ones."""

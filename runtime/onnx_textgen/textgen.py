@@ -31,9 +31,9 @@ from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, mak
 from .graph import ClosedGraph, Graph
 from .graph_file import refuse_other_files
 from .interface import HIDDEN_STATES, LOGITS, CacheTensor
-from .loop import run
 from .memory import MemoryPlan, check_fits, plan
 from .option_checks import shown, whole_number
+from .own_context import stream_over
 from .prefilling import Progress
 from .prefix_store import PrefixStore
 from .prompt_lookup import PromptLookup
@@ -250,9 +250,8 @@ class Model:
             raise OptionError("a stream gives one text while it is written; call generate() to search or draw several")
         continuation = self.begin(prompt, config)
         watch = Watch(cancel, config.max_time)
-        if context is not None:
-            return run(context, continuation, watch, on_progress)
-        return self.engine.chunks(Request(continuation, watch, on_progress=on_progress))
+        request = Request(continuation, watch, on_progress=on_progress)
+        return self.engine.chunks(request) if context is None else stream_over(context, request)
 
     @overload
     def generate(
