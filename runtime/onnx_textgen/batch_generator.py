@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from .cancellation import Watch
-from .engine import Request
 from .errors import OptionError
 from .generation_config import GenerationConfig, make_generation_config
 from .loading import load
 from .option_checks import whole_number
 from .prompts import items_of
+from .request import Request
 from .results import Generation
 from .textgen import Model
 
@@ -104,7 +104,7 @@ class BatchGenerator:
         """A text for each prompt, with a seed each."""
         model = self.model
         rows = [model.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
-        model.engine.finish([Request(row, Watch(None, row.config.max_time), in_pieces=False, caller=rows) for row in rows])
+        model.engine.finish([Request(row, Watch(None, row.config.max_time), streams=False, caller=rows) for row in rows])
         return [row.result() for row in rows]
 
     def config(self, model: Model, seed: object) -> GenerationConfig:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .cancellation import Cancellation, Watch
 from .continuation import Continuation
-from .engine import Request
 from .errors import OptionError, PackageError, PromptError
 from .generation_config import Options
 from .option_checks import whole_number
 from .own_context import stream_over
 from .prefilling import Progress
 from .prompts import Prompt, read_token_ids
+from .request import Request
 from .results import Chunk, Generation
 from .session_file import read_session, write_session
 

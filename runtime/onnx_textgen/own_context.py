@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from .decoder import Decoder
-from .engine import Engine, Request
+from .engine import Engine
 from .errors import OptionError
 from .prefix_store import PrefixStore
+from .request import Request
 from .results import Chunk
 
 

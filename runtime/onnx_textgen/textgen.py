@@ -25,7 +25,7 @@ from .conversation import Conversation
 from .decoder import Decoder
 from .drafting import RUN_COSTS, Drafter
 from .embedding import Pooling, Vectors, pooled
-from .engine import ROWS, Engine, Request
+from .engine import ROWS, Engine
 from .errors import OptionError, PackageError, PromptError, TemplateError
 from .generation_config import MOST_ALTERNATIVES, GenerationConfig, Options, make_generation_config
 from .graph import ClosedGraph, Graph
@@ -38,6 +38,7 @@ from .prefilling import Progress
 from .prefix_store import PrefixStore
 from .prompt_lookup import PromptLookup
 from .prompts import Prompt, is_batch, read_token_ids
+from .request import Request
 from .results import Choice, Chunk, Generation, Score
 from .scoring import score_tokens, split_pair
 from .session import Session, open_session
@@ -103,7 +104,7 @@ class Model:
         self.graph = cast("Graph", ClosedGraph())
         self.verification, self.assistant = Verification(self.graph, self.manifest.geometry), None
         self.prefixes.clear()
-        self.engine = Engine(self.new_rows, self.prefixes, rows=self.engine.most_rows)
+        self.engine = Engine(self.new_rows, self.prefixes, rows=self.engine.scheduler.most_rows)
         for opened in ("cache_tensors", "attention_graph"):
             self.__dict__.pop(opened, None)
 
@@ -315,7 +316,7 @@ class Model:
         groups = [self.begin_samples(each, config, config.texts) for each in prompts]
         watches = [Watch(cancel, config.max_time) for _ in groups]
         requests = [
-            Request(text, watch, in_pieces=False, caller=groups)
+            Request(text, watch, streams=False, caller=groups)
             for group, watch in zip(groups, watches, strict=True)
             for text in group
         ]
@@ -346,7 +347,7 @@ class Model:
         self.check_ids(config)
         needed = config.max_new_tokens if config.context_limit == "error" else 1
         prompt_ids = self.encode(prompt, new_tokens=needed)
-        rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.engine.most_rows)
+        rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.engine.scheduler.most_rows)
         check_fits(self.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), rows))
         constraint = self.rules.constraint(config)
         drafter, verifier = self.drafter(prompt_ids, config, sample), None

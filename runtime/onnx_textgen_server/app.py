@@ -175,10 +175,10 @@ def add_routes(app: FastAPI, server: Server) -> None:
     async def completions(wish: CompletionRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
         make = functools.partial(Completion, name, model, wish, server.settings.most_seconds)
-        return await deliver(http, make, wish.texts, server.slots, server.metrics, in_pieces=bool(wish.stream))
+        return await deliver(http, make, wish.texts, server.slots, server.metrics, streams=bool(wish.stream))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(wish: ChatRequest, http: Request) -> Response:
         name, model = server.model(wish.model)
         make = functools.partial(Chat, name, model, wish, server.settings.most_seconds)
-        return await deliver(http, make, wish.n or 1, server.slots, server.metrics, in_pieces=bool(wish.stream))
+        return await deliver(http, make, wish.n or 1, server.slots, server.metrics, streams=bool(wish.stream))

@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.1
 
 
 async def deliver(
-    http: Request, make: Callable[[], Answer], count: int, slots: Slots, metrics: Metrics, *, in_pieces: bool
+    http: Request, make: Callable[[], Answer], count: int, slots: Slots, metrics: Metrics, *, streams: bool
 ) -> Response:
     """Make an answer of so many texts, run it, and tell it whole or in pieces; raises `BusyError` where there are no slots."""
     start, outcome = time.perf_counter(), "cancelled"
@@ -63,7 +63,7 @@ async def deliver(
         outcome = "done"
         yield "data: [DONE]\n\n"
 
-    if in_pieces:
+    if streams:
         return Stream(lines(), done)
     try:
         told = await unless_gone(http, answer.whole())

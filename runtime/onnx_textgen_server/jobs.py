@@ -13,10 +13,10 @@ from onnx_textgen import Cancellation, Chunk, Model
 from onnx_textgen.async_calls import call, iterate
 from onnx_textgen.cancellation import Watch
 from onnx_textgen.continuation import Continuation
-from onnx_textgen.engine import Request
 from onnx_textgen.errors import BusyError, OptionError
 from onnx_textgen.generation_config import GenerationConfig
 from onnx_textgen.prompts import Prompt
+from onnx_textgen.request import Request
 
 T = TypeVar("T")
 MOST_UNTAKEN = 2**17
@@ -92,7 +92,7 @@ class Job:
 
     async def finish(self) -> None:
         """Wait for the end of all texts."""
-        requests = [Request(each, self.watch, in_pieces=False, caller=self) for each in self.continuations]
+        requests = [Request(each, self.watch, streams=False, caller=self) for each in self.continuations]
         await self.run(lambda: self.model.engine.finish(requests))
 
     async def run(self, function: Callable[[], T]) -> T:

@@ -16,8 +16,8 @@ from cache_graphs import VOCAB_SIZE, Attention, Recurrent, Tiny
 from onnx_textgen import Cancellation, Model
 from onnx_textgen.cancellation import Watch
 from onnx_textgen.decoder import Decoder
-from onnx_textgen.engine import Request
 from onnx_textgen.errors import ModelError, OptionError
+from onnx_textgen.request import Request
 
 PROMPT = [7, 30, 41, 9, 12, 77, 5, 64]
 CHOOSING = [
@@ -194,7 +194,7 @@ def test_the_memory_of_an_assistant_ends_with_the_text(exact: Model) -> None:
         return decoder
 
     object.__setattr__(model.assistant, "new_decoder", new_decoder)
-    model.engine.most_rows = 1
+    model.engine.scheduler.most_rows = 1
     results = model.generate([[7, i] for i in range(10)], max_new_tokens=20, ignore_eos=True, seed=1, **GUESSING)
     gc.collect()
     assert sum(each.stats.drafted_tokens for each in results) > 0
@@ -207,7 +207,7 @@ def test_each_of_several_texts_is_guessed_with_its_own_random_numbers(exact: Mod
     config = model.config({"max_new_tokens": 60, "ignore_eos": True, "temperature": 1.0, "seed": 3, **GUESSING})
     for sample in (0, 1, 5):
         continuation = model.begin(PROMPT, config, sample=sample)
-        model.engine.finish([Request(continuation, Watch(), in_pieces=False)])
+        model.engine.finish([Request(continuation, Watch(), streams=False)])
         assert continuation.drafter.accepted == continuation.drafter.drafted > 30
 
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import Cancellation, Model, engine
+from onnx_textgen import Cancellation, Model, scheduler
 from onnx_textgen.cancellation import Watch
 from onnx_textgen.decoder import Decoder
-from onnx_textgen.engine import Engine, Request
 from onnx_textgen.errors import BusyError, ModelError, OptionError, PromptError
 from onnx_textgen.prefilling import Progress
+from onnx_textgen.request import Request
+from onnx_textgen.scheduler import Scheduler
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
 PROMPTS = [BEGIN + "One day", "The dog", BEGIN, "Tom and Sue went to the park. They", "A", BEGIN + "One day they", "It was night"]
@@ -52,8 +53,8 @@ def expected(alone: Model) -> list[onnx_textgen.Generation]:
 
 
 def is_idle(model: Model) -> bool:
-    used = model.engine
-    return not used.rows and not used.queue and used.leader is None and not used.followers and used.decoder is None
+    held, turns = model.engine.scheduler, model.engine.turns
+    return not (held.rows or held.queue or held.decoder) and turns.leader is None and not turns.followers
 
 
 def test_many_threads_get_the_texts_they_would_get_alone(model: Model, expected: list) -> None:
@@ -85,23 +86,23 @@ def test_many_threads_get_the_texts_they_would_get_alone(model: Model, expected:
 @settings(max_examples=25)
 def test_texts_do_not_depend_on_who_joins_and_leaves_when(alone: Model, expected: list, plan: list) -> None:
     """Requests come after so many turns; some callers leave after so many more."""
-    together = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3).engine
+    together = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3).engine.scheduler
     requests = list[tuple[int, Request, int | None]]()
     for pause, number, patience in plan:
         for _ in range(pause):
-            together.turn()
+            together.step()
         config = alone.config(options_of(number))
         request = Request(alone.begin(PROMPTS[number % len(PROMPTS)], config), Watch())
         together.submit(request)
         requests.append((number, request, patience))
         for _, other, left in requests[::2]:
             if left is not None and len(other.continuation.token_ids) > left:
-                other.is_left = True
+                other.is_abandoned = True
     while together.rows or together.queue:
-        together.turn()
+        together.step()
     for number, request, _ in requests:
         assert request.error is None
-        if not request.is_left:
+        if not request.is_abandoned:
             assert request.continuation.result().token_ids == expected[number].token_ids
         else:
             count = len(request.continuation.token_ids)
@@ -131,7 +132,7 @@ def test_a_stream_that_is_closed_makes_room(model: Model, expected: list) -> Non
         stream.close()
     found = model.generate(PROMPTS[1], **options_of(1))
     assert found.text == expected[1].text
-    assert len(model.engine.rows) == 1
+    assert len(model.engine.scheduler.rows) == 1
     streams[0].close()
     assert is_idle(model)
 
@@ -156,7 +157,7 @@ def test_a_stream_that_python_closes_while_its_thread_looks_up_a_prompt_is_no_st
     next(stream)
 
     def look_up() -> None:
-        with model.prefixes._lock, model.engine._lock:
+        with model.prefixes._lock, model.engine.turns.lock:
             stream.close()
 
     thread = threading.Thread(target=look_up, daemon=True)
@@ -186,9 +187,9 @@ def test_a_list_that_fails_leaves_nothing_behind_though_nobody_calls_again(model
 def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_that_one(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, used = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True), model.engine
+    stream, used = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True), model.engine.turns
     next(stream)
-    real, closed = used.must_let_go, list[bool]()
+    real, closed = used.goes_on_leading, list[bool]()
 
     def at_the_end() -> bool:
         if not closed:
@@ -198,7 +199,7 @@ def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_t
             closed.append(not closer.is_alive())
         return real()
 
-    monkeypatch.setattr(used, "must_let_go", at_the_end)
+    monkeypatch.setattr(used, "goes_on_leading", at_the_end)
     model.generate("A", max_new_tokens=2)
     assert closed == [True]
     assert is_idle(model)
@@ -206,12 +207,12 @@ def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_t
 
 def test_a_stream_that_nobody_takes_rests_until_somebody_does(model: Model, alone: Model) -> None:
     wish = {"max_new_tokens": 300, "seed": 1, "ignore_eos": True}
-    stream, used = model.stream(BEGIN, **wish), model.engine
+    stream, used = model.stream(BEGIN, **wish), model.engine.scheduler
     texts = [next(stream).text]
     (request,) = used.rows
     for length in (40, 100):
         model.generate("The dog", max_new_tokens=length, seed=2, ignore_eos=True)
-        assert len(request.chunks) == min(length, engine.FARTHEST_AHEAD)
+        assert len(request.chunks) == min(length, scheduler.FARTHEST_AHEAD)
     texts += [chunk.text for chunk in stream]
     assert "".join(texts) == alone.generate(BEGIN, **wish).text
     assert is_idle(model)
@@ -233,7 +234,7 @@ def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list
     """Five streams for three rows, of which now this one is taken on, now that one; none gets more than two chunks ahead."""
     model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engine, "FARTHEST_AHEAD", 2)
+        patched.setattr(scheduler, "FARTHEST_AHEAD", 2)
         streams = [model.stream(PROMPTS[number], **options_of(number)) for number in range(5)]
         texts = [""] * 5
         for number, count in [*plan, *((number, 1000) for number in range(5))]:
@@ -256,25 +257,25 @@ def test_a_list_of_more_prompts_than_rows_is_worked_off(model: Model, alone: Mod
 
 
 def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: Engine = model.engine
+    used: Scheduler = model.engine.scheduler
     first = Request(model.begin("The dog", model.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})), Watch())
     used.submit(first)
-    used.turn()
+    used.step()
     long = Request(model.begin(list(range(2, 400)), model.config({"max_new_tokens": 3, "seed": 1})), Watch())
     used.submit(long)
     counts = []
-    while long.logits is None and not long.is_over:
-        used.turn()
+    while long.logits is None and not long.is_done:
+        used.step()
         counts.append(len(first.continuation.token_ids))
     assert counts == list(range(counts[0], counts[0] + len(counts)))
-    assert len(counts) >= 398 // engine.SHORT_PART
-    first.is_left = long.is_left = True
-    used.turn()
+    assert len(counts) >= 398 // scheduler.SHORT_PART
+    first.is_abandoned = long.is_abandoned = True
+    used.step()
     assert is_idle(model)
 
 
 def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
-    many, used = object(), model.engine
+    many, used = object(), model.engine.scheduler
     lengths = [5 + 3 * number for number in range(4)] + [5] * 8
 
     def wish(length: int, caller: object = None) -> Request:
@@ -285,28 +286,28 @@ def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
     for each in texts:
         used.submit(each)
     while len(used.rows) < 4:
-        used.turn()
+        used.step()
     used.submit(other)
     while other not in used.rows:
-        used.turn()
-    assert [each.is_over for each in texts] == [True] + [False] * 11
+        used.step()
+    assert [each.is_done for each in texts] == [True] + [False] * 11
     assert sum(each in used.queue for each in texts) == 8
     while used.rows:
-        used.turn()
-    assert all(each.is_over for each in [*texts, other])
+        used.step()
+    assert all(each.is_done for each in [*texts, other])
     assert is_idle(model)
 
 
 def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "MOST_WAITING", 3)
+    monkeypatch.setattr(scheduler, "MOST_WAITING", 3)
     streams = [model.stream("The dog", max_new_tokens=3) for _ in range(9)]
     requests = [Request(model.begin("A", model.config({})), Watch()) for _ in range(3)]
     for request in requests:
-        model.engine.submit(request)
+        model.engine.scheduler.submit(request)
     with pytest.raises(BusyError, match="3 requests are waiting already; try again later"):
         next(streams[0])
     for request in requests:
-        request.is_left = True
+        request.is_abandoned = True
     assert model.generate("A", max_new_tokens=2, temperature=0).token_ids
 
 
@@ -351,9 +352,9 @@ def test_a_run_that_fails_fails_those_it_was_for_and_no_others(at: int, model: M
         patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
         requests = [Request(model.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
         for request in requests:
-            model.engine.submit(request)
-        while model.engine.rows or model.engine.queue:
-            model.engine.turn()
+            model.engine.scheduler.submit(request)
+        while model.engine.scheduler.rows or model.engine.scheduler.queue:
+            model.engine.scheduler.step()
     for number, request in enumerate(requests):
         if request.error is not None:
             assert isinstance(request.error, ModelError)
@@ -509,23 +510,23 @@ def test_thirty_two_threads_of_fifty_short_requests_never_stall(exact: Model) ->
 
 def test_a_thread_that_is_interrupted_lets_another_lead(model: Model, expected: list) -> None:
     """It may have been chosen to lead the moment before, or have begun to."""
-    used = model.engine
+    turns, used = model.engine.turns, model.engine.scheduler
     requests = [Request(model.begin(PROMPTS[1], model.config(options_of(1))), Watch()) for _ in range(2)]
     for request in requests:
         used.submit(request)
     gone, other = requests
-    other_waits = threading.Thread(target=used.wait_for, args=(other,), daemon=True)
-    used.leader = gone  # as a thread that is interrupted before its first turn
+    other_waits = threading.Thread(target=turns.wait_for, args=(other,), daemon=True)
+    turns.leader = gone  # as a thread that is interrupted before its first turn
     other_waits.start()
-    used.lead_or_follow = lambda request: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[method-assign]
+    turns.has_to_go_on = lambda request: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        used.wait_for(gone)
-    del used.lead_or_follow  # type: ignore[method-assign]
-    gone.is_left = True
+        turns.wait_for(gone)
+    del turns.has_to_go_on  # type: ignore[method-assign]
+    gone.is_abandoned = True
     other_waits.join(60)
     assert not other_waits.is_alive()
-    while not other.is_over:
-        used.turn()
+    while not other.is_done:
+        used.step()
     assert other.continuation.result().text == expected[1].text
 
 
@@ -573,7 +574,7 @@ def test_rows_that_cannot_be_made_are_an_error_of_the_request(
     model: Model, expected: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(model.engine, "new_decoder", lambda rows: (_ for _ in ()).throw(ModelError("no memory")))
+        patched.setattr(model.engine.scheduler, "new_decoder", lambda rows: (_ for _ in ()).throw(ModelError("no memory")))
         for _ in range(2):
             with pytest.raises(ModelError, match="no memory"):
                 model.generate("A", max_new_tokens=1)
@@ -622,7 +623,7 @@ def test_a_copy_that_cannot_be_kept_costs_no_text(model: Model, expected: list, 
 
 def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: Model, expected: list, monkeypatch) -> None:
     """As in graphs of others, which may not leave padding out."""
-    real, used, runs = type(model.graph.ort).run_with_iobinding, model.engine, [0]
+    real, used, runs = type(model.graph.ort).run_with_iobinding, model.engine.scheduler, [0]
 
     def run(*given: object) -> object:
         runs[0] += 1
@@ -642,7 +643,7 @@ def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: 
         for request in requests:
             used.submit(request)
         while used.rows or used.queue:
-            used.turn()
+            used.step()
     assert sum(request.error is not None for request in requests) == 1
     for number, request in enumerate(requests):
         if request.error is None:

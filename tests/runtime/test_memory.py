@@ -10,8 +10,9 @@ import onnx_textgen
 from onnx_textgen import Model, memory
 from onnx_textgen.cancellation import Watch
 from onnx_textgen.cli import run
-from onnx_textgen.engine import Engine, Request
 from onnx_textgen.errors import OptionError, PromptError
+from onnx_textgen.request import Request
+from onnx_textgen.scheduler import Scheduler
 
 
 def test_a_plan_counts_what_the_cache_holds(story: Model) -> None:
@@ -53,7 +54,7 @@ def test_texts_that_cannot_fit_together_are_refused_with_the_numbers(
 OPTIONS = {"seed": 3, "ignore_eos": True}
 
 
-def held_bytes(engine: Engine) -> int:
+def held_bytes(engine: Scheduler) -> int:
     return sum(map(engine.decoder.bytes_of, engine.decoder.cache.lengths)) if engine.decoder is not None else 0
 
 
@@ -64,9 +65,9 @@ def test_texts_go_on_together_as_far_as_memory_reaches_and_are_those_they_are_al
 ) -> None:
     """Memory is that of so many tokens `more` than the longest text has alone."""
     model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, prefix_cache=0)
-    used, most = model.engine, 2 + max(lengths) + more
+    used, most = model.engine.scheduler, 2 + max(lengths) + more
     configs = [model.config({**OPTIONS, "max_new_tokens": length}) for length in lengths]
-    requests = [Request(model.begin([5, 9], config), Watch(), in_pieces=False) for config in configs]
+    requests = [Request(model.begin([5, 9], config), Watch(), streams=False) for config in configs]
     taken = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(memory, "SMALL", 0)
@@ -74,7 +75,7 @@ def test_texts_go_on_together_as_far_as_memory_reaches_and_are_those_they_are_al
         for request in requests:
             used.submit(request)
         while used.rows or used.queue:
-            used.turn()
+            used.step()
             taken.append(len(used.rows) * max((each.continuation.most_tokens for each in used.rows), default=0))
     assert max(taken) <= most
     for request, length in zip(requests, lengths, strict=True):

@@ -166,7 +166,7 @@ def test_a_request_for_many_texts_leaves_room_for_others(story: Model) -> None:
             next(lines)
             assert httpx.post(f"{url}/v1/completions", json=many | {"n": 2}).status_code == 429
             assert httpx.post(f"{url}/v1/completions", json={"prompt": "A", "max_tokens": 3}, timeout=60).status_code == 200
-            assert model.engine.queue, "others of the six waited longer"
+            assert model.engine.scheduler.queue, "others of the six waited longer"
         assert wait_until(lambda: server.slots.taken == 0)
 
 
@@ -180,7 +180,7 @@ def test_a_client_that_goes_away_frees_its_slots(story: Model, texts: int) -> No
             assert [next(lines)[:5] for _ in range(3)] == ["data:", "", "data:"]
             assert server.slots.taken == texts
         assert wait_until(lambda: server.slots.taken == 0)
-        assert wait_until(lambda: not model.engine.rows or all(row.is_left for row in model.engine.rows))
+        assert wait_until(lambda: not model.engine.scheduler.rows or all(row.is_abandoned for row in model.engine.scheduler.rows))
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/v1/completions", json=slow, timeout=0.5)
         assert wait_until(lambda: server.slots.taken == 0)
@@ -191,18 +191,18 @@ def test_a_client_that_goes_away_frees_its_slots(story: Model, texts: int) -> No
 
 def test_an_error_of_the_model_is_told_and_the_next_request_is_answered(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(story.folder, story.manifest, story.graph, chat_template=None)
-    real, runs = model.engine.step, [0]
+    real, runs = model.engine.scheduler.decode, [0]
 
     def step(running: list) -> None:
         runs[0] += 1
         if runs[0] == 5:
             raise_in = ModelError("the model failed while it ran: no memory")
             for request in running:
-                model.engine.fail(request, raise_in)
+                model.engine.scheduler.set_error(request, raise_in)
             return
         real(running)
 
-    monkeypatch.setattr(model.engine, "step", step)
+    monkeypatch.setattr(model.engine.scheduler, "decode", step)
     with served({"story": model}) as (url, server):
         lines = [each for each in httpx.post(f"{url}/v1/completions", json=LONG | {"stream": True}).text.split("\n\n") if each]
         assert '"error"' in lines[-1]
