@@ -1,10 +1,10 @@
 """The whole chain from a row of logits to a token, for one text.
 
 In this order: what a rule allows, logit bias, ids ruled out, repetition penalty, presence and frequency penalties, no-repeat
-n-gram, DRY, the least number of tokens; then temperature, top-k, top-p, min-p, typical-p, top-n-sigma, XTC and mirostat; then
-greedy or a draw. The first half (`process`) is transformers' logits processors, the second its warpers. Each stage is a plain
-function of arrays in `penalties`, `sampling` or `cuts`; what some of them remember of the text is kept here. DRY stands with the
-other penalties, as in llama.cpp: behind the cuts it could only punish what they left, not make room for anything else.
+n-gram, DRY, the least number of tokens, the caller's own function; then temperature, top-k, top-p, min-p, typical-p, top-n-sigma,
+XTC and mirostat; then greedy or a draw. The first half (`process`) is transformers' logits processors, the second its warpers. Each
+stage is a plain function of arrays in `penalties`, `sampling` or `cuts`; what some of them remember of the text is kept here. DRY
+stands with the other penalties, as in llama.cpp: behind the cuts it could only punish what they left.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import numpy as np
 from . import penalties
 from .cuts import Floats
 from .errors import ModelError, OptionError
-from .generation_config import GenerationConfig
+from .generation_config import GenerationConfig, LogitsProcessor
 from .history import Breakers, History
 from .mirostat import Mirostat, surprise_of
+from .option_checks import shown
 from .sampling import Place, Survivors, draw, most_likely, narrow
 
 NOTHING_LEFT = "nothing is left to choose from: the options together rule out every token; leave some out"
@@ -61,7 +62,7 @@ class Chooser:
     ) -> None:
         assert config.seed is not None, "the seed is drawn before"
         self.config, self.eos_ids, self.sample, self.constraint = config, eos_ids, sample, constraint
-        self.history = History(prompt_ids)
+        self.history, self.prompt_ids = History(prompt_ids), list(prompt_ids)
         self.bias_ids = np.array([token_id for token_id, _ in config.logit_bias], dtype=np.intp)
         self.biases = np.array([bias for _, bias in config.logit_bias], dtype=np.float32)
         self.never = [*config.suppress_tokens, *(each[0] for each in config.bad_words_ids if len(each) == 1)]
@@ -72,7 +73,8 @@ class Chooser:
         self.last: Chosen | None = None
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
         self.remembers = bool(self.sequences) or any(getattr(config, name) != defaults[name] for name in PENALTIES)
-        self.changes = self.remembers or bool(self.never or config.logit_bias) or constraint is not None
+        asks = self.never or config.logit_bias or config.logits_processor
+        self.changes = self.remembers or bool(asks) or constraint is not None
 
     def choose(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = (), attempt: int = 0) -> int:
         """The next id for logits [vocabulary], which are left as they are.
@@ -141,6 +143,10 @@ class Chooser:
             self.penalise(scores)
         if is_early:
             penalties.rule_out(scores, list(self.eos_ids))
+        if config.logits_processor is not None:
+            scores = processed(config.logits_processor, [*self.prompt_ids, *token_ids], scores)
+            if self.constraint is not None:
+                self.constraint.mask(scores)
         return scores
 
     def penalise(self, scores: Floats) -> None:
@@ -165,3 +171,19 @@ class Chooser:
                 allowed_length=config.dry_allowed_length,
                 longest=self.breaks.since_last(ids),
             )
+
+
+def processed(processor: LogitsProcessor, token_ids: list[int], scores: Floats) -> Floats:
+    """What a caller's own function makes of scores [vocabulary]; raises `OptionError` where that is something else."""
+    size, given = scores.size, processor(token_ids, scores)
+    try:
+        found: Floats = np.array(given, np.float32)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"logits_processor should return numbers, found {shown(given)}") from error
+    if found.shape != (size,):
+        raise OptionError(
+            f"logits_processor should return {size:,} logits, one for each token; found the shape {list(found.shape)}"
+        )
+    if np.isnan(found).any():
+        raise OptionError("logits_processor returned NaN, which is no number to choose by")
+    return found

@@ -134,10 +134,16 @@ class Continuation:
             self.alternatives += chunk.alternatives
         if matched is not None:
             return self.finish("stop", chunk)
-        if reason := self.reason_to_end(token_id):
+        if reason := self.reason_to_end(token_id) or self.stopped_by_caller(text):
             return self.finish(reason, chunk)
         self.text += text
         return chunk
+
+    def stopped_by_caller(self, text: str) -> FinishReason | None:
+        """Whether the caller's own function ends the text, of which `text` has just become certain."""
+        criterion = self.config.stopping_criterion
+        ends = criterion is not None and criterion([*self.prompt_ids, *self.token_ids], self.text + text)
+        return "stop" if ends else None
 
     def reason_to_end(self, token_id: int) -> FinishReason | None:
         """Why the text ends after this token, if it does."""
@@ -181,11 +187,9 @@ class Continuation:
     def finish(self, reason: FinishReason, chunk: Chunk | None = None) -> Chunk:
         """The last chunk: what was held back, unless a stop string cut it off."""
         chunk = chunk or Chunk("", ())
-        text = chunk.text
-        if reason != "stop":
-            text += self.stops.push(self.stream.flush() if self.stream else "")[0] + self.stops.flush()
-            if self.stops.matched is not None:  # decided only now that no more text can come
-                reason = "stop"
+        text = chunk.text + self.stops.push(self.stream.flush() if self.stream else "")[0] + self.stops.flush()
+        if self.stops.matched is not None:  # perhaps decided only now that no more text can come
+            reason = "stop"
         self.text += text
         self.finish_reason = reason
         return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats(), follows_rule=self.follows_rule)
@@ -218,13 +222,16 @@ class Continuation:
         other.reused_tokens, other.prefill_seconds, other.started = self.reused_tokens, self.prefill_seconds, self.started
         return other
 
-    def has_stop(self, token_ids: Sequence[int]) -> bool:
-        """Whether the text of some new ids has a stop string in it."""
-        if self.tokenizer is None or not self.config.stop:
+    def stops_at(self, token_ids: Sequence[int]) -> bool:
+        """Whether a stop string, or the caller's own function, ends the text of some new ids."""
+        criterion = self.config.stopping_criterion
+        if criterion is None and (self.tokenizer is None or not self.config.stop):
             return False
-        stream = StreamDecoder(self.tokenizer, after=self.prompt_ids)
-        text = "".join(stream.push(token_id) for token_id in token_ids) + stream.flush()
-        return any(stop in text for stop in self.config.stop)
+        text = ""
+        if self.tokenizer is not None:
+            stream = StreamDecoder(self.tokenizer, after=self.prompt_ids)
+            text = "".join(stream.push(token_id) for token_id in token_ids) + stream.flush()
+        return any(stop in text for stop in self.config.stop) or bool(criterion and criterion([*self.prompt_ids, *token_ids], text))
 
     def stats(self) -> Stats:
         """The numbers so far."""

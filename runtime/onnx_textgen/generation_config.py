@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from . import option_checks as checks
@@ -17,6 +17,10 @@ from .conflicts import check_effect
 from .errors import OptionError, PackageError
 from .option_checks import Check, shown
 
+LogitsProcessor = Callable[[list[int], Any], Any]
+"""The ids of prompt and text so far, and logits [vocabulary], float32, which it may write into; gives such logits back."""
+StoppingCriterion = Callable[[list[int], str], bool]
+"""The ids of prompt and text so far, and the new text as far as it is certain; tells whether it is to end here."""
 MOST_ALTERNATIVES = 64
 MOST_SEQUENCES = 64
 
@@ -124,6 +128,10 @@ class Options(TypedDict, total=False):
     """The text follows this grammar, in Lark's notation."""
     logprobs: int | None
     """Give each token's log-probability, and those of so many of the likeliest; None = neither."""
+    logits_processor: LogitsProcessor | None
+    """A function of your own, called behind all penalties; see `LogitsProcessor`. In a beam search it gets log-probabilities."""
+    stopping_criterion: StoppingCriterion | None
+    """A function of your own that ends the text, called after each token; see `StoppingCriterion`."""
 
 
 def option(default: Any, check: Check) -> Any:  # noqa: ANN401 - a field of any type
@@ -244,6 +252,11 @@ class GenerationConfig:
 
     logprobs: int | None = option(None, checks.maybe(checks.whole(0, MOST_ALTERNATIVES)))
     """Give each token's log-probability, and those of so many of the likeliest; None = neither."""
+
+    logits_processor: Callable[[list[int], Any], Any] | None = option(None, checks.maybe(checks.function))  # noqa: RUF009 - `option` gives a field
+    """A function of your own, called behind all penalties; see `LogitsProcessor`. In a beam search it gets log-probabilities."""
+    stopping_criterion: Callable[[list[int], str], bool] | None = option(None, checks.maybe(checks.function))  # noqa: RUF009 - `option` gives a field
+    """A function of your own that ends the text, called after each token; see `StoppingCriterion`."""
 
     @property
     def gives_several(self) -> bool:

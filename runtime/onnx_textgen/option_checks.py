@@ -161,6 +161,13 @@ def json_schema(name: str, value: object) -> str:
         raise OptionError(f"{name} should be a JSON Schema, found what JSON cannot hold: {error}") from error
 
 
+def function(name: str, value: object) -> Callable[..., Any]:
+    """Something that can be called."""
+    if not callable(value):
+        raise OptionError(f"{name} should be a function, found {shown(value)}")
+    return value
+
+
 def shown(value: object) -> str:
     """Show `value` in a one-line message: short, whatever it is."""
     if isinstance(value, int) and value.bit_length() > 128:

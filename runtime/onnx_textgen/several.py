@@ -111,7 +111,7 @@ class BeamDriver:
         if token_id in self.continuation.limits.eos_ids or len(beam.token_ids) >= self.max_new_tokens:
             return True
         rule = behind(rules[beam.parent], token_id)
-        return (rule is not None and rule.is_done) or self.continuation.has_stop(beam.token_ids)
+        return (rule is not None and rule.is_done) or self.continuation.stops_at(beam.token_ids)
 
     def feed(self) -> Logits:
         """Give each beam a row that holds the text before its last token, then feed that token; logits [rows, vocabulary]."""
