@@ -60,7 +60,7 @@ def test_what_a_rule_forbids_stays_forbidden(story):
     ("given", "message"),
     [
         (lambda ids, logits: None, "should return numbers, found None|found the shape"),
-        (lambda ids, logits: logits[:7], r"should return 4,096 logits, one per token; found the shape \[7\]"),
+        (lambda ids, logits: logits[:7], r"should return 4,096 logits, one for each token; found the shape \[7\]"),
         (lambda ids, logits: "text", "should return numbers, found 'text'"),
         (lambda ids, logits: logits * np.nan, "returned NaN"),
         (lambda ids, logits: np.full_like(logits, -np.inf), "nothing is left to choose from"),
