@@ -93,8 +93,7 @@ class Assistant(Drafter):
         most = min(most, decoder.geometry.context_length - len(self.text))
         if most < 1:
             return []
-        decoder.watch = watch
-        logits, draft = self.catch_up(decoder), list[int]()
+        logits, draft = self.catch_up(decoder, watch), list[int]()
         while True:
             text = [*self.text[self.prompt_tokens :], *draft]
             try:
@@ -106,13 +105,13 @@ class Assistant(Drafter):
             draft.append(token_id)
             if len(draft) == most:
                 return draft
-            logits = self.feed(decoder, [token_id])
+            logits = self.feed(decoder, [token_id], watch)
 
     def close(self) -> None:
         """Let go of the smaller model's keys and values."""
         self.decoder = None
 
-    def catch_up(self, decoder: Decoder) -> Logits:
+    def catch_up(self, decoder: Decoder, watch: Watch) -> Logits:
         """Feed what the smaller model has not seen of the text; returns the logits [vocabulary] of its last token."""
         if not decoder.token_ids[0]:
             self.source.prefixes.prepare(decoder, self.text)
@@ -120,16 +119,16 @@ class Assistant(Drafter):
         shared = min(self.known + common_prefix(held[self.known :], self.text[self.known :]), len(self.text) - 1)
         decoder.rewind(shared)
         if shared < self.prompt_tokens < len(self.text):
-            self.feed(decoder, self.text[shared : self.prompt_tokens])
+            self.feed(decoder, self.text[shared : self.prompt_tokens], watch)
             self.source.prefixes.keep(decoder)
             shared = self.prompt_tokens
         self.known = len(self.text)
-        return self.feed(decoder, self.text[shared:])
+        return self.feed(decoder, self.text[shared:], watch)
 
-    def feed(self, decoder: Decoder, token_ids: Sequence[int]) -> Logits:
+    def feed(self, decoder: Decoder, token_ids: Sequence[int], watch: Watch) -> Logits:
         """Feed tokens, part by part where they are many; returns the logits [vocabulary of the large model] of the last one."""
         for start in range(0, len(token_ids), decoder.chunk):
-            logits: Logits = decoder.feed(token_ids[start : start + decoder.chunk])[-1]
+            logits: Logits = decoder.feed(token_ids[start : start + decoder.chunk], watch=watch)[-1]
         if len(logits) == self.vocab_size:
             return logits
         fitted: Logits = np.full(self.vocab_size, -np.inf, np.float32)

@@ -117,13 +117,12 @@ def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancell
     with watch.active():
         start = time.perf_counter()
         decoder = model.new_context()
-        decoder.watch = watch
-        logits = prefill(decoder, ids)
+        logits = prefill(decoder, ids, watch=watch)
         filled = time.perf_counter()
         token = most_likely(logits)
         first = time.perf_counter()
         for _ in range(new_tokens - 1):
-            token = most_likely(decoder.feed([token])[-1])
+            token = most_likely(decoder.feed([token], watch=watch)[-1])
         return Round(filled - start, first - start, time.perf_counter() - first)
 
 

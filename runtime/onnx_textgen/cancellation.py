@@ -130,3 +130,7 @@ class Watch:
             if self._stop is not None:
                 self._stopped = True
                 self._stop()
+
+
+NOBODY = Watch()
+"""Ends no run: for those that nobody cancels, or that are several callers'."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .artifact import Geometry
 from .cache import SharedCache, make_cache
-from .cancellation import Watch
+from .cancellation import NOBODY, Watch
 from .errors import ModelError, OnnxTextgenError, PromptError, first_line
 from .graph import Graph, Run, mask_of
 from .graph_checks import check_graph, check_rows
@@ -87,8 +87,6 @@ class Decoder:
         """How many of them, from the beginning, were fed as a prompt is: see `feeds_as_prompt`."""
         self.changes = 0
         """How often the cache was fed or rewound; who shares a decoder sees by it that someone else did."""
-        self.watch = Watch()
-        """Ends runs before their time; whoever feeds sets it."""
         self.last_only = np.array([-1], dtype=np.int64)
         self.last_only.flags.writeable = False
         self.rotary_switch = session.rotary_switch
@@ -136,11 +134,12 @@ class Decoder:
         over_past = bool(self.token_ids[row]) and not self.takes_several_over_past
         return self.one_by_one or over_past or (every_position and self.last_row_only)
 
-    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False) -> Logits:
+    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, watch: Watch = NOBODY) -> Logits:
         """Append `token_ids` to a row and return logits [1, vocabulary] of the last, or [tokens, vocabulary] of every one.
 
-        Raises `PromptError` for ids outside the vocabulary and beyond the context, `ModelError` if the run fails; the cache then
-        is as before, or holds the tokens before the failure where each is a run of its own.
+        Raises `PromptError` for ids outside the vocabulary and beyond the context, `ModelError` if the run fails, and
+        `InterruptedRunError` if `watch` ends it; the cache then is as before, or holds the tokens before the failure where each
+        is a run of its own.
         """
         ids = self.checked(token_ids)
         self.check_room(row, len(ids))
@@ -148,7 +147,7 @@ class Decoder:
             each: list[Logits] = []
             for token in ids.tolist():
                 each = each if every_position else []
-                each.append(self.feed([token], row=row))
+                each.append(self.feed([token], row=row, watch=watch))
             return np.concatenate(each)
         whole = ids
         if self.must_begin_anew(row, len(ids)):
@@ -156,13 +155,13 @@ class Decoder:
             self.rewind(0, row=row)
         positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.last_only
         with TakingOver(self):
-            logits: Logits = self.run(whole[None], positions, range(row, row + 1), advanced=[len(whole)])[0]
+            logits: Logits = self.run(whole[None], positions, range(row, row + 1), advanced=[len(whole)], watch=watch)[0]
             self.count_prefilled(row, len(whole))
             self.token_ids[row] += whole.tolist()
         self.is_beyond[row] = self.rotary_switch is not None and len(self.token_ids[row]) > self.rotary_switch
         return logits if len(positions) == len(logits) else logits[positions]
 
-    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0) -> Logits:
+    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0, watch: Watch = NOBODY) -> Logits:
         """Append tokens to a row that holds some; returns logits [tokens, vocabulary] of every one.
 
         These, and the keys and values that stay, have the bits of a `feed` for each token. Raises as `feed` does.
@@ -170,10 +169,10 @@ class Decoder:
         ids = self.checked(token_ids)
         self.check_room(row, len(ids))
         if len(ids) == 1:
-            return self.feed(token_ids, row=row)
+            return self.feed(token_ids, row=row, watch=watch)
         with TakingOver(self):
-            places = np.arange(len(ids))
-            logits: Logits = self.run(ids[None], places, range(row, row + 1), advanced=[len(ids)], verifier=verifier)[0]
+            places, only = np.arange(len(ids)), range(row, row + 1)
+            logits: Logits = self.run(ids[None], places, only, advanced=[len(ids)], watch=watch, verifier=verifier)[0]
             self.token_ids[row] += ids.tolist()
         return logits
 
@@ -212,7 +211,7 @@ class Decoder:
         held = len(self.token_ids[row])
         return self.rotary_switch is not None and held > 0 and (held + new > self.rotary_switch) != self.is_beyond[row]
 
-    def step(self, token_ids: Sequence[int], active: Sequence[bool]) -> Logits:
+    def step(self, token_ids: Sequence[int], active: Sequence[bool], *, watch: Watch = NOBODY) -> Logits:
         """One token for each of the first rows at once: logits [rows, vocabulary]; rows that are not `active` do not advance.
 
         Their logits mean nothing, and any id may stand in their place. Raises as `feed` does.
@@ -225,14 +224,14 @@ class Decoder:
         for row in going:
             self.check_room(row, 1)
         if len(ids) == len(going) == 1:
-            return self.feed(token_ids)
+            return self.feed(token_ids, watch=watch)
         if not going or not self.steps_together or any(self.must_begin_anew(row, 1) for row in going):
             logits = np.zeros((len(ids), self.geometry.vocab_size), dtype=np.float32)
             for row in going:
-                logits[row] = self.feed([int(ids[row])], row=row)[0]
+                logits[row] = self.feed([int(ids[row])], row=row, watch=watch)[0]
             return logits
         with TakingOver(self):
-            rows = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active])
+            rows = self.run(ids[:, None], self.last_only, range(len(ids)), advanced=[int(on) for on in active], watch=watch)
             for row in going:
                 self.count_prefilled(row, 1)
                 self.token_ids[row].append(int(ids[row]))
@@ -262,7 +261,7 @@ class Decoder:
         last = np.array(lengths) - 1
         positions = np.unique(last)
         with TakingOver(self):
-            logits = self.run(ids, positions, rows, advanced=lengths, mask=mask_of(lengths, ids.shape[1]))
+            logits = self.run(ids, positions, rows, advanced=lengths, watch=NOBODY, mask=mask_of(lengths, ids.shape[1]))
             for row, prompt in zip(rows, prompts, strict=True):
                 self.count_prefilled(row, len(prompt))
                 self.token_ids[row] += prompt
@@ -374,6 +373,7 @@ class Decoder:
         rows: range,
         *,
         advanced: Sequence[int],
+        watch: Watch,
         mask: npt.NDArray[np.int64] | None = None,
         verifier: Verifier | None = None,
     ) -> Logits:
@@ -399,7 +399,7 @@ class Decoder:
             if "use_cache_branch" in self.roles:
                 self.give(run, "use_cache_branch", np.array(mask.shape[1] > new))
             shape = len(ids), self.rows_of_logits(new, positions), self.width
-            found, self.seen_beside = self.watch.run(lambda: run.compute(self.output, shape, self.beside), run.stop)
+            found, self.seen_beside = watch.run(lambda: run.compute(self.output, shape, self.beside), run.stop)
             logits: Logits = np.asarray(found, dtype=np.float32)
             self.cache.end(rows, advanced)
         self.changes += 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from .cancellation import Watch
 from .continuation import Continuation
 from .decoder import Decoder, Logits
 from .prefilling import prefill
 
 
-def go_on(decoder: Decoder, continuation: Continuation, *, row: int = 0) -> Logits:
+def go_on(decoder: Decoder, continuation: Continuation, watch: Watch, *, row: int = 0) -> Logits:
     """Feed the tokens that were appended and not fed yet; returns the logits [vocabulary] of the last.
 
     Guesses of what follows them are fed along, where the text asks for that. Where the tokens do not fit in the context, what
@@ -20,18 +21,21 @@ def go_on(decoder: Decoder, continuation: Continuation, *, row: int = 0) -> Logi
     held, new = decoder.token_ids[row], continuation.take_unfed()
     room = continuation.limits.context_length - len(held) - len(new)
     if room < 0:
-        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row)
-    draft, verifier = propose(decoder, continuation, len(new), room), continuation.verifier
+        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row, watch=watch)
+    draft, verifier = propose(decoder, continuation, len(new), room, watch), continuation.verifier
     if not draft:
-        logits: Logits = decoder.feed(new, row=row)[-1]
+        logits: Logits = decoder.feed(new, row=row, watch=watch)[-1]
         return logits
     both = [*new, *draft]
-    rows = decoder.verify(both, verifier, row=row) if verifier else decoder.feed(both, row=row, every_position=True)
+    if verifier:
+        rows = decoder.verify(both, verifier, row=row, watch=watch)
+    else:
+        rows = decoder.feed(both, row=row, every_position=True, watch=watch)
     continuation.verified.extend(zip(draft, rows[len(new) :], strict=True))
     return np.asarray(rows[len(new) - 1])
 
 
-def propose(decoder: Decoder, continuation: Continuation, new: int, room: int) -> list[int]:
+def propose(decoder: Decoder, continuation: Continuation, new: int, room: int, watch: Watch) -> list[int]:
     """Guesses of what follows the text and its `new` tokens, at most `room`; none where they could not be taken back."""
     drafter, left = continuation.drafter, continuation.config.max_new_tokens - len(continuation.token_ids) - 1
     if continuation.verifier is not None:  # several tokens that a rule forces are fed as they are without guesses
@@ -40,7 +44,7 @@ def propose(decoder: Decoder, continuation: Continuation, new: int, room: int) -
         return []
     if decoder.rotary_switch is not None or not decoder.takes_several_over_past or decoder.last_row_only:
         return []
-    return drafter.propose(continuation.token_ids, min(room, left), decoder.watch)
+    return drafter.propose(continuation.token_ids, min(room, left), watch)
 
 
 def take_verified(decoder: Decoder, continuation: Continuation, row: int) -> Logits | None:

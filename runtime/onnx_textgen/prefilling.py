@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from .cancellation import NOBODY, Watch
 from .decoder import Decoder, Logits
 
 
@@ -19,14 +20,21 @@ class Progress:
 
 
 def prefill(
-    decoder: Decoder, token_ids: Sequence[int], *, row: int = 0, on_progress: Callable[[Progress], None] | None = None
+    decoder: Decoder,
+    token_ids: Sequence[int],
+    *,
+    row: int = 0,
+    watch: Watch = NOBODY,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Logits:
     """Make a row hold exactly `token_ids`, fed in chunks; returns the logits [vocabulary] of the last one.
 
     What the row holds already is kept as far as it agrees, so the next turn of a conversation feeds only what is new.
     `on_progress` is called between chunks; what it raises ends the prefill, with the chunks fed so far in the cache.
     """
-    *_, logits = prefill_in_parts(decoder, token_ids, row=lambda: row, size=lambda: decoder.chunk, on_progress=on_progress)
+    *_, logits = prefill_in_parts(
+        decoder, token_ids, row=lambda: row, size=lambda: decoder.chunk, watch=watch, on_progress=on_progress
+    )
     assert logits is not None, "the last part gives logits"
     return logits
 
@@ -37,6 +45,7 @@ def prefill_in_parts(
     *,
     row: Callable[[], int],
     size: Callable[[], int],
+    watch: Watch = NOBODY,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Iterator[Logits | None]:
     """The same, with a pause after each chunk: None, and behind the last one the logits.
@@ -50,7 +59,7 @@ def prefill_in_parts(
         following = next_cut(start, end, size=size(), last_alone=decoder.has_states)
         if decoder.has_states and following == end:
             decoder.keep(row=row())  # for the same prompt again, or one that goes on from it
-        logits = decoder.feed(token_ids[start:following], row=row())
+        logits = decoder.feed(token_ids[start:following], row=row(), watch=watch)
         if on_progress is not None:
             on_progress(Progress(following, end))
         start = following

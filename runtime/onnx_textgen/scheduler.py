@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from .cancellation import InterruptedRunError, Watch
+from .cancellation import InterruptedRunError
 from .decoder import Decoder, Logits
 from .errors import BusyError, ModelError, OnnxTextgenError, first_line
 from .loop import forget_guesses, go_on, take_verified
@@ -30,8 +30,6 @@ MOST_WAITING = 1024
 """Requests that may wait; more are refused."""
 FARTHEST_AHEAD = 64
 """Chunks that a stream has for its caller before it is no longer decoded."""
-NOBODY = Watch()
-"""Ends no run: for those that are several callers'."""
 SHORT_PART = 64
 """Tokens of a prompt at a time while other texts wait for their next token."""
 
@@ -108,7 +106,6 @@ class Scheduler:
             with self.errors_to(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.watch.active())
-                decoder.watch = NOBODY
                 self.store.prepare_row(decoder, continuation.prompt_ids, row)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
                 request.parts = self.parts(request)
@@ -167,6 +164,7 @@ class Scheduler:
             prompt,
             row=lambda: self.rows.index(request),
             size=lambda: self.part_size,
+            watch=request.watch,
             on_progress=functools.partial(self.emit_progress, request) if request.on_progress is not None else None,
         )
 
@@ -175,7 +173,6 @@ class Scheduler:
         assert self.decoder is not None and request.parts is not None, "admit made them"
         start = time.perf_counter()
         with self.errors_to(request):
-            self.decoder.watch = request.watch
             logits = next(request.parts)
             if logits is not None:
                 request.parts, request.logits = None, logits
@@ -185,7 +182,6 @@ class Scheduler:
         """Several whole prompts in one run; where it fails, it fails for all of them."""
         assert self.decoder is not None, "admit made it"
         start, prompts = time.perf_counter(), [request.continuation.prompt_ids for request in requests]
-        self.decoder.watch = NOBODY
         try:
             logits = self.decoder.begin_rows(prompts, self.rows.index(requests[0]))
         except OnnxTextgenError as error:
@@ -202,7 +198,6 @@ class Scheduler:
         """Feed each text's new tokens."""
         assert self.decoder is not None, "admit made it"
         decoder = self.decoder
-        decoder.watch = NOBODY
         for request in list(going):
             logits = take_verified(decoder, request.continuation, self.rows.index(request))
             if logits is not None:
@@ -214,9 +209,7 @@ class Scheduler:
         for request in going:
             if request not in together:
                 with self.errors_to(request):
-                    decoder.watch = request.watch
-                    request.logits = go_on(decoder, request.continuation, row=self.rows.index(request))
-        decoder.watch = NOBODY
+                    request.logits = go_on(decoder, request.continuation, request.watch, row=self.rows.index(request))
         if together:
             self.feed_together(together)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from .cancellation import NOBODY, Watch
 from .cuts import top_k_ids
 from .decoder import Decoder, Logits
 from .errors import ModelError, PromptError
@@ -30,6 +31,7 @@ def score_tokens(
     stride: int | None = None,
     alternatives: int = 0,
     piece: Piece = "<{}>".format,
+    watch: Watch = NOBODY,
 ) -> tuple[tuple[float, ...], tuple[tuple[Alternative, ...], ...]]:
     """Natural-log probability of each token from place `first` on, given those before it, and the likeliest tokens there.
 
@@ -45,7 +47,7 @@ def score_tokens(
     logprobs, others = list[float](), list[tuple[Alternative, ...]]()
     for begin, start, end in windows(len(ids), decoder.geometry.context_length, stride):
         if end > first:
-            for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin):
+            for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin, watch):
                 logprobs += target_logprobs(logits, targets).tolist()
                 if alternatives:
                     others += [likeliest(row, alternatives, piece) for row in logits]
@@ -73,19 +75,21 @@ def windows(length: int, context: int, stride: int | None) -> Iterator[tuple[int
         begin, first = begin + (stride or context), end
 
 
-def predictions(decoder: Decoder, ids: npt.NDArray[np.int64], first: int) -> Iterator[tuple[Logits, npt.NDArray[np.int64]]]:
+def predictions(
+    decoder: Decoder, ids: npt.NDArray[np.int64], first: int, watch: Watch
+) -> Iterator[tuple[Logits, npt.NDArray[np.int64]]]:
     """Logits [tokens, vocabulary] and the tokens that they predict, from the token at `first` on, a bounded part at a time."""
     size = max(1, min(512, MOST_LOGITS // decoder.geometry.vocab_size))
     held = decoder.reusable(ids[: first - 1].tolist(), most=first - 1)
     decoder.rewind(held)
     for start in range(held, first - 1, size):
-        decoder.feed(ids[start : min(start + size, first - 1)].tolist())
+        decoder.feed(ids[start : min(start + size, first - 1)].tolist(), watch=watch)
     start, switch = first - 1, decoder.rotary_switch
     while start < len(ids) - 1:
         end = min(start + size, len(ids) - 1)
         if switch is not None and start < switch < end:
             end = switch  # those before it are predicted as in a text that ends there: what follows changes nothing of that
-        yield decoder.feed(ids[start:end].tolist(), every_position=True), ids[start + 1 : end + 1]
+        yield decoder.feed(ids[start:end].tolist(), every_position=True, watch=watch), ids[start + 1 : end + 1]
         start = end
 
 

@@ -59,15 +59,14 @@ class BeamDriver:
         """Search to the end; a cancellation or a deadline gives the best so far."""
         reason: FinishReason | None = None
         with watch.active():
-            self.decoder.watch = watch
             try:
-                logits = self.feed_prompt()[None].repeat(self.decoder.rows, axis=0)
+                logits = self.feed_prompt(watch)[None].repeat(self.decoder.rows, axis=0)
                 while True:
                     self.step(logits)
                     self.first_token = self.first_token or time.perf_counter()
                     if all(group.is_done for group in self.groups):
                         break
-                    logits = self.feed()
+                    logits = self.feed(watch)
             except InterruptedRunError as interrupted:
                 reason = interrupted.reason
         self.ended = time.perf_counter()
@@ -77,12 +76,12 @@ class BeamDriver:
         found.sort(key=lambda each: (each.follows_rule is False, -(each.score or 0.0)))  # what was cut off comes last
         return joined(found[: self.continuation.config.num_return_sequences])
 
-    def feed_prompt(self) -> Logits:
+    def feed_prompt(self, watch: Watch) -> Logits:
         """Feed what the first row does not hold yet of the prompt, by the clock; the logits [vocabulary] of its last token."""
         prompt_ids, start = self.continuation.prompt_ids, time.perf_counter()
         self.continuation.reused_tokens = self.decoder.reusable(prompt_ids)
         try:
-            return prefill(self.decoder, prompt_ids)
+            return prefill(self.decoder, prompt_ids, watch=watch)
         finally:
             self.continuation.prefill_seconds = time.perf_counter() - start
 
@@ -113,7 +112,7 @@ class BeamDriver:
         rule = behind(rules[beam.parent], token_id)
         return (rule is not None and rule.is_done) or self.continuation.stops_at(beam.token_ids)
 
-    def feed(self) -> Logits:
+    def feed(self, watch: Watch) -> Logits:
         """Give each beam a row that holds the text before its last token, then feed that token; logits [rows, vocabulary]."""
         groups = [[] if group.is_done else group.running for group in self.groups]
         self.rows = self.arrange([[rows[beam.parent] for beam in beams] for beams, rows in zip(groups, self.rows, strict=True)])
@@ -121,7 +120,7 @@ class BeamDriver:
         for beams, rows in zip(groups, self.rows, strict=True):
             for beam, row in zip(beams, rows, strict=True):
                 token_ids[row], active[row] = beam.token_ids[-1], True
-        return self.decoder.step(token_ids, active)
+        return self.decoder.step(token_ids, active, watch=watch)
 
     def arrange(self, sources: list[list[int]]) -> list[list[int]]:
         """Rows for beams that go on from the rows `sources`: the first of a row keeps it, the others get copies in free ones."""

@@ -456,9 +456,8 @@ class Model:
         """One text's score."""
         ids, prompt_tokens = self.encode_pair(text, continuation, any_length=stride is not None)
         context, watch = self.new_context(), Watch(cancel)
-        context.watch = watch
         with watch.active():
-            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=count, piece=self.piece)
+            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=count, piece=self.piece, watch=watch)
         whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
         if not isinstance(whole, str) and self._tokenizer is None:
             size = None

@@ -52,7 +52,7 @@ class Hazy:
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self.decoder, name, value)
 
-    def feed(self, token_ids: list[int]) -> np.ndarray:
+    def feed(self, token_ids: list[int], **_: object) -> np.ndarray:
         logits = self.decoder.feed(token_ids)
         random = np.random.default_rng(len(self.decoder.token_ids[0]))
         return logits + random.normal(0, self.haze, logits.shape).astype(np.float32)
@@ -167,7 +167,7 @@ def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.M
     def broken() -> Decoder:
         decoder, runs = real(), [0]
 
-        def feed(token_ids: list[int]) -> np.ndarray:
+        def feed(token_ids: list[int], **_: object) -> np.ndarray:
             runs[0] += 1
             if runs[0] > 5:
                 raise ModelError("no memory")

@@ -135,10 +135,8 @@ def test_a_cancel_at_the_end_of_a_run_ends_no_later_run(exact):
     ids = [5, 9, 1, 7]
     want, context = exact.new_context().feed(ids), exact.new_context()
     for token_id in ids:
-        context.watch = LateWatch()
-        late = context.feed([token_id])
+        late = context.feed([token_id], watch=LateWatch())
         context.rewind(len(context.token_ids[0]) - 1)
-        context.watch = Watch()
         np.testing.assert_array_equal(context.feed([token_id]), late)
     np.testing.assert_allclose(late, want, atol=1e-5)
 

@@ -418,11 +418,11 @@ def test_ctrl_c_keeps_what_there_is_of_several_texts(story, monkeypatch, capsys,
     monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
     step, steps = Decoder.step, []
 
-    def interrupted(decoder, *given):
+    def interrupted(decoder, *given, **more):
         steps.append(given)
         if len(steps) == 5:
             signal.raise_signal(signal.SIGINT)
-        return step(decoder, *given)
+        return step(decoder, *given, **more)
 
     monkeypatch.setattr(Decoder, "step", interrupted)
     before = signal.getsignal(signal.SIGINT)
