@@ -29,6 +29,7 @@ KILLS = ("kill", "tear")
 FRESH, FORCE, IN_TWO_STEPS = "onto nothing", "onto a package", "onto a package, where two names cannot change in one step"
 TORN = ("write",)
 """Touches that can end halfway."""
+REMOVALS = ("unlink", "remove", "rmdir")
 Outcome = dict[str, Any]
 
 
@@ -121,20 +122,15 @@ def export_case(work: Worker, how: str, at: int, act: str, folder: Path) -> Verd
     """An export with one failure, and the next export into the same place."""
     target = folder / "package"
     if how != FRESH:
-        shutil.copytree(PACKAGE, target)
+        put_old(work, target)
     before = name_of(target)
     told = work.do(target, how=how, at=at, act=act)
     found = name_of(target)
     if how == IN_TWO_STEPS and found is None and any(map(is_old, folder.iterdir())):
         found = before  # the next export brings it back, or replaces it
     verdict = check_outcome(told, found, before, "new", act)
-    if (
-        told.get("error")
-        and found != "new"
-        and act != "EACCES"
-        and (left := [path.name for path in folder.iterdir() if path != target])
-    ):
-        pass_on_left(told, left, at)
+    if found != "new":
+        check_left(told, folder, target, at)
     again = work.do(target)
     if again["killed"] or again["error"] or again["traceback"] or name_of(target) != "new":
         raise Violation(f"the next export: {again}")
@@ -143,9 +139,10 @@ def export_case(work: Worker, how: str, at: int, act: str, folder: Path) -> Verd
     return verdict
 
 
-def pass_on_left(told: Outcome, left: list[str], at: int) -> None:
-    """Raise `Violation` where an export that failed left something, and it was not the removal that failed."""
-    if told["touches"][at - 1] not in ("unlink", "rmdir", "remove"):
+def check_left(told: Outcome, folder: Path, target: Path, at: int) -> None:
+    """Raise `Violation` where what failed, and told so, left something, unless it was a removal that failed."""
+    left = [path.name for path in folder.iterdir() if path != target]
+    if told.get("error") and left and told["touches"][at - 1] not in REMOVALS:
         raise Violation(f"it failed at {told['touches'][at - 1]} and left {left}")
 
 
@@ -153,21 +150,27 @@ def session_case(work: Worker, how: str, at: int, act: str, folder: Path) -> Ver
     """A save with one failure, and the next save into the same place, when what was left is old."""
     target = folder / "session"
     if how != FRESH:
-        work.do(target, text="old")
+        put_old(work, target)
     before = text_of(target)
     told = work.do(target, at=at, act=act, text="new")
     verdict = check_outcome(told, text_of(target), before, "new", act)
-    left = [path for path in folder.iterdir() if path != target]
-    if told.get("error") and left:
-        pass_on_left(told, [path.name for path in left], at)
-    for path in left:
+    check_left(told, folder, target, at)
+    for path in folder.iterdir():
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime - LONGEST_SAVE - 1))
     again = work.do(target, text="end")
     if again["killed"] or again["error"] or again["traceback"] or text_of(target) != "end":
         raise Violation(f"the next save: {again}")
-    if (left_now := sorted(path.name for path in folder.iterdir())) != ["session"]:
-        raise Violation(f"the next save leaves {left_now}")
+    if (left := sorted(path.name for path in folder.iterdir())) != ["session"]:
+        raise Violation(f"the next save leaves {left}")
     return verdict
+
+
+def put_old(work: Worker, target: Path) -> None:
+    """What lies at the target before."""
+    if work.what == "export":
+        shutil.copytree(PACKAGE, target)
+    else:
+        work.do(target, text="old")
 
 
 def touches(work: Worker, how: str) -> list[str]:
@@ -175,7 +178,7 @@ def touches(work: Worker, how: str) -> list[str]:
     with tempfile.TemporaryDirectory() as where:
         target = Path(where) / "target"
         if how != FRESH:
-            work.do(target)
+            put_old(work, target)
         found: list[str] = work.do(target, how=how)["touches"]
         return found
 
