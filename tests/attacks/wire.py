@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import http.client
-import io
 import itertools
 import json
 import os
@@ -14,7 +11,6 @@ import random
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -22,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from .law import HARMLESS, REFUSED, Case, Law, Verdict, Violation, check_line, spread
+from .over_http import LONGEST_WAIT, Answer, ChildServer, answers_in, ask, connect, head, post, read_to_end
 
-LONGEST_WAIT = 300
-"""Seconds for an answer: a guard, and no measure."""
 SHORT = 1.0
 """Seconds that the server of `IMPATIENT` waits for headers and bodies."""
 BUSY = 429
@@ -32,46 +27,19 @@ DONE = b"data: [DONE]"
 CONTROL = {"model": "plain", "prompt": "The", "max_tokens": 4, "temperature": 0}
 
 
-class Served:
-    """A server in a process of its own, which starts when it is needed."""
+class Served(ChildServer):
+    """A server of the tiny model."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.process: subprocess.Popen[str] | None = None
-        self.port, self.told, self.text = 0, Path(), ""
+        """`seconds`: how long it waits for headers, and for bodies."""
+        super().__init__("wire_child", seconds)
+        self.text = ""
 
-    def begin(self) -> None:
-        """Start it, unless it has."""
-        if self.process is not None:
-            return
-        handle, name = tempfile.mkstemp(prefix="attack-server-")
-        os.close(handle)
-        self.told = Path(name)
-        atexit.register(self.end)
-        command = [sys.executable, "-m", f"{__package__}.wire_child", str(self.seconds)]
-        with self.told.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self.process.stdout is not None, "it is a pipe"
-        self.port = int(self.process.stdout.readline())
-        self.text = self.write()
-
-    def end(self) -> None:
-        """End it."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
-            self.told.unlink(missing_ok=True)
-
-    def connect(self) -> socket.socket:
-        """A connection to it."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=LONGEST_WAIT)
-
-    def ask(self, data: bytes) -> bytes:
-        """All that it answers to some bytes, until it closes the connection."""
-        with self.connect() as client:
-            with contextlib.suppress(ConnectionError):  # it may close before it has read all
-                client.sendall(data)
-            return read_to_end(client)
+    def begin(self) -> bool:
+        """Start it, and remember what it writes."""
+        if is_new := super().begin():
+            self.text = self.write()
+        return is_new
 
     def write(self) -> str:
         """What it writes for a request with which nothing is wrong."""
@@ -92,59 +60,13 @@ class Served:
 
     def check(self) -> None:
         """Raise `Violation` where it has ended, writes something else now, or told of what it could not handle."""
-        assert self.process is not None, "it was asked something"
-        if self.process.poll() is not None:
-            raise Violation(f"the server has ended with {self.process.returncode}: {self.told.read_text()[-300:]!r}")
         if (text := self.write()) != self.text:
             raise Violation(f"afterwards it writes {text!r} in place of {self.text!r}")
-        said = self.told.read_text(errors="replace")
-        self.told.write_text("")  # the server appends to what is there
-        if "Traceback" in said or "\nERROR" in f"\n{said}":
+        if "Traceback" in (said := self.said()) or "\nERROR" in f"\n{said}":
             raise Violation(f"the server says: {said[-600:]!r}")
 
 
 PATIENT, IMPATIENT = Served(600), Served(SHORT)
-
-
-class Answer:
-    """One answer of the server."""
-
-    def __init__(self, response: http.client.HTTPResponse) -> None:
-        self.status, self.kind = response.status, response.headers.get("Content-Type", "")
-        self.body = response.read()
-
-
-class Received(io.BytesIO):
-    """What was received, as `http.client` reads it: a socket that stays open between answers."""
-
-    def makefile(self, *_: object) -> Received:
-        """Itself."""
-        return self
-
-    def close(self) -> None:
-        """Stay open."""
-
-
-def answers_in(received: bytes, method: str = "POST") -> list[Answer]:
-    """The answers in what was received; raises `Violation` for what is no HTTP."""
-    source, found = Received(received), list[Answer]()
-    try:
-        while source.tell() < len(received):
-            response = http.client.HTTPResponse(source, method=method)  # type: ignore[arg-type]
-            response.begin()
-            found.append(Answer(response))
-    except (http.client.HTTPException, ValueError) as error:
-        raise Violation(f"no HTTP answer ({error!r}): {received!r:.300}") from error
-    return found
-
-
-def read_to_end(client: socket.socket) -> bytes:
-    """All that is sent until the connection closes."""
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        while piece := client.recv(65536):
-            received += piece
-    return received
 
 
 def check_error(error: Any) -> None:
@@ -188,16 +110,6 @@ def verdict_on_stream(body: bytes) -> Verdict:
     if lines[-1] != DONE:
         raise Violation(f"the stream ends with {lines[-1]!r:.300}")
     return HARMLESS
-
-
-def head(line: str, *headers: str) -> bytes:
-    """The beginning of a request whose connection closes at its end."""
-    return "\r\n".join([line, "Host: 127.0.0.1", *headers, "Connection: close", "", ""]).encode("latin-1")
-
-
-def post(path: str, body: bytes, *headers: str) -> bytes:
-    """A request with a body of JSON."""
-    return head(f"POST {path} HTTP/1.1", "Content-Type: application/json", f"Content-Length: {len(body)}", *headers) + body
 
 
 # Malformed requests.
@@ -380,7 +292,7 @@ VALUES = (
     *('{"type": "json_schema", "json_schema": {"schema": {"type": "object", "required": ["a"]}}}', '{"type": "object"}'),
     *('[{"role": "user", "content": "a"}]', '[{"role": null, "content": null}]', '[{"content": 1}]'),
     *('[{"role": "\\ud800", "content": "\\ud800"}]', '[{"role": "user", "content": [{"type": "text"}]}]'),
-    *('[{"role": "user", "content": [{"type": "image_url", "image_url": "file:///etc"}]}]', '[{"role": "user", "content": {"a": 1}}]'),
+    *('[{"role": "user", "content": {"a": 1}}]', '[{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]'),
     '[{"role": "tool", "content": "a", "tool_calls": [[]], "name": {}}]',
     *('"(a+)+$"', '"["', '"(?=a)"', '"a{1000000}"', '"root ::= root"', '"start: start"', '"/etc/passwd"', '"http://127.0.0.1/"'),
     *('"never"', '"shift"', '"stop"', '"auto"', '"none"', '"required"', '"plain"', '"chatty"', '"../plain"', '"plain\\u0000"'),
@@ -522,7 +434,7 @@ def connected(port: int, count: int, begin: bytes) -> Iterator[list[socket.socke
     with contextlib.ExitStack() as stack:
         found = list[socket.socket]()
         for _ in range(count):
-            found.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LONGEST_WAIT)))
+            found.append(stack.enter_context(connect(port)))
             with contextlib.suppress(ConnectionError):
                 found[-1].sendall(begin)
         yield found
@@ -624,9 +536,7 @@ def health_among_halves(begin: bytes) -> float:
 
 def ask_health(port: int) -> None:
     """Ask on one new connection; raises `Violation` for anything but 200."""
-    with socket.create_connection(("127.0.0.1", port), timeout=LONGEST_WAIT) as client:
-        client.sendall(HEALTH)
-        answers = answers_in(read_to_end(client))
+    answers = answers_in(ask(port, HEALTH))
     if [answer.status for answer in answers] != [200]:
         raise Violation(f"/health is answered with {[answer.status for answer in answers]}")
 
