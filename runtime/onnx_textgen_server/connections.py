@@ -85,8 +85,8 @@ class PatientProtocol(H11Protocol):
             self.cycle.disconnected = True  # of a request whose body goes wrong: what it would answer now finds no connection
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = [("Content-Type", "application/json"), ("Connection", "close")]
             told = json.dumps(NO_REQUEST.as_json()).encode()
+            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(told))), ("Connection", "close")]
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=told), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

@@ -1,10 +1,8 @@
 """Clients that say half of something, or nothing: they are not waited for, and keep nobody out."""
 
 import contextlib
-import os
+import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -100,27 +98,28 @@ def test_where_there_are_too_many_connections_the_longest_waiting_goes_first(
                 pass
 
 
-@pytest.mark.parametrize("begin", [HALF_HEADERS, HALF_BODY], ids=["headers", "bodies"])
-def test_a_server_of_few_files_answers_while_more_half_requests_lie_there(begin: bytes) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    few_files = ["sh", "-c", 'ulimit -n 200 && exec "$@"', "sh"]
-    command = [*few_files, sys.executable, "-m", "onnx_textgen.cli", "serve", "tiny-transformer", "--port", url.rpartition(":")[2]]
+GARBAGE = b"zz\r\n\xff\r\n"
+IN_CHUNKS = b" /health HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    def answers(seconds: float = 10) -> bool:
-        try:
-            return httpx.get(f"{url}/health", timeout=seconds).status_code == 200
-        except httpx.TransportError:
-            return False
 
-    environment = {name: value for name, value in os.environ.items() if name != "ONNX_TEXTGEN_API_KEY"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert wait_until(lambda: answers() or process.poll() is not None, 60)
-            with open_connections(url, 250, begin):
-                assert answers()
-        finally:
-            process.terminate()
-        assert process.stderr is not None
-        assert len(process.stderr.read().splitlines()) == 1, "the line that tells the address"
+@pytest.mark.parametrize(
+    "begin", [b"\x16\x03\x01\r\n\r\n", WHOLE.replace(b"Host: 127.0.0.1\r\n", b""), b"GET" + IN_CHUNKS + GARBAGE]
+)
+def test_what_is_no_http_is_answered_in_json_and_the_connection_ends(
+    story: Model, begin: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served({"story": story}) as (url, _), open_connections(url, 1, begin) as (client,):
+        head, _, body = read_to_end(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"content-type: application/json" in head.lower()
+    assert "this is no HTTP request" in json.loads(body)["error"]["message"]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_garbage_behind_an_answer_ends_the_connection_and_nothing_is_raised(story: Model, caplog: pytest.LogCaptureFixture) -> None:
+    with served({"story": story}) as (url, _), open_connections(url, 1, b"GET" + IN_CHUNKS) as (client,):
+        answer = client.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200")
+        client.sendall(GARBAGE)
+        assert b"HTTP/1.1" not in read_to_end(client)
+    assert not [record for record in caplog.records if record.exc_info]
