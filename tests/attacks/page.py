@@ -188,7 +188,7 @@ READS = (
     *("static/..{up}{file}", "assets/..{up}{file}", "svelte/..{up}{file}", "static/{coded_up}{coded}", "assets/{coded_up}{coded}"),
     *("gradio_api/custom_component/a/client/component/..{up}{file}", "gradio_api/custom_component/{coded}/server/a/index.js"),
     *("gradio_api/stream/a/b/1/playlist.m3u8", "gradio_api/stream/..%2f..%2f/b/1/playlist-file", "manifest.json"),
-    *("gradio_api/dev/reload", "gradio_api/vibe-code/", "gradio_api/run-history/records", "gradio_api/runs", "monitoring"),
+    *("gradio_api/vibe-code/", "gradio_api/run-history/records", "gradio_api/runs", "monitoring"),
     *("pwa_icon/{coded}", "pwa_icon/1?file={file}", "gradio_api/token", "gradio_api/deep_link", "docs", "openapi.json"),
     *("monitoring/summary", "gradio_api/upload_progress?upload_id={file}", "..{up}{file}"),
 )  # fmt: skip
