@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 try:
@@ -16,6 +18,9 @@ try:
 except ImportError:  # Windows, where sockets are no files
     resource = None  # type: ignore[assignment]
 
+from .schema import Problem
+
+NO_REQUEST = Problem(400, "this is no HTTP request that the server can read; nothing more is read from this connection")
 SECONDS_FOR_HEADERS = 10.0
 MOST_CONNECTIONS = 4096
 USUAL_OPEN_FILES = 1024
@@ -73,6 +78,18 @@ class PatientProtocol(H11Protocol):
         """Forget the connection."""
         super().connection_lost(exc)
         self.stop_waiting()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, unless an answer has begun or was given: the connection just ends then. `msg` is uvicorn's."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # of a request whose body goes wrong: what it would answer now finds no connection
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            told = json.dumps(NO_REQUEST.as_json()).encode()
+            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(told))), ("Connection", "close")]
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=told), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def wait_or_not(self) -> None:
         """Have a timer while the headers of a request are due, and none while a request is at work."""

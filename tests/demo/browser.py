@@ -12,6 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -29,6 +30,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+LONGEST_WAIT = 300
+"""Seconds: a guard, and no measure."""
 SEED = "#sampling .seed input, #sampling .seed textarea"
 ROOT = Path(__file__).parents[2]
 PICTURES = {
@@ -67,9 +70,9 @@ def resize(driver, width, height):
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
-def wait_until(driver, condition, what, seconds=60):
-    """The first true value of `condition()`; fails with `what` after `seconds`."""
-    return WebDriverWait(driver, seconds, poll_frequency=0.05).until(lambda _: condition(), message=f"waited in vain: {what}")
+def wait_until(driver, condition, what):
+    """The first true value of `condition()`; fails with `what` where it never comes."""
+    return WebDriverWait(driver, LONGEST_WAIT, poll_frequency=0.05).until(lambda _: condition(), message=f"waited in vain: {what}")
 
 
 def element(driver, selector):
@@ -82,7 +85,7 @@ def elements(driver, selector):
 
 def open_page(driver, address):
     driver.get(address)
-    wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the page", seconds=60)
+    wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the page")
 
 
 def is_laid_out(driver):
@@ -96,6 +99,18 @@ def open_tab(driver, name):
     tabs = elements(driver, "button[role=tab], .overflow-menu button")
     tab = next(each for each in tabs if each.get_attribute("textContent").strip() == name)
     driver.execute_script("arguments[0].click()", tab)
+
+
+def close_messages(driver):
+    """Close what Gradio has put over the page, as far as it has not gone by itself."""
+
+    def are_closed():
+        for close in elements(driver, ".toast-close"):
+            with contextlib.suppress(WebDriverException):
+                close.click()
+        return not elements(driver, ".toast-close")
+
+    wait_until(driver, are_closed, "the end of the messages")
 
 
 def text_of(driver):

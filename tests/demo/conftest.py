@@ -12,6 +12,7 @@ import pytest
 
 import onnx_textgen
 from demo.scripted_model import TINY_PACKAGE, ScriptedModel
+from patient_http import LONGEST_WAIT
 
 HERE = Path(__file__).parent
 MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
@@ -20,6 +21,7 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 if not MISSING:
     from demo import browser as browser_tools
     from onnx_textgen_demo.app import make_page
+    from onnx_textgen_demo.mcp_guard import MCP_PATH, McpGuard
     from onnx_textgen_demo.server import serve
     from onnx_textgen_demo.shelf import Shelf
 
@@ -53,13 +55,38 @@ def closed_loops():
 @contextlib.contextmanager
 def served_page(*models, **more):
     """The address of a page for these models, each under its own name; `more` goes to `serve`."""
-    with closed_loops():
+    with closed_loops(), counted_calls() as running:
         page = make_page(shelf_of(*models))
         served = serve(page, host="127.0.0.1", port=0, **more)
         try:
             yield served.address
+            wait_until_none(running)  # a call of MCP has streams to close behind its answer; the end of the server leaves them open
         finally:
             served.close()
+
+
+@contextlib.contextmanager
+def counted_calls():
+    """Gives the calls of MCP that are at work."""
+    running, call = [], McpGuard.__call__
+
+    async def counted(guard, scope, receive, send):
+        if scope.get("path", "").startswith(MCP_PATH):
+            running.append(scope)
+        try:
+            await call(guard, scope, receive, send)
+        finally:
+            running[:] = [each for each in running if each is not scope]
+
+    with mock.patch.object(McpGuard, "__call__", counted):
+        yield running
+
+
+def wait_until_none(running):
+    end = time.monotonic() + LONGEST_WAIT
+    while running:
+        assert time.monotonic() < end, "a call does not end"
+        time.sleep(0.01)
 
 
 def shelf_of(*models):
@@ -116,9 +143,9 @@ def chromium():
 
 @pytest.fixture
 def eventually():
-    """Call it with a condition that must become true within some seconds."""
+    """Call it with a condition that must become true, however loaded the machine is."""
 
-    def check(condition, seconds=60.0):
+    def check(condition, seconds=LONGEST_WAIT):
         deadline = time.monotonic() + seconds
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.02)

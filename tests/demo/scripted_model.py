@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import threading
 import time
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from onnx_textgen.artifact import read_manifest
 from onnx_textgen.errors import PromptError
 from onnx_textgen.generation_config import make_generation_config
 from onnx_textgen.tokenizer import Streaming
+from patient_http import LONGEST_WAIT
 
 TINY_PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
+SWIFT_TOKENS = 200
 PIECES = [" a", " small", " cat", " sat", " by", " the", " door", ".", "\n", " <img src=x onerror=alert(1)>", " &amp;", " moon"]
 
 
@@ -32,18 +35,25 @@ class ScriptedTokenizer:
 
 
 class ScriptedModel:
-    """Counts the streams that are open, so that a test sees whether each was closed."""
+    """Counts the streams that are open, so that a test sees whether each was closed.
+
+    `later_seconds`: what a token behind the first `SWIFT_TOKENS` takes, so that a text lasts until a test has stopped it.
+    """
 
     device = "cpu"
     chat_template = None
 
-    def __init__(self, *, seconds_per_token=0.0, fail_after=None, error=None):
+    def __init__(self, *, seconds_per_token=0.0, later_seconds=0.0, fail_after=None, error=None):
         manifest = read_manifest(TINY_PACKAGE)
         geometry = dataclasses.replace(manifest.geometry, context_length=100_000)
         self.manifest = dataclasses.replace(manifest, name="scripted", geometry=geometry)
         self.tokenizer = ScriptedTokenizer()
+        self.later_seconds = later_seconds
         self.seconds_per_token, self.fail_after, self.error = seconds_per_token, fail_after, error
         self.open_streams = self.streamed_tokens = 0
+        self.may_go_on = threading.Event()
+        """Cleared by a test whose texts are to wait."""
+        self.may_go_on.set()
 
     def stream(self, prompt, *, logprobs=0, **options):
         config = make_generation_config({}, options)
@@ -57,7 +67,8 @@ class ScriptedModel:
     def write(self, config, logprobs):
         with self.counted():
             for step in itertools.count():
-                time.sleep(self.seconds_per_token)
+                self.may_go_on.wait(LONGEST_WAIT)
+                time.sleep(self.seconds_per_token if step < SWIFT_TOKENS else max(self.seconds_per_token, self.later_seconds))
                 if step == self.fail_after:
                     raise self.error
                 self.streamed_tokens += 1

@@ -6,7 +6,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
-from demo.browser import SEED, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
+from demo.browser import SEED, close_messages, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
 from demo.scripted_model import PIECES, TINY_PACKAGE, ScriptedModel
 from onnx_textgen.artifact import DEFAULT_PACKAGE, embedded_packages
 from onnx_textgen.errors import ModelError
@@ -16,7 +16,7 @@ from onnx_textgen_demo.tabs.write import EXAMPLES
 
 @pytest.fixture
 def slow():
-    return ScriptedModel(seconds_per_token=0.02)
+    return ScriptedModel(seconds_per_token=0.02, later_seconds=2)
 
 
 def generate(driver):
@@ -71,7 +71,7 @@ def test_stop_ends_a_long_generation(chromium, served, slow):
     wait_until(chromium, lambda: len(text_of(chromium)) > 20, "some text")
     element(chromium, "#stop").click()
     wait_until(chromium, lambda: "finished: cancelled" in status_of(chromium), "the word that it stopped")
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream", seconds=3)
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
     written = slow.streamed_tokens
     text = text_of(chromium)
     assert written < 256
@@ -89,7 +89,7 @@ def test_leaving_the_page_ends_the_generation(chromium, served, slow):
     generate(chromium)
     wait_until(chromium, lambda: len(text_of(chromium)) > 20, "some text")
     chromium.get("about:blank")
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream", seconds=3)
+    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
     assert slow.streamed_tokens < 256
 
 
@@ -322,8 +322,7 @@ def test_another_model_is_picked_and_one_that_cannot_load_says_why(chromium, ser
     wait_until(chromium, lambda: "cannot be used: no/such/folder" in element(chromium, ".masthead").text, "the reason")
     generate(chromium)
     wait_until(chromium, lambda: "no/such/folder" in status_of(chromium), "the reason under the text")
-    element(chromium, ".toast-close").click()  # the message lies over the picker
-    wait_until(chromium, lambda: not elements(chromium, ".toast-close"), "its end")
+    close_messages(chromium)  # they lie over the picker
     pick(chromium, "good")
     wait_until(chromium, lambda: "model good" in element(chromium, ".masthead").text, "the other model")
     generate(chromium)

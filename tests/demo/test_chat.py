@@ -8,7 +8,7 @@ import typer
 from selenium.webdriver.common.by import By
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, set_value, wait_until
+from demo.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
 from demo.paced_runs import PacedRuns, make_chatty
 from demo.scripted_model import TINY_PACKAGE
 
@@ -135,8 +135,6 @@ def test_an_answer_is_asked_for_where_none_is_written_and_stopped_where_one_is(c
     say(chat, "a dog")
     wait_until(chat, lambda: "no memory" in note_of(chat), "the line about the error")
     wait_until(chat, lambda: can_press() == [True, False, True], "the end of an answer that failed")
-    for close in elements(chat, ".toast-close"):
-        close.click()
-    wait_until(chat, lambda: not elements(chat, ".toast-close"), "the end of the message")
+    close_messages(chat)
     element(chat, "#new-chat").click()
     wait_until(chat, lambda: can_press() == [True, False, False], "an empty chat")

@@ -5,15 +5,15 @@ import socket
 import subprocess
 import sys
 
-import httpx
-
+import patient_http
 from demo.scripted_model import TINY_PACKAGE
+from patient_http import LONGEST_WAIT
 
 COMMAND = [sys.executable, "-m", "onnx_textgen.cli", "demo"]
 
 
 def run(*arguments):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=LONGEST_WAIT, check=False)
 
 
 def test_it_says_where_the_page_is_serves_it_and_ends_with_ctrl_c(free_port):
@@ -22,9 +22,9 @@ def test_it_says_where_the_page_is_serves_it_and_ends_with_ctrl_c(free_port):
         try:
             line = process.stderr.readline()
             assert f"http://127.0.0.1:{free_port}" in line
-            assert httpx.get(f"http://127.0.0.1:{free_port}/", timeout=30).status_code == 200
+            assert patient_http.get(f"http://127.0.0.1:{free_port}/").status_code == 200
             process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=20)
+            stdout, stderr = process.communicate(timeout=LONGEST_WAIT)
         finally:
             process.kill()  # else leaving the block waits for ever
     assert (process.returncode, stdout, stderr) == (130, "", "")

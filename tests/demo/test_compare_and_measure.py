@@ -47,7 +47,7 @@ def test_a_way_that_a_model_refuses_says_so_on_its_card():
 
 def test_long_work_is_told_to_stop_when_its_generator_is_closed():
     stopped = threading.Event()
-    work = in_background(lambda: stopped.wait(10), stopped.set)
+    work = in_background(lambda: stopped.wait(300), stopped.set)
     next(work)
     work.close()
     assert stopped.is_set()
@@ -81,7 +81,7 @@ def test_a_measurement_fills_plots_and_table(chromium, served, model):
     open_tab(chromium, "Measure")
     wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
     element(chromium, "#measure").click()
-    wait_until(chromium, lambda: model.manifest.name in element(chromium, "#measure-note").text, "the end", seconds=60)
+    wait_until(chromium, lambda: model.manifest.name in element(chromium, "#measure-note").text, "the end")
     longest = measure.lengths(model.manifest.geometry.context_length)[-1]
     wait_until(chromium, lambda: str(longest) in element(chromium, "#measure-table").get_attribute("textContent"), "the table")
     lengths = [f"{length:,}" for length in measure.lengths(model.manifest.geometry.context_length)]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, set_value, wait_until
+from demo.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
 from demo.paced_runs import PacedRuns, make_chatty
 from onnx_textgen_demo.pictures import STAGES
 from onnx_textgen_demo.shelf import Shelf
@@ -109,27 +109,27 @@ def test_an_error_in_mid_run_is_told_and_the_next_run_is_done(chromium, served, 
     start(chromium, tab)
     told = lambda: [each.text for each in elements(chromium, f"{tab.note}, .toast-text")]  # noqa: E731
     wait_until(chromium, lambda: "<b>no memory</b>" in "\n".join(told()), "the line about the error")
-    wait_until(chromium, lambda: not WORKING.search(note_of(chromium, tab)), "a tab that no longer says that it works", seconds=60)
+    wait_until(chromium, lambda: not WORKING.search(note_of(chromium, tab)), "a tab that no longer says that it works")
     if tab.name != "Compare":  # which goes on with the other ways
         assert tab.done not in note_of(chromium, tab)
     assert "Traceback" not in element(chromium, "body").text
-    for close in elements(chromium, ".toast-close"):
-        close.click()
-    wait_until(chromium, lambda: not elements(chromium, ".toast-close"), "the end of the messages")
+    close_messages(chromium)
     start(chromium, tab)
-    wait_until(chromium, lambda: tab.done in note_of(chromium, tab), "a run after the error", seconds=60)
+    wait_until(chromium, lambda: tab.done in note_of(chromium, tab), "a run after the error")
     wait_until(chromium, lambda: "no memory" not in note_of(chromium, tab), "the end of the line about the error")
 
 
 @every_tab
 def test_two_people_run_at_once_and_neither_sees_or_stops_the_other(chromium, served, model, runs, tab):
-    runs.seconds = 0.1  # the first must still be at it when the second has stopped
+    runs.seconds = 0.1
     address = served(model)
     go_to(chromium, address, tab)
     start(chromium, tab, "the first")
     wait_for_work(chromium, tab, runs)
+    runs.seconds = 2  # the first must still be at it when the second has stopped
     with another_person(chromium):
         go_to(chromium, address, tab)
+        runs.seconds = 0.1
         assert not WORKING.search(note_of(chromium, tab))
         assert not [each for each in elements(chromium, tab.text) if each.text.strip()]
         start(chromium, tab, "the second")

@@ -69,7 +69,7 @@ def test_a_model_has_the_name_it_is_picked_by_everywhere(chromium, served, tiny)
     assert "first pick" in element(chromium, "#no-chat").text
     go_to_tab(chromium, "Measure")
     element(chromium, "#measure").click()
-    wait_until(chromium, lambda: "first pick, fp32" in element(chromium, "#measure-note").text, "the end", seconds=60)
+    wait_until(chromium, lambda: "first pick, fp32" in element(chromium, "#measure-note").text, "the end")
     assert tiny.manifest.name not in element(chromium, "body").text
 
 

@@ -5,15 +5,17 @@ import asyncio
 import contextlib
 import importlib
 import sys
+import threading
 
-import httpx
 import pytest
 
 import onnx_textgen
+import patient_http
 from demo.conftest import find_free_port, served_page
 from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen.cli import run
 from onnx_textgen_demo.limits import RUNS
+from patient_http import LONGEST_WAIT
 
 WISH = {"prompt": "a cat", "max_new_tokens": 40, "temperature": 0.8, "seed": 7}
 
@@ -67,12 +69,15 @@ def test_bad_input_is_told_in_one_line_and_listeners_of_the_page_are_no_tools(se
 
 
 def test_calls_of_the_tool_share_the_model_with_all_others(served, monkeypatch):
-    model, most = ScriptedModel(seconds_per_token=0.01), [0]
+    model, most, are_two = ScriptedModel(), [0], threading.Event()
     write = model.write
 
     def watched(*arguments):
         for chunk in write(*arguments):
             most[0] = max(most[0], model.open_streams)
+            if model.open_streams > 1:
+                are_two.set()
+            are_two.wait(LONGEST_WAIT)  # nobody's text ends before another one has begun
             yield chunk
 
     monkeypatch.setattr(model, "write", watched)
@@ -85,14 +90,14 @@ def test_calls_of_the_tool_share_the_model_with_all_others(served, monkeypatch):
 def test_calls_are_all_that_is_reached(served):
     address = served(ScriptedModel())
     link = f"{address}gradio_api/mcp/%3C%2Fscript%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E/gradio_api/mcp"
-    assert httpx.get(link).status_code == httpx.post(link).status_code == 404
+    assert patient_http.get(link).status_code == patient_http.post(link).status_code == 404
     for other in ("sse", "schema", "messages/", "http"):
-        assert httpx.get(f"{address}gradio_api/mcp/{other}").status_code == 404
-    assert httpx.get(f"{address}gradio_api/mcp/").status_code == 405
+        assert patient_http.get(f"{address}gradio_api/mcp/{other}").status_code == 404
+    assert patient_http.get(f"{address}gradio_api/mcp/").status_code == 405
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     headers = {"Accept": "application/json, text/event-stream"}
-    assert httpx.post(f"{address}gradio_api/mcp/", json=call, headers=headers).status_code == 200
-    foreign = httpx.post(f"{address}gradio_api/mcp/", json=call, headers=headers | {"Host": "evil.example"})
+    assert patient_http.post(f"{address}gradio_api/mcp/", json=call, headers=headers).status_code == 200
+    foreign = patient_http.post(f"{address}gradio_api/mcp/", json=call, headers=headers | {"Host": "evil.example"})
     assert foreign.status_code == 400
 
 

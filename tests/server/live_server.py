@@ -1,5 +1,6 @@
 """A server in a thread of the test's own process."""
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -11,6 +12,10 @@ from onnx_textgen import Model
 from onnx_textgen.cli.hosts import in_url, listen
 from onnx_textgen_server.app import Settings, make_app
 from onnx_textgen_server.process import PromptServer, make_config
+from patient_http import LONGEST_WAIT
+
+LOOPS: dict[str, asyncio.AbstractEventLoop] = {}
+"""Of each server, by its address."""
 
 
 @contextlib.contextmanager
@@ -27,16 +32,30 @@ def served(models: dict[str, Model], host: str = "127.0.0.1", **settings: Any) -
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
+    url = f"http://{in_url(host)}:{listeners[0].getsockname()[1]}"
+    LOOPS[url] = server.servers[0].get_loop()
     try:
-        yield f"http://{in_url(host)}:{listeners[0].getsockname()[1]}", app.state.server
+        yield url, app.state.server
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(LONGEST_WAIT)
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether something comes true in time."""
-    end = time.monotonic() + seconds
+@contextlib.contextmanager
+def held(url: str) -> Iterator[None]:
+    """Within it the server does nothing: what clients send meanwhile is there, whole, when it looks."""
+    is_held, go_on = threading.Event(), threading.Event()
+    LOOPS[url].call_soon_threadsafe(lambda: (is_held.set(), go_on.wait(LONGEST_WAIT)))
+    assert is_held.wait(LONGEST_WAIT)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+def wait_until(holds: Callable[[], bool]) -> bool:
+    """Whether something comes true, however loaded the machine is."""
+    end = time.monotonic() + LONGEST_WAIT
     while time.monotonic() < end:
         if holds():
             return True

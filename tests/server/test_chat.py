@@ -4,6 +4,7 @@ import httpx
 import openai
 import pytest
 
+import patient_http
 from onnx_textgen import Model
 
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me of a dog."}]
@@ -95,7 +96,7 @@ def test_models_are_listed_and_unknown_ones_refused(client: openai.OpenAI) -> No
 
 def test_text_to_tokens_and_back(live: tuple, story: Model, chatty: Model) -> None:
     def post(path: str, **body: object) -> httpx.Response:
-        return httpx.post(f"{live[0]}{path}", json=body)
+        return patient_http.post(f"{live[0]}{path}", json=body)
 
     found = post("/tokenize", model="story", prompt="A little dog.").json()
     assert found == {"tokens": story.encode("A little dog."), "count": len(story.encode("A little dog.")), "max_model_len": 512}

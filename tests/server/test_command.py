@@ -12,10 +12,12 @@ import httpx
 import pytest
 
 import onnx_textgen
+import patient_http
 from can_bind import can_bind
 from onnx_textgen.cli import run
 from onnx_textgen.cli.hosts import listen
 from onnx_textgen_server.cli import named
+from patient_http import LONGEST_WAIT
 
 
 def test_it_answers_until_ctrl_c(tmp_path) -> None:
@@ -25,10 +27,10 @@ def test_it_answers_until_ctrl_c(tmp_path) -> None:
     command = [sys.executable, "-m", "onnx_textgen.cli", "serve", "one=story", "tiny-transformer", "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "ONNX_TEXTGEN_API_KEY": "k"}) as process:
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + LONGEST_WAIT
             while True:
                 try:
-                    found = httpx.get(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": "Bearer k"})
+                    found = patient_http.get(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": "Bearer k"})
                     break
                 except httpx.TransportError:
                     assert time.monotonic() < end
@@ -36,7 +38,7 @@ def test_it_answers_until_ctrl_c(tmp_path) -> None:
                     time.sleep(0.05)
             assert [each["id"] for each in found.json()["data"]] == ["one", "tiny-transformer"]
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert process.wait(LONGEST_WAIT) == 130
             assert process.stderr is not None
             assert process.stderr.read().splitlines() == [f"one, tiny-transformer at http://127.0.0.1:{port}/v1 (Ctrl-C ends it)"]
         finally:

@@ -3,10 +3,10 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import openai
 import pytest
 
+import patient_http
 from onnx_textgen import Model
 
 PROMPT = "Once upon a time"
@@ -217,7 +217,7 @@ def test_a_scored_prompt_has_as_many_values_whatever_comes_next(client: openai.O
 def test_lines_of_a_stream_hold_any_character(live: tuple) -> None:
     pytest.importorskip("llguidance")
     asked = {"model": "story", "prompt": "A", "max_tokens": 20, "regex": "a\u2028\u0085b", "stream": True}
-    with httpx.stream("POST", f"{live[0]}/v1/completions", json=asked) as stream:
+    with patient_http.stream("POST", f"{live[0]}/v1/completions", json=asked) as stream:
         events = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
     assert events.pop() == "[DONE]"
     assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == "a\u2028\u0085b"

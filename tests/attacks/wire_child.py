@@ -1,0 +1,37 @@
+"""A server of the tiny model, with and without a chat template, in a process of its own; run by `wire`.
+
+python -m tests.attacks.wire_child SECONDS     prints its port; SECONDS: how long it waits for headers, and for bodies
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+import onnx_textgen
+from onnx_textgen import Model
+from onnx_textgen.cli.hosts import listen
+from onnx_textgen_server import connections
+from onnx_textgen_server.app import Settings, make_app
+from onnx_textgen_server.process import run_server
+
+PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+MOST_SECONDS = 1.0
+"""Of a text: one that would go on for ever ends here."""
+
+
+def main() -> None:
+    """Serve until the process is ended."""
+    seconds = float(sys.argv[1])
+    connections.SECONDS_FOR_HEADERS = seconds
+    plain = onnx_textgen.load(PACKAGE, threads=1, device="cpu")
+    chatty = Model(plain.folder, plain.manifest, plain.graph, chat_template=TEMPLATE)
+    listeners = listen("127.0.0.1", 0)
+    logging.basicConfig(level=logging.WARNING)
+    print(listeners[0].getsockname()[1], flush=True)
+    app = make_app({"plain": plain, "chatty": chatty}, Settings(most_seconds=MOST_SECONDS, most_body_seconds=seconds))
+    run_server(app, listeners)
+
+
+if __name__ == "__main__":
+    main()
