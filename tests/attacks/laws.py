@@ -1,5 +1,5 @@
 """All laws, by the module that makes their cases."""
 
-from . import flips, graphs, manifests
+from . import flips, graphs, manifests, sessions, templates, tokenizers
 
-LAWS = (*flips.LAWS, *manifests.LAWS, *graphs.LAWS)
+LAWS = (*flips.LAWS, *manifests.LAWS, *graphs.LAWS, *tokenizers.LAWS, *templates.LAWS, *sessions.LAWS)

@@ -25,7 +25,7 @@ from onnx_textgen.cli.app import DEBUG_VARIABLE, write_whatever_comes
 from .law import HARMLESS, REFUSED, SEED, Case, Law, Violation
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST_WAIT = 600
+LONGEST_WAIT = 120
 """Seconds by the clock for one case: an opened pipe may take for ever and no processor time."""
 HANGS = (signal.SIGXCPU, signal.SIGALRM)
 CASE, VERDICT, END = "case", "verdict", "end"
