@@ -276,7 +276,7 @@ def vocabulary_ids(spec: Mapping[str, Any]) -> list[int]:
 
 
 def check_charsmap(component: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for SentencePiece's table of characters that says it is longer than it is: the library reserves that much."""
+    """Raise `ValueError` for a table of characters that says it is longer than it is: the library reserves that much memory."""
     if component["type"] == "Precompiled":
         table = base64.b64decode(component["precompiled_charsmap"] or "")
         if int.from_bytes(table[:4], "little") > len(table):

@@ -1,4 +1,4 @@
-"""Manifests of anything JSON can say, each with the digest that goes with it, so that nothing but the reading of it stands in between."""
+"""Manifests of anything that JSON can say, each with its right digest, so that nothing but the reading of it stands in between."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def text_of(value: dict[str, Any], choose: random.Random) -> bytes:
     text = json.dumps(value, indent=choose.choice((None, 1, 9)), ensure_ascii=True)
     ways: dict[int, Callable[[], bytes]] = {
         0: lambda: b"\xef\xbb\xbf" + text.encode(),
-        1: lambda: text.encode("utf-16"),
-        2: lambda: (text[:-1] + ', "name": "again"}').encode(),
-        3: lambda: (text + choose.choice(("\0", "{}", " " * 10_000, "//", "\x1a"))).encode(),
+        1: functools.partial(text.encode, "utf-16"),
+        2: (text[:-1] + ', "name": "again"}').encode,
+        3: lambda: text.encode() + choose.choice((b"\0", b"{}", b" " * 10_000, b"//", b"\x1a")),
         4: lambda: text.replace("a", choose.choice(("\\u0061", "\\ud800", "\\x61", "\u0430")), 1).encode(),
         5: lambda: text.encode().replace(b"o", choose.choice((b"\xff", b"\xc0\xaf", b"\xed\xa0\x80")), 1),
         6: lambda: text.replace("1", choose.choice(("01", "+1", "1.", "0x1", "1_0", "9" * 5_000, "-" * 9 + "1")), 1).encode(),
-        7: lambda: (text[:-1] + ', "certificate": ' + "[" * 100_000 + "}").encode(),
+        7: (text[:-1] + ', "certificate": ' + "[" * 100_000 + "}").encode,
     }
     return ways.get(choose.randrange(40), text.encode)()
 

@@ -166,9 +166,11 @@ ENTRY_CONTENTS: dict[str, Callable[[], bytes]] = {
     "has a header of brackets": lambda: with_header("(" * 60_000),
     "has a header of minus signs": lambda: with_header("-" * 60_000 + "1"),
     "has a header that is long": lambda: with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1," * 30_000 + ")}"),
-    "has a type of types": lambda: with_header("{'descr': " + "[('a', " * 200 + "'<f4'" + ")]" * 200 + ", 'fortran_order': False, 'shape': (1,)}"),
+    "has a type of types": lambda: with_header(
+        "{'descr': " + "[('a', " * 200 + "'<f4'" + ")]" * 200 + ", 'fortran_order': False, 'shape': (1,)}"
+    ),
     "is by columns": lambda: with_header("{'descr': '<i8', 'fortran_order': True, 'shape': (2, 2)}") + b"\0" * 32,
-}  # fmt: skip
+}
 IDS: tuple[Any, ...] = (
     [],
     [-1],

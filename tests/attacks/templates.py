@@ -101,7 +101,7 @@ HOSTILE = {
 REFUSALS = HOSTILE | {
     "reaches for os through a namespace": "{{ namespace.__init__.__globals__['os'].popen('id').read() }}",
     "reaches for os through range": "{{ range.__self__.__dict__ }}",
-    "reaches for os through the loop": "{% for m in messages %}{{ loop._iterator.__class__.__base__.__subclasses__() }}{% endfor %}",
+    "reaches for os through the loop": "{% for m in messages %}{{ loop._iterator.__class__.__base__.x }}{% endfor %}",
     "reaches for os through a macro": "{% macro m() %}{% endmacro %}{{ m._func.__globals__ }}",
     "reaches for os through a caller": "{% macro m() %}{{ caller._func.__globals__.os }}{% endmacro %}{% call m() %}{% endcall %}",
     "reaches for the environment": "{{ self._TemplateReference__context.environment.globals.x }}",
@@ -123,14 +123,15 @@ REFUSALS = HOSTILE | {
     "divides by zero": "{{ 1 // 0 }}",
     "overflows": "{{ 1e308 * 10 * 10**400 }}",
     "adds unlike things": "{{ 1 + 'a' }}",
-    "makes many digits": "{% set n = namespace(x=1) %}{% for i in range(9999) %}{% set n.x = n.x * 1000000007 %}{% endfor %}{{ n.x }}",
+    "makes many digits": "{% set n = namespace(x=1) %}{% for i in range(9999) %}{% set n.x = n.x * 100003 %}{% endfor %}{{ n.x }}",
     "reads a long number": "{{ ('9' * 5000)|int + 1 }}{{ 1/0 }}",
-    "sums texts without end": "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = [n.x, n.x]|join(n.x) %}{% endfor %}",
+    "sums texts without end": TEXT + "{% set n.x = [n.x, n.x]|join(n.x) %}{% endfor %}",
     "repeats by replacing nothing": TEXT + "{% set n.x = n.x|replace('', n.x) %}{% endfor %}",
     "writes tokens of JSON without end": LIST + "{% set n.x = [n.x|tojson, n.x|tojson] %}{% endfor %}",
     "escapes without end": TEXT + "{% set n.x = (n.x ~ '&')|e ~ n.x|e %}{% endfor %}",
     "upper-cases sharp s": TEXT + "{% set n.x = (n.x ~ 'ß' * 9)|upper ~ n.x|lower %}{% endfor %}",
-    "nests macros": "".join(f"{{% macro m{i}() %}}{{{{ m{i - 1}() }}}}{{{{ m{i - 1}() }}}}{{% endmacro %}}" for i in range(1, 40)) + "{{ m39() }}",
+    "nests macros": "".join(f"{{% macro m{i}() %}}{{{{ m{i - 1}() }}}}{{{{ m{i - 1}() }}}}{{% endmacro %}}" for i in range(1, 40))
+    + "{{ m39() }}",
     "recurses by call blocks": "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{% call m() %}x{% endcall %}",
     "nests loops by tags": "{% for a in [1] %}" * 60 + "{% endfor %}" * 60,
     "nests conditions by tags": "{% if a %}" * 2_000 + "{% endif %}" * 2_000,
@@ -156,7 +157,7 @@ REFUSALS = HOSTILE | {
     "translates": "{% trans %}x{% endtrans %}",
     "debugs": "{% debug %}",
     "escapes by itself": "{% autoescape true %}{{ x.y.z }}{% endautoescape %}",
-}  # fmt: skip
+}
 QUIET = {
     "asks a text for its class by brackets": "{{ ''['__class__'] }}",
     "asks the messages for their class": "{{ messages.__class__ }}",

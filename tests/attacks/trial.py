@@ -90,7 +90,7 @@ class Trial:
 
     def judge_from(self, start: int, tally: Tally, count: int, seed: int) -> int | None:
         """The same from one case on; the next one to be tried where the process died, else None."""
-        process = self.begin()
+        process, has_begun = self.begin(), False
         assert process.stdin is not None and process.stdout is not None, "they are pipes"
         process.stdin.write(json.dumps([tally.law.name, count, seed, start]) + "\n")
         process.stdin.flush()
@@ -98,7 +98,7 @@ class Trial:
         for line in process.stdout:
             kind, *told = json.loads(line)
             if kind == CASE:
-                start, running = told
+                has_begun, (start, running) = True, told
             elif kind == VERDICT:
                 verdict, why, spent = told
                 if why:
@@ -109,6 +109,8 @@ class Trial:
                 tally.cpu_seconds += spent
                 return None
         code = self.end()
+        if not has_begun:
+            raise RuntimeError(f"the process ended with {code} before a case of: {tally.law.name}")
         what = "hang" if -code in HANGS else "crash"
         tally.violations.append(f"{running}: {what} ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})")
         tally.cpu_seconds += spent
@@ -156,11 +158,15 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
         name, count, seed, start = json.loads(request)
         law, before = laws[name], used()
         limit(law)
-        for number, case in enumerate(law.cases(count, random.Random(f"{seed} {name}"))):
-            if number >= start:
-                limit(law)
-                tell(CASE, number, case.name)
-                tell(VERDICT, *verdict_on(case), used() - before)
+        try:
+            for number, case in enumerate(law.cases(count, random.Random(f"{seed} {name}"))):
+                if number >= start:
+                    limit(law)
+                    tell(CASE, number, case.name)
+                    tell(VERDICT, *verdict_on(case), used() - before)
+        except Exception as error:  # noqa: BLE001 - reported, or it would look like the end of the law
+            tell(CASE, start, "the making of the cases")
+            tell(VERDICT, "", f"{type(error).__name__}: {error}", used() - before)
         signal.alarm(0)
         tell(END)
 
