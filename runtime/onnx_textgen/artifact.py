@@ -186,7 +186,7 @@ def check_ids(ids: tuple[int, ...], vocab_size: int, where: str) -> None:
     """Refuse ids outside the vocabulary."""
     if wrong := [i for i in ids if not 0 <= i < vocab_size]:
         raise PackageError(
-            f"{where} has the token id {wrong[0]}, and the vocabulary goes from 0 to {vocab_size - 1}; export the model again"
+            f"{where} has the token id {wrong[0]!s:.60}, and the vocabulary goes from 0 to {vocab_size - 1}; export the model again"
         )
 
 
@@ -293,7 +293,8 @@ def check_list(folder: Path, manifest: Manifest) -> None:
             raise PackageError(f"{folder} is incomplete: {name} is missing; export or copy it again")
         size = path.stat().st_size
         if size != expected.size:
-            raise PackageError(f"{path} is damaged: {size:,} bytes, the manifest says {expected.size:,}; export or copy it again")
+            said = f"{expected.size:,}"
+            raise PackageError(f"{path} is damaged: {size:,} bytes, the manifest says {said:.60}; export or copy it again")
 
 
 def check_hash(path: Path, expected: FileRecord) -> None:

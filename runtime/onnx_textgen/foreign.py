@@ -33,8 +33,8 @@ from .graph_file import OURS, producer_of
 from .interface import HIDDEN_STATES, LOGITS, ROLES, Hints
 from .session import LOG, Session, open_session
 from .settings import generation_defaults, read_config, read_json, special_id, without_nulls
-from .text_files import readable
-from .tokenizer import tokenizer_errors
+from .text_files import read_text, readable
+from .tokenizer import MAX_FILE_BYTES, read_spec, tokenizer_errors
 
 GENAI_CONFIG = "genai_config.json"
 SUBFOLDER = "onnx"
@@ -184,7 +184,8 @@ def settings_of_genai(genai: Mapping[str, Any]) -> Settings:
     model, search = object_in(genai, "model"), object_in(genai, "search")
     decoder = object_in(model, "decoder")
     if not decoder or "pipeline" in decoder:
-        what = "a pipeline of several graphs" if decoder else f"no decoder, but {', '.join(object_in(genai, 'model')) or 'nothing'}"
+        parts = ", ".join(object_in(genai, "model")) or "nothing"
+        what = "a pipeline of several graphs" if decoder else f"no decoder, but {parts:.200}"
         raise PackageError(f"{GENAI_CONFIG} describes {what}; only a decoder in one graph can be opened")
     inputs, outputs = object_in(decoder, "inputs"), object_in(decoder, "outputs")
     names = {role: str(own) for role, own in {**inputs, **outputs}.items() if role in {*ROLES, LOGITS, HIDDEN_STATES}}
@@ -279,6 +280,8 @@ def make_geometry(settings: Settings, session: Session) -> Geometry:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer as the library has it, to look for the ends of texts."""
+    """The tokenizer as the library has it, to look for the ends of texts; raises what `TextTokenizer` does."""
+    text = read_text(path, most=MAX_FILE_BYTES)
+    read_spec(text)
     with tokenizer_errors("its file"):
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_str(text)

@@ -37,6 +37,10 @@ MOST_PARTS = 2 * 10**6
 @contextlib.contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
     """The bytes of a file that holds a model; raises `PackageError` where what the body finds shows that it does not."""
+    with readable(path):
+        is_file = path.is_file()
+    if not is_file:  # a pipe would be waited for without end
+        raise PackageError(f"{path.name} is no file; export or fetch the model again")
     with readable(path), path.open("rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

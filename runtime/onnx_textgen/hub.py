@@ -16,11 +16,15 @@ from pathlib import Path, PurePosixPath
 from .artifact import ALLOWED_FILES, MANIFEST, find_package, has_manifest, read_manifest
 from .errors import PackageError, first_line
 from .misnamed import did_you_mean
+from .text_files import readable
 
 PREFIX = "hf:"
 NO_WAY_OUT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
 """No part is "..": a name leads to nothing beside the model's own folder in the cache."""
-FORM = re.compile(NO_WAY_OUT + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?")
+ONE_LINE = r"(?!.{300})(?!.*[\x00-\x1f\x7f-\x9f])"
+FORM = re.compile(
+    NO_WAY_OUT + ONE_LINE + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?", re.DOTALL
+)
 SETTINGS = re.compile(r"[^/]*\.(json|jinja)")
 SECONDS = 10.0
 """For the hub to answer what a model consists of."""
@@ -56,7 +60,8 @@ def read_name(package: str | Path | None) -> HubName | None:
         return None
     match, is_marked = FORM.fullmatch(package.removeprefix(PREFIX)), package.startswith(PREFIX)
     if match is None and is_marked:
-        raise PackageError(f"{package} is no name on the hub; write hf:owner/name, or hf:owner/name/FOLDER for one inside")
+        shown = package if package.isprintable() else repr(package)
+        raise PackageError(f"{shown:.200} is no name on the hub; write hf:owner/name, or hf:owner/name/FOLDER for one inside")
     if match is None or not (is_marked or (match["inside"] is None and not Path(package).exists())):
         return None
     return HubName(match["repository"], match["inside"] or "", match["revision"])
@@ -108,8 +113,9 @@ def cached(name: HubName, why: str, remedy: str, error: Exception) -> Path:
 
 def missing_file(place: Path) -> str | None:
     """What a folder (or graph) in the cache lacks to be opened; None where nothing is missing."""
-    if not place.exists():
-        return place.name
+    with readable(place):
+        if not place.exists():
+            return place.name
     folder = place.parent if place.is_file() else place
     if has_manifest(folder):
         return next((name for name in read_manifest(folder).files if not (folder / name).is_file()), None)

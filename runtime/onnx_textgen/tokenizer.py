@@ -6,6 +6,7 @@ library. Knows nothing of chat templates, stop strings or models.
 
 from __future__ import annotations
 
+import base64
 import codecs
 import re
 from collections.abc import Mapping, Sequence
@@ -74,14 +75,14 @@ class TextTokenizer:
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
             added = self._tokenizer.get_added_tokens_decoder()
+            decoders = flat_components(spec.get("decoder"), "decoders")
+            self.streaming = streaming_of(decoders)
+            self._space = visible_space(decoders)
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
         self.vocab_size = 1 + max([*vocabulary_ids(spec), *added], default=-1)
         special_ids = [token_id for token_id, token in added.items() if token.special]
         self._hidden = frozenset([*special_ids, *eos_ids, *([] if bos_id is None else [bos_id])])
-        decoders = flat_components(spec.get("decoder"), "decoders")
-        self.streaming = streaming_of(decoders)
-        self._space = visible_space(decoders)
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}
 
     @classmethod
@@ -274,6 +275,14 @@ def vocabulary_ids(spec: Mapping[str, Any]) -> list[int]:
     return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
 
 
+def check_charsmap(component: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for a table of characters that says it is longer than it is: the library reserves that much memory."""
+    if component["type"] == "Precompiled":
+        table = base64.b64decode(component["precompiled_charsmap"] or "")
+        if int.from_bytes(table[:4], "little") > len(table):
+            raise ValueError("its table of characters says that it is longer than it is")
+
+
 def growth_of(component: Mapping[str, Any]) -> float:
     """Bound how many times longer one component may make a text; for a prefix, its length."""
     if component["type"] == "Prepend":
@@ -301,6 +310,7 @@ def read_spec(text: str) -> dict[str, Any]:
         for part, children in (("normalizer", "normalizers"), ("decoder", "decoders")):
             growth = 1.0
             for component in flat_components(spec.get(part), children):
+                check_charsmap(component)
                 growth *= growth_of(component)
             if growth > MAX_GROWTH:
                 raise TokenizerError(f"the {part} in tokenizer.json may make a text {growth:,.0f} times longer; use another model")

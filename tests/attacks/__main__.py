@@ -51,9 +51,9 @@ def main() -> int:
         for law in laws:
             tally = trial.judge(law, law.quick if options.quick else law.whole, options.seed)
             tallies.append(tally)
-            notes.print(f"{law.module}: {law.name}: {tally.cases:,} cases, {tally.cpu_seconds:.0f} s", markup=False)
+            notes.print(f"{law.module}: {law.name}: {tally.cases:,} cases, {tally.cpu_seconds:.0f} s", markup=False, soft_wrap=True)
             for line in tally.violations:
-                notes.print(f"  VIOLATION {line}", markup=False)
+                notes.print(f"  VIOLATION {line}", markup=False, soft_wrap=True)
     rows = [row(tally) for tally in tallies]
     if options.markdown:
         print(markdown(rows))

@@ -1,5 +1,17 @@
 """All laws, by the module that makes their cases."""
 
-from . import disk, page, threads, wire
+from . import disk, flips, folders, graphs, manifests, page, sessions, templates, threads, tokenizers, wire
 
-LAWS = (*disk.LAWS, *wire.LAWS, *page.LAWS, *threads.LAWS)
+LAWS = (
+    *flips.LAWS,
+    *manifests.LAWS,
+    *graphs.LAWS,
+    *tokenizers.LAWS,
+    *templates.LAWS,
+    *folders.LAWS,
+    *sessions.LAWS,
+    *disk.LAWS,
+    *wire.LAWS,
+    *page.LAWS,
+    *threads.LAWS,
+)

@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from onnx_textgen.cli.app import DEBUG_VARIABLE, write_whatever_comes
+
 from .law import HARMLESS, REFUSED, SEED, Case, Law, Violation
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST_WAIT = 600
+LONGEST_WAIT = 120
 """Seconds by the clock for one case: an opened pipe may take for ever and no processor time."""
 HANGS = (signal.SIGXCPU, signal.SIGALRM)
 CASE, VERDICT, END = "case", "verdict", "end"
@@ -64,7 +66,7 @@ class Trial:
             command = [sys.executable, "-m", f"{__package__}.trial"]
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-            environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+            environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "80", DEBUG_VARIABLE: "1"}
             self.process = subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes)
         return self.process
 
@@ -88,7 +90,7 @@ class Trial:
 
     def judge_from(self, start: int, tally: Tally, count: int, seed: int) -> int | None:
         """The same from one case on; the next one to be tried where the process died, else None."""
-        process = self.begin()
+        process, has_begun = self.begin(), False
         assert process.stdin is not None and process.stdout is not None, "they are pipes"
         process.stdin.write(json.dumps([tally.law.name, count, seed, start]) + "\n")
         process.stdin.flush()
@@ -96,7 +98,7 @@ class Trial:
         for line in process.stdout:
             kind, *told = json.loads(line)
             if kind == CASE:
-                start, running = told
+                has_begun, (start, running) = True, told
             elif kind == VERDICT:
                 verdict, why, spent = told
                 if why:
@@ -107,6 +109,8 @@ class Trial:
                 tally.cpu_seconds += spent
                 return None
         code = self.end()
+        if not has_begun:
+            raise RuntimeError(f"the process ended with {code} before a case of: {tally.law.name}")
         what = "hang" if -code in HANGS else "crash"
         tally.violations.append(f"{running}: {what} ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})")
         tally.cpu_seconds += spent
@@ -153,11 +157,16 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
     for request in requests:
         name, count, seed, start = json.loads(request)
         law, before = laws[name], used()
-        for number, case in enumerate(law.cases(count, random.Random(f"{seed} {name}"))):
-            if number >= start:
-                limit(law)
-                tell(CASE, number, case.name)
-                tell(VERDICT, *verdict_on(case), used() - before)
+        limit(law)
+        try:
+            for number, case in enumerate(law.cases(count, random.Random(f"{seed} {name}"))):
+                if number >= start:
+                    limit(law)
+                    tell(CASE, number, case.name)
+                    tell(VERDICT, *verdict_on(case), used() - before)
+        except Exception as error:  # noqa: BLE001 - reported, or it would look like the end of the law
+            tell(CASE, start, "the making of the cases")
+            tell(VERDICT, "", f"{type(error).__name__}: {error}", used() - before)
         signal.alarm(0)
         tell(END)
 
@@ -166,4 +175,5 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the attacked code prints is no answer
+    write_whatever_comes(sys.stdout)  # as the command line does, before it runs
     serve(sys.stdin, told)

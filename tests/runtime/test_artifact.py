@@ -1,7 +1,6 @@
 """The model folder: everything that is not exactly as the manifest says is refused before ONNX Runtime opens a file."""
 
 import json
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -44,19 +43,6 @@ def edit(folder: Path, change: Callable[[dict], object]) -> None:
 def test_a_missing_folder_and_one_without_a_manifest_are_named(tmp_path: Path) -> None:
     assert "is not a folder" in refusal(tmp_path / "nowhere")
     assert "has no manifest.json" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
-def test_one_flipped_bit_anywhere_is_found(package: Path, name: str) -> None:
-    path, choose = package / name, random.Random(name)
-    original = path.read_bytes()
-    for _ in range(10):
-        damaged = bytearray(original)
-        damaged[choose.randrange(len(damaged))] ^= 1 << choose.randrange(8)
-        path.write_bytes(damaged)
-        message = refusal(package)
-        assert name in message
-        assert "sha256" in message
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
@@ -106,6 +92,7 @@ def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
         (lambda m: m.update(eos_ids=[1, True]), "eos_ids[1] should be a whole number, found True"),
         (lambda m: m.update(eos_ids=[4096]), "eos_ids has the token id 4096"),
         (lambda m: m.update(eos_ids=[-1]), "eos_ids has the token id -1"),
+        (lambda m: m.update(eos_ids=[10**4000]), f"eos_ids has the token id 1{'0' * 59}, and"),
         (lambda m: m.update(golden=5), "golden should be a list, found 5"),
         (lambda m: m.update(golden=None), "golden should be a list, found None"),
         (lambda m: m["golden"][0].update(prompt_ids=[]), "golden[0] should have token ids"),

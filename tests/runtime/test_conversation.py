@@ -213,13 +213,6 @@ def test_files_that_are_no_session_of_this_model_are_refused_in_one_line(forgetf
     for damaged in (b"", b"PK", good[: len(good) // 2], good[:-30]):
         path.write_bytes(damaged)
         assert "no saved session, or damaged" in refusal()
-    random = np.random.default_rng(0)
-    for place in random.integers(0, len(good), 40).tolist():
-        path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
-        try:
-            assert forgetful.load_session(path).token_ids == session.token_ids  # a bit that means nothing, such as a date
-        except PackageError as error:
-            assert "\n" not in str(error)
     path.unlink()
     assert "cannot be read" in refusal()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

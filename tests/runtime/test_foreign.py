@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -264,6 +265,14 @@ def test_files_that_are_no_graph_are_refused_at_once(content: bytes, tmp_path: P
         onnx_textgen.load(folder, device="cpu")
 
 
+def test_a_pipe_in_the_place_of_the_graph_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    folder = optimum(tmp_path / "folder", GROWING, "as it is")
+    (folder / "model.onnx").unlink()
+    os.mkfifo(folder / "model.onnx")
+    with pytest.raises(PackageError, match=r"model\.onnx is no file"):
+        onnx_textgen.load(folder, device="cpu")
+
+
 REFUSED = {
     "geometry.head_size should be at least 1 and at most 16,777,216": lambda folder: lacking(folder, head_size=2**40),
     "names the graph '../model.onnx', which is not in the folder": lambda folder: lacking(folder, filename="../model.onnx"),
@@ -300,6 +309,7 @@ BROKEN = {
     "is not UTF-8 text": lambda folder: (folder / "config.json").write_bytes(b"\xff"),
     "nowhere.onnx is not a folder": lambda folder: folder / "nowhere.onnx",
     "the key 'vocab_size' is there twice": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
+    "tokenizer.json has more than 64 MiB": lambda folder: (folder / "tokenizer.json").write_bytes(b" " * (2**26 + 1)),
     "config.json has more than 16 MiB": lambda folder: (folder / "config.json").write_bytes(b" " * (2**24 + 1)),
     "config.json should hold a JSON object, found list": lambda folder: (folder / "config.json").write_text("[]"),
 }

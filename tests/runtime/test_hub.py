@@ -226,3 +226,18 @@ def test_the_library_of_the_hub_is_left_alone_until_a_name_asks_for_it():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:own/mod\n", "hf:own/mod/a\nb", "hf:own/mod/\x1b[31m", "hf:own/mod@a\0b", "hf:own/" + "m" * 5_000]
+)
+def test_a_name_that_is_no_short_line_is_refused_in_one(name):
+    with pytest.raises(PackageError, match="is no name on the hub") as caught:
+        locate(name)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_part_of_a_name_that_no_file_can_have_is_refused_in_a_line(offline):
+    put(offline, "own/mod")
+    with pytest.raises(PackageError, match="cannot be read"):
+        locate("hf:own/mod/" + "x" * 270)
