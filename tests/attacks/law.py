@@ -86,8 +86,3 @@ def check_line(message: str) -> None:
 def spread(items: Sequence[T], count: int) -> Sequence[T]:
     """So many items in even steps; all of them where there are no more."""
     return [items[place * len(items) // count] for place in range(min(count, len(items)))] if count < len(items) else items
-
-
-def listed(cases: Sequence[Case]) -> Callable[[int, random.Random], Sequence[Case]]:
-    """The cases of a law that were all written down."""
-    return lambda count, _: spread(cases, count)
