@@ -3,8 +3,7 @@
     python tests/lower_bounds.py export serve grammar openvino train > low.txt
     pip install -c low.txt -e ".[export,serve,grammar,openvino,train]"
 
-`demo` and `mcp` go into an environment of their own: the lowest fastapi of `serve` is too old for gradio. What `dev` pins exactly
-(torch) is printed in the place of a lower bound.
+What `dev` pins exactly (torch) is printed in the place of a lower bound.
 """
 
 import re

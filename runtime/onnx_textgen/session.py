@@ -133,7 +133,7 @@ class LentMemory:
         NumPy hangs a view of a view on the array that has the memory, past those in between. It does not look behind an array
         over a memoryview, so every view of what is lent holds that one.
         """
-        lent = np.asarray(memoryview(self.array))
+        lent = np.asarray(self.array.data)
         self.lent = weakref.ref(lent)
         return lent
 
