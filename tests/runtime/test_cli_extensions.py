@@ -120,7 +120,7 @@ def at_version(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("extra", "name", "found", "module", "advice"),
+    "case",
     [
         ("export", "transformers", "5.0.0", "transformers.cache_utils", '>=5.10,<6 does: pip install "transformers>=5.10,<6"'),
         ("export", "transformers", "6.0.0", "transformers", '>=5.10,<6 does: pip install "transformers>=5.10,<6"'),
@@ -135,7 +135,8 @@ def at_version(monkeypatch):
         ),
     ],
 )
-def test_an_import_that_a_version_fails_says_which_versions_work(install, at_version, capsys, extra, name, found, module, advice):
+def test_an_import_that_a_version_fails_says_which_versions_work(install, at_version, capsys, case):
+    extra, name, found, module, advice = case
     at_version(name, found)
     install(extra, ImportError(f"cannot import name 'Cache' from '{module}' (/somewhere/file.py)", name=module))
     assert run([extra]) == 1
