@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
 
 from .attention import EagerLayer, LayerCache, WatchedLayer, watched
 from .errors import ExportError
-from .experts import EXPERTS
+from .experts import EXPERTS, experts
 from .fused_attention import ATTENTION, fused_run, pass_through
 from .masks import VisibleKind
 from .onnx_stand_ins import OnnxStandIns
@@ -37,6 +38,8 @@ SMALL_WINDOW = 512
 
 Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """input_ids, attention_mask and pasts -> logits and presents, in PyTorch."""
+
+ALL_EXPERTS_FUNCTIONS.register(EXPERTS, experts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ import torch
 import torch.onnx.ops as onnx_ops
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from onnx_textgen.artifact import Target
 
@@ -77,9 +76,6 @@ def experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     if target == "ort" and gate is not None:
         return as_one_operator(module, gate, hidden_states, top_k_index, top_k_weights)
     return sorted_by_expert(module, hidden_states, top_k_index, top_k_weights)
-
-
-ALL_EXPERTS_FUNCTIONS.register(EXPERTS, experts)
 
 
 def first_projection(module: Any) -> tuple[Tensor, Tensor | None]:  # noqa: ANN401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,6 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 import onnxruntime
 import torch
-import transformers
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -63,9 +63,12 @@ class Exported:
 
 
 def versions() -> dict[str, str]:
-    """Exporter and libraries."""
-    libraries = {"torch": torch, "transformers": transformers, "onnx": onnx, "onnxruntime": onnxruntime}
-    return {"onnx-textgen": version("onnx-textgen"), **{name: str(library.__version__) for name, library in libraries.items()}}
+    """Exporter and libraries; transformers where it was imported, as for every checkpoint."""
+    libraries = {"torch": torch, "transformers": sys.modules.get("transformers"), "onnx": onnx, "onnxruntime": onnxruntime}
+    return {
+        "onnx-textgen": version("onnx-textgen"),
+        **{name: str(library.__version__) for name, library in libraries.items() if library},
+    }
 
 
 def check_ids_and_context(source: Source, assets: TextAssets) -> None:

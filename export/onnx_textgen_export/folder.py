@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import os
 import re
 import secrets
@@ -196,6 +197,7 @@ def finish(partial: Path, target: Path, parents: list[Path], *, force: bool) -> 
     for path in partial.iterdir():
         flush(path)
     flush(partial)
+    gc.collect()  # a session of the proof that hangs in a cycle maps weights, and Windows renames no folder with a mapped file
     put_in_place(partial, target, force=force)
     for parent in (target.parent, *parents):
         flush(parent)

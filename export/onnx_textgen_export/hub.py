@@ -19,7 +19,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
 from onnx_textgen.errors import first_line
@@ -28,6 +27,7 @@ from onnx_textgen.settings import read_json
 from .errors import ExportError
 from .tensor_files import MOST_INDEX_BYTES
 from .tokenizer_conversion import SENTENCEPIECE
+from .versions import named_versions
 
 Report = Callable[[str], None]
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -42,7 +42,7 @@ WEIGHTS = (
     re.compile(r"(?!adapter_|consolidated).*\.safetensors(\.index\.json)?"),
 )
 """File names of weights; the second only where the first finds nothing."""
-NETWORK: type[Exception] = vars(huggingface_hub.errors)["HTTPError"]
+NETWORK: type[Exception] = vars(huggingface_hub.errors).get("HTTPError", OSError)
 """What the HTTP library raises that this huggingface_hub happens to use."""
 SECONDS = 10.0
 """For the hub to answer what a model consists of."""
@@ -140,7 +140,11 @@ def refuse_code(folder: Path) -> None:
     """Raise `ExportError` for a checkpoint whose model transformers does not know: its own Python code is never run."""
     config = read_json(folder / "config.json")
     kind, code = config.get("model_type"), config.get("auto_map")
-    if code and kind not in CONFIG_MAPPING:
+    if not code:
+        return
+    with named_versions():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
+    if kind not in CONFIG_MAPPING:
         raise ExportError(
             f"{folder} is of the type {kind}, which this transformers does not know, and brings Python code of its own, which is "
             "not run; upgrade transformers, or build the model yourself and give it as file.py:name"

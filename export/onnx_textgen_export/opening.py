@@ -11,28 +11,25 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer
 from torch import nn
-from torch._dynamo import OptimizedModule
 from torch.nn.parallel import DistributedDataParallel
-from transformers import PreTrainedModel
 
 from onnx_textgen.errors import OptionError, first_line
 from onnx_textgen.settings import read_json
 
-from .checkpoint import open_checkpoint
 from .errors import ExportError
 from .hub import refuse_code, resolve_source
-from .huggingface import source_from_model
 from .sources import Source, source_from_module
 from .text_assets import TextAssets, read_text_assets
 from .tiny_transformer import TinyTransformer
 from .tokenizer_conversion import read_tokenizer
 from .trace import innermost
-from .weights import OwnWeights, Weights
+from .versions import named_versions
+from .weights import OwnWeights, Weights, is_of_transformers
 
 Report = Callable[[str], None]
 
@@ -70,6 +67,9 @@ def open_source(
         weights = OwnWeights(module)
     else:
         refuse_code(folder)
+        with named_versions():
+            from .checkpoint import open_checkpoint  # noqa: PLC0415
+
         module, weights = open_checkpoint(folder, allow_pickle=allow_pickle)
     name = folder.resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
     return Opened(module, weights, read_text_assets(folder, tokenizer=given), name, f"the checkpoint {name}")
@@ -77,6 +77,9 @@ def open_source(
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module within what torch.compile or a parallel wrapper made of it."""
+    with named_versions():
+        from torch._dynamo import OptimizedModule  # noqa: PLC0415  (private to torch)
+
     while isinstance(module, OptimizedModule | nn.DataParallel | DistributedDataParallel):
         module = module._orig_mod if isinstance(module, OptimizedModule) else module.module
     if isinstance(module, torch.jit.ScriptModule):
@@ -112,8 +115,11 @@ def as_source(opened: Opened, context_length: int | None) -> Iterator[Source]:
 def make_source(module: nn.Module, context_length: int | None) -> Source:
     """A source from a transformers model, or from any other module."""
     try:
-        if isinstance(module, PreTrainedModel):
-            return source_from_model(module, context_length=context_length)
+        if is_of_transformers(module):
+            with named_versions():
+                from .huggingface import source_from_model  # noqa: PLC0415
+
+            return source_from_model(cast(Any, module), context_length=context_length)
         return source_from_module(module, context_length=context_length)
     except ExportError:
         raise

@@ -13,11 +13,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, cache_utils
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
-    DummyLayer,
     DynamicCache,
     DynamicLayer,
     EncoderDecoderCache,
@@ -27,6 +26,9 @@ from transformers.cache_utils import (
 
 from .errors import ExportError
 from .sources import CacheTensor
+
+EmptyLayer: Any = getattr(cache_utils, "DummyLayer", DynamicLayer)
+"""What transformers gives a layer that keeps nothing: a class of its own since 5.23, one that nothing is put into before."""
 
 PROBE_ROWS, PROBE_TOKENS = 2, 3
 CACHE_NAMES = ("past_key_values", "cache_params")
@@ -109,7 +111,7 @@ class KeptLayer:
     tensors: tuple[tuple[str, CacheTensor], ...]
     """("key", ...), ("value", ...), ("indexer", ...), ("conv.0", ...), ("recurrent.0", ...)"""
 
-    def layer(self, held: dict[str, Tensor]) -> CacheLayerMixin | LinearAttentionCacheLayerMixin | DummyLayer:
+    def layer(self, held: dict[str, Tensor]) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
         """The stand-in of this layer over the tensors held."""
         conv = {int(path[5:]): tensor for path, tensor in held.items() if path.startswith("conv.")}
         recurrent = {int(path[10:]): tensor for path, tensor in held.items() if path.startswith("recurrent.")}
@@ -119,7 +121,7 @@ class KeptLayer:
             return HybridLayer(held["key"], held["value"], conv, recurrent)
         if "key" in held:
             return GrowingLayer(held["key"], held["value"])
-        return StateLayer(conv, recurrent) if held else DummyLayer()  # type: ignore[no-untyped-call]
+        return StateLayer(conv, recurrent) if held else EmptyLayer()
 
 
 def tensors_of(layer: object) -> Iterator[tuple[str, Tensor]]:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
-from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
-from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from onnx_textgen.artifact import TOKENIZER
 from onnx_textgen.errors import first_line
@@ -26,6 +24,7 @@ from .errors import ExportError
 from .sentencepiece_tokenizer import Original, convert_sentencepiece
 from .tokenizer_probes import PROBES
 from .tokenizer_proof import ByteLevelBPE, Reference, SameFile, WordPiece, prove_tokenizer
+from .versions import named_versions
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 SHIFTED = frozenset({"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T"})
@@ -71,7 +70,7 @@ def convert_tokenizer(folder: Path) -> Tokenizer | None:
             probes = tuple(text for text in PROBES if not text.startswith((" ", "\N{LOWER ONE EIGHTH BLOCK}")))
         probes += tuple(f"a{token}b" for token in sorted(original.cuts)[:MOST_CUTS])
     else:
-        usual = BertTokenizer if name == "vocab.txt" else GPT2Tokenizer
+        usual = "BertTokenizer" if name == "vocab.txt" else "GPT2Tokenizer"
         tokenizer = add_tokens(from_transformers(folder, settings, usual), settings, path)
         original = WordPiece(path, settings) if name == "vocab.txt" else ByteLevelBPE(folder, tokenizer)
         probes = tuple(text for text in PROBES if "\U0010ffff" not in text)  # control or not: every implementation has its opinion
@@ -81,7 +80,11 @@ def convert_tokenizer(folder: Path) -> Tokenizer | None:
 
 def class_of(settings: Mapping[str, Any], folder: Path) -> str:
     """The tokenizer's class without its ending, such as Llama or T5; "" where nothing names one."""
-    name = settings.get("tokenizer_class") or TOKENIZER_MAPPING_NAMES.get(read_json(folder / "config.json").get("model_type", ""))
+    name = settings.get("tokenizer_class")
+    if not name:
+        with named_versions():
+            from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES  # noqa: PLC0415
+        name = TOKENIZER_MAPPING_NAMES.get(read_json(folder / "config.json").get("model_type", ""))
     return str(name or "").removesuffix("Fast").removesuffix("Tokenizer")
 
 
@@ -128,16 +131,18 @@ def from_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tuple[Tokeniz
     return tokenizer, original
 
 
-def from_transformers(folder: Path, settings: Mapping[str, Any], usual: type[PreTrainedTokenizerFast]) -> Tokenizer:
-    """Let transformers convert vocabulary files; `usual` is their class where no file names one."""
+def from_transformers(folder: Path, settings: Mapping[str, Any], usual: str) -> Tokenizer:
+    """Let transformers convert vocabulary files; `usual` names their class where no file does."""
+    with named_versions():
+        import transformers  # noqa: PLC0415
     config = read_json(folder / "config.json")
     nameless = not (settings.get("tokenizer_class") or config.get("model_type") or "auto_map" in settings)
     try:
-        loader = usual if nameless else AutoTokenizer
+        loader: Any = getattr(transformers, usual) if nameless else transformers.AutoTokenizer
         wrapper = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}") from error
-    if not isinstance(wrapper, PreTrainedTokenizerFast):
+    if not isinstance(wrapper, transformers.PreTrainedTokenizerFast):
         raise ExportError(
             f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; give a tokenizer.json with --tokenizer"
         )

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 HOLLOW_FROM = 65_536
 """Elements from which on a parameter is left hollow; smaller ones are read at once."""
@@ -43,6 +43,12 @@ class Weights(Protocol):
         ...
 
 
+def is_of_transformers(module: nn.Module) -> bool:
+    """Whether it is a model of transformers; where that was not imported there can be none, and it is not imported to see."""
+    library = sys.modules.get("transformers.modeling_utils")
+    return library is not None and isinstance(module, library.PreTrainedModel)
+
+
 class OwnWeights:
     """The numbers that a module in memory has anyway."""
 
@@ -56,7 +62,7 @@ class OwnWeights:
 
     def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
         """See `Weights.present`; a transformers model runs its blocks as modules, another may call parts of them."""
-        by_block = isinstance(self.module, PreTrainedModel)
+        by_block = is_of_transformers(self.module)
         return Loan(self.module, self, changes or {}).lent_to_module(blocks_of(self.module) if by_block else {})
 
 

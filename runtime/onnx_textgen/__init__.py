@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what type checkers and editors know the public names by
 # Here, because whatever of ours imports ONNX Runtime imports this first; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Alternative",
     "BatchGenerator",

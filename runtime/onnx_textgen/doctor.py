@@ -24,6 +24,7 @@ from .artifact import check_files, embedded_packages, find_package, read_manifes
 from .errors import OnnxTextgenError
 from .hub import read_name
 from .memory import available_bytes
+from .requirements import as_numbers
 
 PACKAGES = (
     *("onnx-textgen", "numpy", "tokenizers", "jinja2", "typer", "rich", "huggingface_hub"),
@@ -249,15 +250,6 @@ def requirement_problems(requires: Iterable[str], engine: Engine) -> list[Proble
         elif as_numbers(found) < as_numbers(least):
             problems.append(Problem(f"{name} {found} is older than {least}, which is needed", f'pip install -U "{name}>={least}"'))
     return problems
-
-
-def as_numbers(version: str) -> tuple[int, ...]:
-    """The first numbers of a version.
-
-    >>> as_numbers("1.26.4rc1") > as_numbers("1.9")
-    True
-    """
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def thread_problems(cores: int, limit: float | None) -> list[Problem]:

@@ -24,6 +24,7 @@ from .graph_file import refuse_functions
 from .interface import PAST, ROLES, CacheTensor, Hints, Input, Values, present_of, read_inputs, read_rotary_switch
 from .openvino_operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
 from .option_checks import whole_number
+from .requirements import wrong_version
 
 PRECISIONS = {"openvino": "f32", "openvino:bf16": "bf16"}
 """Names of the devices, and in what OpenVINO multiplies and attends there."""
@@ -141,8 +142,12 @@ def import_openvino() -> Any:  # noqa: ANN401 - the library
         with without_telemetry():
             for part in ("opset15", "op", "frontend.onnx"):
                 importlib.import_module(f"openvino.{part}")
-            return importlib.import_module("openvino")
-    except ImportError as error:
+            openvino = importlib.import_module("openvino")
+            _ = openvino.op._PagedAttentionExtension, openvino.opset15, openvino.frontend.onnx.ConversionExtension
+            return openvino
+    except (ImportError, AttributeError) as error:
+        if (reason := wrong_version(error)) is not None:
+            raise DeviceError(reason) from error
         raise DeviceError(f"OpenVINO cannot be imported: {first_line(error)}; {INSTALL}") from error
 
 

@@ -12,7 +12,7 @@ import functools
 import io
 import logging
 import re
-import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,31 @@ def new_run_options() -> onnxruntime.RunOptions:
     return options
 
 
-FREE = sys.getrefcount(np.empty(0)) + 1
-"""References to an array that an object holds and nobody else: a view would be one more."""
+class LentMemory:
+    """Memory of one array, lent as an array that keeps its borrower known: whether it is held, by any view, is never guessed.
+
+    A count of references (`sys.getrefcount`) would not tell: free-threaded builds of Python do not keep one that is true at any
+    moment, and 3.14 borrows references without counting them. A weak reference is true in every Python.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
+        self.array = np.empty(shape, dtype)
+        self.lent: weakref.ref[npt.NDArray[Any]] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds what was lent, nor a view of it."""
+        return self.lent is None or self.lent() is None
+
+    def lend(self) -> npt.NDArray[Any]:
+        """The memory as an array of its own.
+
+        NumPy hangs a view of a view on the array that has the memory, past those in between. It does not look behind an array
+        over a memoryview, so every view of what is lent holds that one.
+        """
+        lent = np.asarray(self.array.data)
+        self.lent = weakref.ref(lent)
+        return lent
 
 
 class BoundRun:
@@ -123,8 +146,8 @@ class BoundRun:
         self.options = new_run_options()
         self.given: dict[str, npt.NDArray[Any]] = {}
         """The memory that inputs are read from; one whose shape stays is bound once."""
-        self.found = np.empty(0)
-        """The memory that the last run's output was written to."""
+        self.memory = LentMemory((0,), np.float32)
+        """Where the last run's output was written."""
 
     def ready(self) -> BoundRun:
         """The same for another run, which what stopped the last one does not end.
@@ -152,13 +175,14 @@ class BoundRun:
         """See `Run.compute`."""
         for name in beside:
             self.binding.bind_output(name, "cpu")
-        if self.found.shape != tuple(shape) or sys.getrefcount(self.found) > FREE:
-            self.found = np.empty(shape, ELEMENT_TYPES[self.session.outputs[output][1]])
-            self.binding.bind_output(output, "cpu", 0, self.found.dtype.type, self.found.shape, self.found.ctypes.data)
+        if self.memory.array.shape != tuple(shape) or not self.memory.is_free:
+            self.memory = LentMemory(shape, ELEMENT_TYPES[self.session.outputs[output][1]])
+            array = self.memory.array
+            self.binding.bind_output(output, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         self.session.ort.run_with_iobinding(self.binding, self.options)
         # Only where it must: a binding wraps the whole cache in objects when it is asked, for half a millisecond.
         others = self.binding.get_outputs()[-len(beside) - 1 : -1] if beside else []  # in the order bound
-        return self.found, [each.numpy() for each in others]
+        return self.memory.lend(), [each.numpy() for each in others]
 
     def stop(self) -> None:
         """See `Run.stop`; ONNX Runtime looks at the flag between operators."""

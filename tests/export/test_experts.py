@@ -16,7 +16,11 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 from transformers.integrations.moe import use_experts_implementation
 
-from onnx_textgen_export import export, parity
+from onnx_textgen_export import (
+    doors,  # noqa: F401  (tells transformers of the experts)
+    export,
+    parity,
+)
 from onnx_textgen_export.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
 from onnx_textgen_export.passes.experts import SharedRead, experts
 from onnx_textgen_export.passes.quantization import DEFAULTS

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ from torch import nn
 
 import onnx_textgen
 from onnx_textgen.errors import OptionError
-from onnx_textgen_export import DecoderConfig, ExportError, KeyValueCache, TinyTransformer, cached_attention, export
+from onnx_textgen_export import DecoderConfig, ExportError, KeyValueCache, TinyTransformer, cached_attention, export, folder
 from onnx_textgen_export.opening import open_source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -259,3 +260,49 @@ def test_a_file_that_fails_is_no_module_afterwards(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="absent_from_everywhere"):
         open_source(f"{path}:build")
     assert not {name for name in set(sys.modules) - before if "broken" in name}
+
+
+WITHOUT_TRANSFORMERS = """
+import sys
+sys.modules["transformers"] = None  # importing it fails
+from onnx_textgen_export import DecoderConfig, TinyTransformer, export
+module = TinyTransformer(DecoderConfig(vocab_size=64, layers=1, heads=2, width=16, context_length=64))
+made = export(module, sys.argv[1], precision=sys.argv[2])
+assert "transformers" not in made.manifest.versions
+print(made.manifest.precision)
+"""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_a_module_of_ones_own_is_exported_and_verified_where_there_is_no_transformers(precision: str, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_TRANSFORMERS, str(tmp_path / "package"), precision]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{precision}\n", done.stderr
+    assert onnx_textgen.load(tmp_path / "package").generate([1, 2, 3], max_new_tokens=4).token_ids
+
+
+def test_a_checkpoint_without_transformers_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "onnx_textgen_export.checkpoint", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ExportError, match=r'pip install "onnx-textgen\[export\]"'):
+        open_source(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at what the process maps, which Linux tells")
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_a_folder_gets_its_name_when_no_file_in_it_is_mapped(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def put_in_place(partial: Path, target: Path, **options: bool) -> None:
+        seen.append([line for line in Path("/proc/self/maps").read_text().splitlines() if str(partial) in line])
+        partial.rename(target)
+
+    monkeypatch.setattr(folder, "put_in_place", put_in_place)
+    module = TinyTransformer(DecoderConfig(vocab_size=4096, layers=1, heads=2, width=64, context_length=64))
+    export(module, tmp_path / "package", precision=precision)
+    assert seen == [[]]

@@ -12,7 +12,7 @@ from onnx_textgen import cache
 from onnx_textgen.cache import GrowingCache, SharedCache
 from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError, PackageError, PromptError
-from onnx_textgen.session import OrtValue
+from onnx_textgen.session import LentMemory, OrtValue
 
 Model = onnx_textgen.Model
 TEXTS = [[5, 9, 40, 41], [7, 8], [100, 3, 60, 61, 62, 63, 64]]
@@ -176,6 +176,36 @@ def test_logits_that_somebody_holds_are_not_written_over(exact: Model) -> None:
     decoder.feed([40])
     decoder.feed([41])
     np.testing.assert_array_equal(row, copied[-1])
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array,
+        lambda array: array[0],
+        lambda array: array[0][1:, 2:].T[::3],
+        lambda array: np.asarray(array, np.float32).view(np.int32),
+        memoryview,
+        lambda array: iter(array[0]),
+    ],
+)
+def test_memory_is_lent_again_only_when_no_view_of_it_is_left(view) -> None:
+    memory = LentMemory((1, 3, 8), np.float32)
+    assert memory.is_free
+    held = view(memory.lend())
+    assert not memory.is_free
+    del held
+    assert memory.is_free
+    again = memory.lend()
+    again[:] = 5
+    assert (memory.array == 5).all() and not memory.is_free
+
+
+def test_steps_whose_logits_nobody_keeps_share_their_memory(exact: Model) -> None:
+    decoder = decoder_of(exact, 1)
+    decoder.feed(TEXTS[0])
+    places = {decoder.feed([token]).ctypes.data for token in (5, 6, 7, 8)}
+    assert len(places) == 1
 
 
 def test_no_memory_for_a_new_cache_is_a_model_error(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:

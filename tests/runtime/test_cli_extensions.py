@@ -1,6 +1,7 @@
 """Commands of other packages: they join without being imported, and a missing one is answered with the pip line."""
 
 import sys
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from types import ModuleType
 
@@ -9,6 +10,7 @@ import typer
 
 from onnx_textgen.cli import app, run
 from onnx_textgen.cli.extensions import GROUP, add_extensions
+from onnx_textgen.requirements import TRIED, wrong_version
 
 
 @pytest.fixture
@@ -102,3 +104,63 @@ def test_a_command_of_a_stranger_joins_too(install, capsys):
     install("serve", extension)
     assert run(["serve"]) == 0
     assert capsys.readouterr().out == "here\n"
+
+
+@pytest.fixture
+def at_version(monkeypatch):
+    """Pretend that a library is installed in some version, and that onnx-textgen asks for another."""
+
+    def pretend(name, found):
+        wanted = {"onnxruntime": ">=1.27", "transformers": ">=5.10,<6", "onnx-ir": ">=1.0", "gradio": "<7,>=6.31"}
+        requires = [f"{library}{versions}; extra == 'export'" for library, versions in wanted.items()]
+        monkeypatch.setattr(metadata, "requires", lambda distribution: requires)
+        monkeypatch.setattr(metadata, "version", lambda distribution: found if distribution == name else "0")
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("export", "transformers", "5.0.0", "transformers.cache_utils", '>=5.10,<6 does: pip install "transformers>=5.10,<6"'),
+        ("export", "transformers", "6.0.0", "transformers", '>=5.10,<6 does: pip install "transformers>=5.10,<6"'),
+        ("export", "onnx-ir", "0.1.0", "onnx_ir.passes", '>=1.0 does: pip install "onnx-ir>=1.0"'),
+        ("demo", "gradio", "5.49.1", "gradio.events", '>=6.31,<7 does: pip install "gradio>=6.31,<7"'),
+        (
+            "export",
+            "transformers",
+            "5.99.0",
+            "transformers",
+            f'newest that was tried: pip install "transformers=={TRIED["transformers"]}"',
+        ),
+    ],
+)
+def test_an_import_that_a_version_fails_says_which_versions_work(install, at_version, capsys, case):
+    extra, name, found, module, advice = case
+    at_version(name, found)
+    install(extra, ImportError(f"cannot import name 'Cache' from '{module}' (/somewhere/file.py)", name=module))
+    assert run([extra]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{name} {found} does not work here: cannot import name 'Cache' from '{module}'; " in err
+    assert err.endswith(f"{advice}\n") and "somewhere" not in err
+
+
+def test_a_module_without_a_part_that_another_version_has_is_a_version_too(at_version):
+    at_version("onnxruntime", "1.10.0")
+    library = ModuleType("onnxruntime.capi")
+    with pytest.raises(AttributeError) as raised:
+        library.Something  # noqa: B018
+    reason = wrong_version(raised.value)
+    assert "onnxruntime 1.10.0 does not work here" in reason and '>=1.27 does: pip install "onnxruntime>=1.27"' in reason
+
+
+def test_other_errors_are_no_versions(at_version):
+    at_version("transformers", "5.0.0")
+    for error in (
+        ImportError("no name", name="my_layers.attention"),
+        ModuleNotFoundError("No module named 'transformers'", name="transformers"),
+        AttributeError("no attribute", obj=object(), name="there"),
+        ValueError("transformers"),
+    ):
+        assert wrong_version(error) is None

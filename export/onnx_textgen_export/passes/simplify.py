@@ -8,34 +8,33 @@ from __future__ import annotations
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
-from onnxscript import optimizer, rewriter
-from onnxscript.rewriter import onnx_fusions
-from onnxscript.rewriter.rules import common as rules
 
+from ..versions import named_versions
 from .linear import SMALL
 from .provenance import parameters_of
 
 RULES = (
-    rules.add_0_rule,
-    rules.sub_0_rule,
-    rules.mul_by_1_rule,
-    rules.div_by_1_rule,
-    rules.dropout_zero_rule,
-    rules.dropout_inference_rule,
-    rules.one_reshape_matmul_reshape_rule,
-    rules.two_reshapes_matmul_reshape_rule,
-    rules.collapse_slice_rule,
-    rules.collapse_slice2_rule,
-    rules.materialize_reshape_shape_rule,
-    rules.cast_cast_rule,
-    rules.no_op_cast_rule,
-    rules.no_op_expand_rule,
-    rules.reshape_reshape_rule,
-    rules.no_op_transpose_rule,
-    rules.transpose_transpose_rule,
-    rules.unsqueeze_unsqueeze_rule,
-    rules.squeeze_reshape_1d_rule,
+    "add_0_rule",
+    "sub_0_rule",
+    "mul_by_1_rule",
+    "div_by_1_rule",
+    "dropout_zero_rule",
+    "dropout_inference_rule",
+    "one_reshape_matmul_reshape_rule",
+    "two_reshapes_matmul_reshape_rule",
+    "collapse_slice_rule",
+    "collapse_slice2_rule",
+    "materialize_reshape_shape_rule",
+    "cast_cast_rule",
+    "no_op_cast_rule",
+    "no_op_expand_rule",
+    "reshape_reshape_rule",
+    "no_op_transpose_rule",
+    "transpose_transpose_rule",
+    "unsqueeze_unsqueeze_rule",
+    "squeeze_reshape_1d_rule",
 )
+"""Of `onnxscript.rewriter.rules.common`, which keeps them to itself: versions may change their names."""
 ROUNDS = 2
 """What one round removes lets the next one see more."""
 
@@ -47,11 +46,17 @@ def unless_matrix(node: ir.Node) -> bool | None:
 
 
 def simplify(model: ir.Model) -> None:
-    """Simplify `model` in place; large weights are not read."""
+    """Simplify `model` in place; large weights are not read. Raises `ExportError` for an onnxscript that has other rules."""
+    with named_versions():
+        from onnxscript import optimizer, rewriter  # noqa: PLC0415
+        from onnxscript.rewriter import onnx_fusions  # noqa: PLC0415
+        from onnxscript.rewriter.rules import common as rules  # noqa: PLC0415
+
+        chosen = [getattr(rules, name) for name in RULES]
     common_passes.InlinePass()(model)
     for _ in range(ROUNDS):
         optimizer.fold_constants_ir(model, should_fold=unless_matrix)
-        rewriter.rewrite(model, RULES)
+        rewriter.rewrite(model, chosen)
     tidy = (
         common_passes.RemoveUnusedNodesPass(),
         common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),

@@ -13,6 +13,7 @@ from typing import Annotated, TextIO
 import typer
 
 from ..errors import OnnxTextgenError, OptionError
+from ..requirements import wrong_version
 from . import bench, chat, doctor, extensions, generate, info, listing, score, screen, verify
 from . import inspect as inspect_command
 from .help_texts import help_of, summary_of
@@ -126,6 +127,8 @@ def run(arguments: list[str]) -> int:
     except Exception as error:  # the last resort: a person gets a line, a developer asks for the traceback
         if debug:
             raise
+        if (reason := wrong_version(error)) is not None:
+            return fail(reason)
         return fail(f"{type(error).__name__}: {error}; for the traceback set {DEBUG_VARIABLE}=1")
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 import typer
 
 from ..errors import OnnxTextgenError
+from ..requirements import wrong_version
 
 GROUP = "onnx_textgen.commands"
 SUMMARIES = {
@@ -60,11 +61,13 @@ def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], No
 
 @contextlib.contextmanager
 def explain_missing(wanting: str, extra: str) -> Iterator[None]:
-    """Answer the lack of a module that an extra brings with the line that adds it."""
+    """Answer the lack of a module that an extra brings with the line that adds it, and a version that does not do likewise."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA_MODULES.get(extra, ()):
+    except (ImportError, AttributeError) as error:
+        if (reason := wrong_version(error)) is not None:
+            raise ExtensionError(f"{wanting} cannot start: {reason}") from error
+        if not isinstance(error, ModuleNotFoundError) or (error.name or "").partition(".")[0] not in EXTRA_MODULES.get(extra, ()):
             raise  # a module that a user's own code wants
         raise ExtensionError(f"{wanting} needs {error.name}, which is not installed; {remedy(extra)}") from error
 

@@ -1,0 +1,108 @@
+"""Which versions of other libraries onnx-textgen works with, for the line in which an import ends that fails because of one.
+
+What a package's metadata asks for is kept by pip alone, and pip can be told otherwise. Nothing is checked before something
+failed: a version that nobody has tried may well do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from importlib import metadata
+from types import ModuleType
+
+TRIED = {
+    "gradio": "6.31.0",
+    "numpy": "2.4.6",
+    "onnx": "1.23.2",
+    "onnx-ir": "1.1.0",
+    "onnxruntime": "1.32.0",
+    "onnxscript": "0.7.2",
+    "openvino": "2026.4.1",
+    "tokenizers": "0.23.3",
+    "torch": "2.13.0",
+    "transformers": "5.23.0",
+}
+"""The newest versions that the tests ran with."""
+DISTRIBUTIONS = {"google": "protobuf"}
+"""Those that are not called as the module that they bring is."""
+PLACE = re.compile(r" \([^()]*\)$")
+"""Where the module lies that an import names last."""
+IN_THE_PLACE_OF = {"onnxruntime": "onnxruntime-gpu"}
+"""Distributions that bring the same module."""
+
+
+def wrong_version(error: BaseException) -> str | None:
+    """What to say of an error that comes of a library's version, and the line that installs one that works; None for any other.
+
+    Such an error is a name, or a part of a library, that the library is there without.
+    """
+    blamed: BaseException | None = error
+    while blamed is not None:
+        name = library_of(blamed)
+        found = name and installed(name)
+        if name and found and (wanted := asked_for().get(name)):
+            what = f"{name} {found} does not work here: {PLACE.sub('', str(blamed))}"
+            tried = TRIED.get(name)
+            if tried and is_within(found, wanted):
+                return f'{what}; {wanted} should, and {tried} is the newest that was tried: pip install "{name}=={tried}"'
+            return f'{what}; {wanted} does: pip install "{name}{wanted}"'
+        blamed = blamed.__cause__ or blamed.__context__
+    return None
+
+
+def library_of(error: BaseException) -> str | None:
+    """The library without the name that was wanted of it; None for a library that is missing as a whole, and for other errors."""
+    where = error.name if isinstance(error, ImportError) else None
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        where = error.obj.__name__
+    top = (where or "").partition(".")[0]
+    if not top or (isinstance(error, ModuleNotFoundError) and where == top):
+        return None
+    return DISTRIBUTIONS.get(top, top.replace("_", "-"))
+
+
+def installed(name: str) -> str | None:
+    """The version of a distribution, or of the one in its place; None where there is neither."""
+    for each in (name, IN_THE_PLACE_OF.get(name, name)):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(each)
+    return None
+
+
+def asked_for() -> dict[str, str]:
+    """The versions that onnx-textgen asks for, by distribution: `>=5.2,<6`; those of extras too. Libraries without are left out.
+
+    Where onnx-textgen has no metadata, as in a program that was frozen into one file, there are none.
+    """
+    found: dict[str, str] = {}
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for line in metadata.requires("onnx-textgen") or []:
+            match = re.match(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*\(?([<>][^;)]*)", line)  # no `==`: those are of `dev`
+            if match is not None:
+                parts = sorted(match[2].replace(" ", "").split(","), reverse=True)  # `>=` before `<`
+                found.setdefault(match[1].replace("_", "-").lower(), ",".join(parts))
+    return found
+
+
+def is_within(version: str, wanted: str) -> bool:
+    """Whether a version is in a range.
+
+    >>> is_within("5.23.0", ">=5.2,<6"), is_within("6.0.0", ">=5.2,<6")
+    (True, False)
+    """
+    found = as_numbers(version)
+    for part in wanted.split(","):
+        bound = as_numbers(part)
+        if (part.startswith(">=") and found < bound) or (not part.startswith(">") and found >= bound):
+            return False
+    return True
+
+
+def as_numbers(version: str) -> tuple[int, ...]:
+    """The first numbers of a version.
+
+    >>> as_numbers("1.26.4rc1") > as_numbers("1.9")
+    True
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
