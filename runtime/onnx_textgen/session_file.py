@@ -90,6 +90,8 @@ def no_session(path: Path) -> Iterator[None]:
 def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], list[Mapping[str, Any]], Snapshot]:
     """Token ids, messages, and what `context` can be restored from; raises `PackageError` for a file that is not of this model."""
     with no_session(path):
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")  # a device would be read without end, a pipe waited for
         with zipfile.ZipFile(path) as archive:
             limit = 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
             if sum(entry.file_size for entry in archive.infolist()) > limit:
