@@ -20,7 +20,7 @@ LONGEST_WAIT = 300
 
 
 class ChildServer:
-    """A server in a process of its own, which starts when it is needed, and prints its port."""
+    """A server in a process of its own, which starts when it is needed, prints its port, and ends with its standard input."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         """`module`: of this package, which is run with the arguments."""
@@ -37,7 +37,7 @@ class ChildServer:
         self.log = Path(name)
         atexit.register(self.end)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None, "it is a pipe"
         self.port = int(self.process.stdout.readline())
         return True

@@ -1,6 +1,6 @@
 """The page of the tiny model in a process of its own; run by `page`. Prints its port."""
 
-import threading
+import sys
 from pathlib import Path
 
 import onnx_textgen
@@ -19,7 +19,7 @@ def main() -> None:
     chatty = Model(plain.folder, plain.manifest, plain.graph, chat_template=TEMPLATE)
     served = serve(make_page(Shelf({"tiny": lambda: chatty})), host="127.0.0.1", port=0)
     print(served.address.rstrip("/").rpartition(":")[2], flush=True)
-    threading.Event().wait()
+    sys.stdin.read()  # until the process that asks has ended, whatever ended it
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ python -m tests.attacks.wire_child SECONDS     prints its port; SECONDS: how lon
 """
 
 import logging
+import os
 import sys
+import threading
 from pathlib import Path
 
 import onnx_textgen
@@ -20,6 +22,12 @@ MOST_SECONDS = 1.0
 """Of a text: one that would go on for ever ends here."""
 
 
+def end_with_stdin() -> None:
+    """End this process when the one that asks has ended, whatever ended it."""
+    sys.stdin.read()
+    os._exit(0)
+
+
 def main() -> None:
     """Serve until the process is ended."""
     seconds = float(sys.argv[1])
@@ -30,6 +38,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     print(listeners[0].getsockname()[1], flush=True)
     app = make_app({"plain": plain, "chatty": chatty}, Settings(most_seconds=MOST_SECONDS, most_body_seconds=seconds))
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     run_server(app, listeners)
 
 
