@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_textgen
-from onnx_textgen.continuation import Continuation
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.generation.continuation import Continuation
+from onnx_textgen.inference.decoder import Decoder
 
 TEXTS, PROMPT, NEW_TOKENS, WARM = 12, 128, 32, 4
 PARTS = {

@@ -15,9 +15,9 @@ import time
 import numpy as np
 
 import onnx_textgen
-from onnx_textgen import cache
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.prefilling import prefill
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.kv_cache import factory as cache
 
 STEPS = 12
 

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import onnx_textgen
-from onnx_textgen.choosing import Chooser
-from onnx_textgen.continuation import Continuation
+from onnx_textgen.generation.continuation import Continuation
+from onnx_textgen.sampling.sampler import Chooser
 
 PHRASE, NEW_TOKENS = 24, 192
 REAL_CHOICE = Chooser.choose

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 import onnx_textgen
-from onnx_textgen.artifact import read_manifest
-from onnx_textgen.bench import peak_memory_mib
+from onnx_textgen.diagnostics.benchmark import peak_memory_mib
+from onnx_textgen.package.reading import read_manifest
 
 PROMPT, STEPS = 512, 16
 TEXTS = (128, 2048)

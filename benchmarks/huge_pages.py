@@ -24,7 +24,8 @@ PROMPT, NEW_TOKENS, TEXTS = 128, 48, 4
 
 def measure(package: str, threads: int, *, are_huge: bool) -> None:
     """Print the medians of some texts: seconds of the prompt and of each token."""
-    from onnx_textgen import huge_pages, loading  # noqa: PLC0415 - not in the process that starts the others
+    from onnx_textgen.api import loading  # noqa: PLC0415 - not in the process that starts the others
+    from onnx_textgen.backends import huge_pages  # noqa: PLC0415 - not in the process that starts the others
 
     gather, seconds = huge_pages.gather, 0.0
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 import onnx_textgen
-from onnx_textgen.artifact import INT8_CACHE_GRAPH
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.prefilling import prefill
-from onnx_textgen.textgen import Model
+from onnx_textgen.api.model import Model
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.package.manifest import INT8_CACHE_GRAPH
 
 STEPS = 8
 ROUNDS = 9

@@ -19,9 +19,9 @@ from pathlib import Path
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from onnx_textgen.artifact import GRAPH
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.session import open_session
+from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export.opening import as_source, open_source
 from onnx_textgen_export.passes.last_positions import last_positions
 from onnx_textgen_export.passes.lean import lean, tidy

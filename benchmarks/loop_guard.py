@@ -9,7 +9,7 @@ from pathlib import Path
 import zstandard
 
 import onnx_textgen
-from onnx_textgen.loop_guard import LoopGuard
+from onnx_textgen.sampling.repetition_guard import LoopGuard
 
 PIECE = 2000
 CHARACTERS = 4_000_000

@@ -16,9 +16,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from onnx_textgen.artifact import GRAPH, read_manifest
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.session import CPU, make_options, open_on
+from onnx_textgen.backends.onnxruntime_session import CPU, make_options, open_on
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.package.manifest import GRAPH
+from onnx_textgen.package.reading import read_manifest
 
 PROMPT, STEPS = 512, 32
 TEXTS = (128, 2048)

@@ -22,8 +22,8 @@ import onnx_ir as ir
 import onnxruntime
 
 import onnx_textgen
-from onnx_textgen.artifact import GRAPH, WEIGHTS, Target
-from onnx_textgen.textgen import Model
+from onnx_textgen.api.model import Model
+from onnx_textgen.package.manifest import GRAPH, WEIGHTS, Target
 from onnx_textgen_export import export
 from onnx_textgen_export.folder import new_folder, records, write_manifest
 from onnx_textgen_export.passes.half import to_half

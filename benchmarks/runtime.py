@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 import onnx_textgen
-from onnx_textgen.continuation import Continuation
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.session import OrtValue
+from onnx_textgen.backends.onnxruntime_session import OrtValue
+from onnx_textgen.generation.continuation import Continuation
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.options.generation_config import GenerationConfig
 
 CONTEXT = 128
 STEPS = 24
@@ -139,7 +139,7 @@ def main() -> None:
         logits = decoder.feed(prompt)
         times.append(512 / (time.perf_counter() - start))
     print(f"prefill of 512: {statistics.median(times):.0f} tokens/s, logits {list(logits.shape)}")
-    print(f"import of everything: {fresh_process('import onnx_textgen.textgen'):.2f} s in a fresh process")
+    print(f"import of everything: {fresh_process('import onnx_textgen.api.model'):.2f} s in a fresh process")
     print(f"load of the embedded default: {fresh_process('import onnx_textgen; onnx_textgen.load()'):.2f} s, import included")
 
 

@@ -7,8 +7,8 @@ import timeit
 
 import numpy as np
 
-from onnx_textgen.choosing import Chooser
-from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.sampling.sampler import Chooser
 
 CONFIGS = {
     "greedy": GenerationConfig(temperature=0),

@@ -14,8 +14,8 @@ import statistics
 import time
 
 import onnx_textgen
-from onnx_textgen import session
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.backends import onnxruntime_session as session
+from onnx_textgen.inference.decoder import Decoder
 
 LIMITS = {"ONNX Runtime's own": -1} | {f"{limit} us": limit for limit in (0, 100, 200, 400, 600, 800, 1000)}
 PROMPT, NEW_TOKENS, TURNS = [5] * 64, 100, 30

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_textgen.artifact import GRAPH, MANIFEST, Geometry, GoldenRun, Manifest, Precision, file_record, manifest_to_json
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.session import Session, open_session
+from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.package.integrity import file_record
+from onnx_textgen.package.manifest import GRAPH, MANIFEST, Geometry, GoldenRun, Manifest, Precision, manifest_to_json
 
 WIDTH, VOCAB_SIZE, CONTEXT = 8, 29, 96
 FUTURE = np.float32(-1e9)

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from onnx_textgen.artifact import TOKENIZER, FileRecord, Geometry, Manifest
-from onnx_textgen.chat import render_chat
-from onnx_textgen.conversation import Conversation
+from onnx_textgen.api.conversation import Conversation
+from onnx_textgen.backends.signature import CacheTensor
 from onnx_textgen.errors import PromptError
-from onnx_textgen.generation_config import make_generation_config
-from onnx_textgen.interface import CacheTensor
-from onnx_textgen.prefixes import common_prefix
+from onnx_textgen.options.generation_config import make_generation_config
+from onnx_textgen.package.manifest import TOKENIZER, FileRecord, Geometry, Manifest
 from onnx_textgen.results import Chunk, Score, Stats
+from onnx_textgen.text.chat_template import render_chat
+from onnx_textgen.text.prefixes import common_prefix
 
 BOS, EOS = 1, 2
 VOCAB_SIZE = 128

@@ -10,9 +10,9 @@ from html import escape
 
 import numpy as np
 
-from onnx_textgen.attention_maps import AttentionMaps, Maps
+from onnx_textgen.diagnostics.inspection import Token
 from onnx_textgen.errors import OnnxTextgenError
-from onnx_textgen.inspection import Token
+from onnx_textgen.inference.attention_maps import AttentionMaps, Maps
 
 from .drawing import bar_rows
 from .view import percent, visible

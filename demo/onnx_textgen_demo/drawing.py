@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from onnx_textgen.inspection import Token
+from onnx_textgen.diagnostics.inspection import Token
 
 from .view import visible
 

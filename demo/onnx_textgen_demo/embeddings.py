@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from onnx_textgen.backends.onnxruntime_session import WEIGHTS_FOLDER, Session, make_options, open_on
+from onnx_textgen.backends.protocol import CPU
 from onnx_textgen.errors import PackageError
-from onnx_textgen.graph import CPU
-from onnx_textgen.onnx_wire import Message
-from onnx_textgen.session import WEIGHTS_FOLDER, Session, make_options, open_on
+from onnx_textgen.files.onnx_wire import Message
 
 if TYPE_CHECKING:
     from onnx_textgen import Model

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from onnx_textgen.errors import PromptError
-from onnx_textgen.option_checks import shown
+from onnx_textgen.options.checks import shown
 
 MAX_PROMPT_CHARS = 50_000
 LONGEST_TEXT = 1024

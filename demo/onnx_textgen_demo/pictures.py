@@ -10,9 +10,9 @@ from html import escape
 
 import numpy as np
 
-from onnx_textgen.cuts import softmax
-from onnx_textgen.inspection import Candidate, Token
-from onnx_textgen.sampling import apply_temperature
+from onnx_textgen.diagnostics.inspection import Candidate, Token
+from onnx_textgen.sampling.draw import apply_temperature
+from onnx_textgen.sampling.truncation import softmax
 
 from .attention_picture import attention_picture
 from .drawing import MOST_SHOWN, bar_rows, count, pieces

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_textgen
-from onnx_textgen.artifact import DEFAULT_PACKAGE, embedded_packages
 from onnx_textgen.errors import OptionError
-from onnx_textgen.option_checks import shown
+from onnx_textgen.options.checks import shown
+from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages
 
 if TYPE_CHECKING:
     from onnx_textgen import Model

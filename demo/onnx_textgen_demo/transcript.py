@@ -10,7 +10,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from onnx_textgen.tokenizer import StreamDecoder, Streaming
+from onnx_textgen.text.tokenizer import StreamDecoder, Streaming
 
 if TYPE_CHECKING:
     from onnx_textgen import Chunk, Model, Stats

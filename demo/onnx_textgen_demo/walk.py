@@ -9,15 +9,15 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING
 
-from onnx_textgen.choosing import Chooser
-from onnx_textgen.decoder import Logits
-from onnx_textgen.inspection import Step, Token, Weighing, look_at_step, tokens_of, weigh
-from onnx_textgen.prefilling import prefill
+from onnx_textgen.diagnostics.inspection import Step, Token, Weighing, look_at_step, tokens_of, weigh
+from onnx_textgen.inference.decoder import Logits
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.sampling.sampler import Chooser
 
 if TYPE_CHECKING:
     from onnx_textgen import Model
-    from onnx_textgen.attention_maps import AttentionMaps
-    from onnx_textgen.generation_config import GenerationConfig
+    from onnx_textgen.inference.attention_maps import AttentionMaps
+    from onnx_textgen.options.generation_config import GenerationConfig
 
 CANDIDATES = 12
 """Bars of a distribution."""

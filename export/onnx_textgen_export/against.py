@@ -9,7 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.artifact import GRAPH, TOKENIZER, UNKNOWN, read_manifest
+from onnx_textgen.package.manifest import GRAPH, TOKENIZER, UNKNOWN
+from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
 from .opening import as_source, open_source

@@ -15,8 +15,8 @@ import onnx
 import torch
 from onnx import helper
 
-from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, Precision
-from onnx_textgen.attention_maps import ATTENTIONS, read_maps
+from onnx_textgen.inference.attention_maps import ATTENTIONS, read_maps
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, Precision
 
 from .errors import ExportError
 from .exactness import opened_for_proof

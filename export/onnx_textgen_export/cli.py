@@ -16,7 +16,7 @@ from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.errors import OptionError
 
 if TYPE_CHECKING:
-    from onnx_textgen.artifact import Manifest
+    from onnx_textgen.package.manifest import Manifest
 
     from .exporting import Exported
     from .passes.quantization import Quantization
@@ -217,9 +217,9 @@ def show(made: Exported) -> None:
     """Print the certificate."""
     from rich.console import Console  # noqa: PLC0415
 
-    from onnx_textgen.artifact import INT8_CACHE_GRAPH, TOKENIZER  # noqa: PLC0415
-    from onnx_textgen.cli.certificate import precision_in_words, scenario_table, summary_in_words  # noqa: PLC0415
-    from onnx_textgen.cli.tables import show_table  # noqa: PLC0415
+    from onnx_textgen.cli.terminal.certificate import precision_in_words, scenario_table, summary_in_words  # noqa: PLC0415
+    from onnx_textgen.cli.terminal.tables import show_table  # noqa: PLC0415
+    from onnx_textgen.package.manifest import INT8_CACHE_GRAPH, TOKENIZER  # noqa: PLC0415
 
     manifest: Manifest = made.manifest
     console = Console(highlight=False, markup=False, emoji=False)

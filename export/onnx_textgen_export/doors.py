@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
+from onnx_textgen.package.manifest import Target
 
 from .attention import EagerLayer, LayerCache, WatchedLayer, watched
 from .errors import ExportError

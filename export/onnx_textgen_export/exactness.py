@@ -15,10 +15,10 @@ from pathlib import Path
 
 import onnx
 
-from onnx_textgen.artifact import Precision
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.graph import CPU
-from onnx_textgen.session import Session, make_options, open_on, open_session
+from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
+from onnx_textgen.backends.protocol import CPU
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.package.manifest import Precision
 
 from .errors import ExportError
 from .parity import (

@@ -22,7 +22,7 @@ import torch.onnx.ops as onnx_ops
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from onnx_textgen.artifact import Target
+from onnx_textgen.package.manifest import Target
 
 EXPERTS = "onnx_textgen"
 DOMAIN = "onnx_textgen"

@@ -18,8 +18,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest, Precision, Target
 from onnx_textgen.errors import first_line
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest, Precision, Target
 
 from .attention_maps import attentions_of, prove_attention_maps, write_attention_graph
 from .calibration.attempts import Budget, Traced, limit_of, round_within_budget

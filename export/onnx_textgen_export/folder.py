@@ -18,17 +18,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnx_textgen.artifact import (
-    ALLOWED_FILES,
-    MANIFEST,
-    FileRecord,
-    Manifest,
-    check_files,
-    file_record,
-    manifest_to_json,
-    read_manifest,
-)
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.package.integrity import check_files, file_record
+from onnx_textgen.package.manifest import ALLOWED_FILES, MANIFEST, FileRecord, Manifest, manifest_to_json
+from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
 

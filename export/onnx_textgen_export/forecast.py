@@ -14,7 +14,7 @@ from typing import Literal
 
 from torch import nn
 
-from onnx_textgen.artifact import Precision, Target
+from onnx_textgen.package.manifest import Precision, Target
 
 from .errors import ExportError
 from .passes.quantization import SMALLEST_TABLE, Quantization

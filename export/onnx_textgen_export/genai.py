@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from onnx_textgen.artifact import GENAI_CONFIG, GENAI_GRAPH, GENAI_TOKENIZER, GRAPH, Target
+from onnx_textgen.package.manifest import GENAI_CONFIG, GENAI_GRAPH, GENAI_TOKENIZER, GRAPH, Target
 
 from .sources import Source
 from .text_assets import TextAssets

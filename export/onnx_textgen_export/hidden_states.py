@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from onnx_textgen.artifact import Precision
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.embedding import pieces
-from onnx_textgen.interface import HIDDEN_STATES
+from onnx_textgen.backends.signature import HIDDEN_STATES
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.embeddings import pieces
+from onnx_textgen.package.manifest import Precision
 
 from .errors import ExportError
 from .exactness import opened_for_proof

@@ -20,9 +20,9 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
 from onnx_textgen.errors import first_line
-from onnx_textgen.settings import read_json
+from onnx_textgen.package.hf_settings import read_json
+from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from .errors import ExportError
 from .tensor_files import MOST_INDEX_BYTES

@@ -22,11 +22,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from onnx_textgen.artifact import GRAPH, INT8_CACHE_GRAPH, Precision, Target
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.prefilling import prefill
-from onnx_textgen.session import open_session
-from onnx_textgen.snapshots import Arrays
+from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.kv_cache.snapshot import Arrays
+from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, Precision, Target
 
 from . import parity
 from .errors import ExportError

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from onnx_textgen.errors import OptionError, first_line
-from onnx_textgen.settings import read_json
+from onnx_textgen.package.hf_settings import read_json
 
 from .errors import ExportError
 from .hub import refuse_code, resolve_source

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_textgen.artifact import GoldenRun, Precision
-from onnx_textgen.decoder import Decoder, Logits
+from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.errors import ModelError, PackageError, first_line
-from onnx_textgen.prefilling import prefill
-from onnx_textgen.session import Session, open_session
+from onnx_textgen.inference.decoder import Decoder, Logits
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.package.manifest import GoldenRun, Precision
 
 from .errors import ExportError
 from .sources import Source

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnx_textgen.artifact import MANIFEST, check_files, read_manifest
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.package.integrity import check_files
+from onnx_textgen.package.manifest import MANIFEST
+from onnx_textgen.package.reading import read_manifest
 
 from .folder import flush, hidden, write_manifest
 

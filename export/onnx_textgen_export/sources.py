@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from onnx_textgen.artifact import Geometry, Target
+from onnx_textgen.package.manifest import Geometry, Target
 
 from .attention import EagerLayer, KeyValueCache, LayerCache, WatchedLayer, watched
 from .errors import ExportError

@@ -13,7 +13,7 @@ import torch
 import torch.onnx.ops as onnx_ops
 from torch import Tensor
 
-from onnx_textgen.artifact import Target
+from onnx_textgen.package.manifest import Target
 
 from .attention import AttentionForm, LayerCache
 from .errors import ExportError

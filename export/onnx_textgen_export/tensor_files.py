@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from onnx_textgen.errors import first_line
-from onnx_textgen.settings import read_json
+from onnx_textgen.package.hf_settings import read_json
 
 from .errors import ExportError
 

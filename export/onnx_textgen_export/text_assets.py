@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.artifact import CHAT_TEMPLATE, TOKENIZER
-from onnx_textgen.end_of_turn import every_end, read_template
-from onnx_textgen.settings import generation_defaults, read_config, read_json, special_id, without_nulls
+from onnx_textgen.package.end_tokens import every_end, read_template
+from onnx_textgen.package.hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
+from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from .tokenizer_conversion import convert_tokenizer
 

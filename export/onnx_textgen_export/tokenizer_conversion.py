@@ -16,9 +16,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
 
-from onnx_textgen.artifact import TOKENIZER
 from onnx_textgen.errors import first_line
-from onnx_textgen.settings import read_json, read_tokenizer_settings, token_text
+from onnx_textgen.package.hf_settings import read_json, read_tokenizer_settings, token_text
+from onnx_textgen.package.manifest import TOKENIZER
 
 from .errors import ExportError
 from .sentencepiece_tokenizer import Original, convert_sentencepiece

@@ -20,9 +20,9 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from onnx_textgen.artifact import Target
+from onnx_textgen.backends.signature import HIDDEN_STATES
 from onnx_textgen.errors import first_line
-from onnx_textgen.interface import HIDDEN_STATES
+from onnx_textgen.package.manifest import Target
 
 from .errors import ExportError
 from .experts import experts_for

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import onnx_ir as ir
 
-from onnx_textgen.artifact import GRAPH, WEIGHTS
+from onnx_textgen.package.manifest import GRAPH, WEIGHTS
 
 from .passes.stored import SameBytes
 

@@ -12,9 +12,11 @@ import os
 
 TYPE_CHECKING = False  # that of `typing`, whose import takes longer than all of this
 if TYPE_CHECKING:  # what type checkers and editors know the public names by
-    from .batch_generator import BatchGenerator
+    from .api.batch_generator import BatchGenerator
+    from .api.conversation import Conversation
+    from .api.loading import load
+    from .api.model import Model
     from .cancellation import Cancellation, InterruptedRunError
-    from .conversation import Conversation
     from .errors import (
         BusyError,
         DeviceError,
@@ -27,10 +29,8 @@ if TYPE_CHECKING:  # what type checkers and editors know the public names by
         TemplateError,
         TokenizerError,
     )
-    from .generation_config import GenerationConfig
-    from .loading import load
+    from .options.generation_config import GenerationConfig
     from .results import Alternative, Choice, Chunk, Generation, Score, Stats
-    from .textgen import Model
 
 # Here, because whatever of ours imports ONNX Runtime imports this first; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -64,17 +64,17 @@ __all__ = [
 
 # Imported when first used: the command line starts, and says what is wrong, where ONNX Runtime itself is broken.
 HOMES = {
-    "batch_generator": ("BatchGenerator",),
+    "api.batch_generator": ("BatchGenerator",),
     "cancellation": ("Cancellation", "InterruptedRunError"),
-    "conversation": ("Conversation",),
+    "api.conversation": ("Conversation",),
     "errors": (
         *("BusyError", "DeviceError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),
         *("RuleError", "TemplateError", "TokenizerError"),
     ),
-    "generation_config": ("GenerationConfig",),
-    "loading": ("load",),
+    "options.generation_config": ("GenerationConfig",),
+    "api.loading": ("load",),
     "results": ("Alternative", "Choice", "Chunk", "Generation", "Score", "Stats"),
-    "textgen": ("Model",),
+    "api.model": ("Model",),
 }
 
 

@@ -7,7 +7,7 @@ import math
 from typing import Literal
 
 from .errors import OptionError
-from .generation_config import GenerationConfig
+from .options.generation_config import GenerationConfig
 
 SHOWN_CHARACTERS = 60
 """Of a text, where Python shows its record."""

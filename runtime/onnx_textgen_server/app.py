@@ -16,9 +16,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 from onnx_textgen import Model, OnnxTextgenError
+from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
-from onnx_textgen.session import LOG
 
 from .chats import Chat
 from .completions import Completion

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Chunk, Model, Score
-from onnx_textgen.continuation import Continuation
 from onnx_textgen.errors import OptionError
-from onnx_textgen.several import best_drawn
+from onnx_textgen.generation.beam_driver import best_drawn
+from onnx_textgen.generation.continuation import Continuation
 
 from .answers import Envelope, Place, Tokens, ending, fingerprint, usage
 from .jobs import Job

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from onnx_textgen import OnnxTextgenError
+from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.errors import BusyError, ModelError, RuleError
-from onnx_textgen.session import LOG
 
 from .answers import Answer
 from .jobs import Slots

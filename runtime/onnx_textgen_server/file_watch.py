@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnx_textgen import Model
-from onnx_textgen.artifact import graph_files
 from onnx_textgen.errors import ModelError
+from onnx_textgen.package.integrity import graph_files
 
 
 class FileWatch:

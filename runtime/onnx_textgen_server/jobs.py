@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from onnx_textgen import Cancellation, Chunk, Model
-from onnx_textgen.async_calls import call, iterate
 from onnx_textgen.cancellation import Watch
-from onnx_textgen.continuation import Continuation
 from onnx_textgen.errors import BusyError, OptionError
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.prompts import Prompt
-from onnx_textgen.request import Request
+from onnx_textgen.generation.async_bridge import call, iterate
+from onnx_textgen.generation.continuation import Continuation
+from onnx_textgen.generation.request import Request
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.text.prompts import Prompt
 
 T = TypeVar("T")
 MOST_UNTAKEN = 2**17

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen.errors import OptionError
-from onnx_textgen.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
-from onnx_textgen.option_checks import DIGITS, shown
-from onnx_textgen.prompts import is_id
+from onnx_textgen.options.checks import DIGITS, shown
+from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
+from onnx_textgen.text.prompts import is_id
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's; a chat goes on to its end."""

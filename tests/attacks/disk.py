@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx_textgen
-from onnx_textgen.artifact import check_files, read_manifest
+from onnx_textgen.api.session_file import LONGEST_SAVE
 from onnx_textgen.errors import OnnxTextgenError
-from onnx_textgen.session_file import LONGEST_SAVE
+from onnx_textgen.package.integrity import check_files
+from onnx_textgen.package.reading import read_manifest
 
 from .law import HARMLESS, REFUSED, Case, Law, Verdict, Violation, check_line
 

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx_textgen
-from onnx_textgen.artifact import (
-    ALLOWED_FILES,
-    MANIFEST,
-    embedded_packages,
-    read_manifest,
-)
+from onnx_textgen.package.locate import embedded_packages
+from onnx_textgen.package.manifest import ALLOWED_FILES, MANIFEST
+from onnx_textgen.package.reading import read_manifest
 
 from .law import Case, Law, Verdict, Violation, judged, refused
 

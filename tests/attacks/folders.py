@@ -16,8 +16,8 @@ from typing import Any
 from unittest import mock
 
 import onnx_textgen
-from onnx_textgen.hub import PREFIX, locate, read_name
-from onnx_textgen.inventory import list_models
+from onnx_textgen.diagnostics.inventory import list_models
+from onnx_textgen.package.hub import PREFIX, locate, read_name
 
 from .flips import NO_FILES, open_model
 from .law import HARMLESS, REFUSED, Case, Law, Verdict, Violation, judged, refused, spread

@@ -18,7 +18,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_textgen.artifact import GRAPH, MANIFEST, WEIGHTS, file_record, manifest_to_json, read_manifest
+from onnx_textgen.package.integrity import file_record
+from onnx_textgen.package.manifest import GRAPH, MANIFEST, WEIGHTS, manifest_to_json
+from onnx_textgen.package.reading import read_manifest
 
 from ..cache_graphs import GRAPHS, Attention, Recurrent, Tiny
 from .flips import open_model

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx_textgen
-from onnx_textgen.artifact import MANIFEST, manifest_digest
 from onnx_textgen.cli import run
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.package.manifest import MANIFEST, manifest_digest
 
 from .flips import open_model
 from .law import Case, Law, Verdict, Violation, check_line, judged

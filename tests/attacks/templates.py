@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_textgen.chat import render_chat
-from onnx_textgen.cli.screen import CONTROL_CHARACTERS
+from onnx_textgen.cli.terminal.screen import CONTROL_CHARACTERS
 from onnx_textgen.errors import TemplateError
+from onnx_textgen.text.chat_template import render_chat
 
 from .law import HARMLESS, REFUSED, Case, Law, Verdict, Violation, check_line, spread
 

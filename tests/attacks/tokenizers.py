@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from onnx_textgen.tokenizer import StreamDecoder, TextTokenizer
+from onnx_textgen.text.tokenizer import StreamDecoder, TextTokenizer
 
 from .law import Case, Law, Verdict, Violation, judged, spread
 from .manifests import PACKAGE, any_value, spots

@@ -325,7 +325,7 @@ def body_case(path: str, body: bytes, _: Path) -> Verdict:
 
 def fuzzed(count: int, choose: random.Random) -> Iterator[Case]:
     """Bodies with one to three fields of any type."""
-    from onnx_textgen.generation_config import OPTION_NAMES  # noqa: PLC0415
+    from onnx_textgen.options.generation_config import OPTION_NAMES  # noqa: PLC0415
 
     names, paths = sorted({*NAMES, *OPTION_NAMES}), list(BASES)
     for _ in range(count):

@@ -6,8 +6,8 @@ import time
 import onnx_textgen
 from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen import Model
-from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError
+from onnx_textgen.inference.decoder import Decoder
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 PROBLEM = "the model failed while it ran: <b>no memory</b>"

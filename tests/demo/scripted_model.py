@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from onnx_textgen import Alternative, Chunk, Stats
-from onnx_textgen.artifact import read_manifest
 from onnx_textgen.errors import PromptError
-from onnx_textgen.generation_config import make_generation_config
-from onnx_textgen.tokenizer import Streaming
+from onnx_textgen.options.generation_config import make_generation_config
+from onnx_textgen.package.reading import read_manifest
+from onnx_textgen.text.tokenizer import Streaming
 from patient_http import LONGEST_WAIT
 
 TINY_PACKAGE = Path(__file__).parents[1] / "packages" / "ort"

@@ -8,8 +8,8 @@ from selenium.webdriver.common.keys import Keys
 import onnx_textgen
 from demo.browser import SEED, close_messages, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
 from demo.scripted_model import PIECES, TINY_PACKAGE, ScriptedModel
-from onnx_textgen.artifact import DEFAULT_PACKAGE, embedded_packages
 from onnx_textgen.errors import ModelError
+from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages
 from onnx_textgen_demo.shelf import Shelf
 from onnx_textgen_demo.tabs.write import EXAMPLES
 

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 import onnx_textgen
 from demo.browser import element, elements, open_page, open_tab, resize, set_value, wait_until
 from demo.scripted_model import TINY_PACKAGE
-from onnx_textgen.inspection import Token
+from onnx_textgen.diagnostics.inspection import Token
 from onnx_textgen_demo import pictures, strips
 from onnx_textgen_demo.embeddings import embeddings_of
 from onnx_textgen_demo.tabs.look_inside import Visit

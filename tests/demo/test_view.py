@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 import onnx_textgen
 from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen import Alternative, Chunk, Stats
-from onnx_textgen.tokenizer import Streaming, TextTokenizer
+from onnx_textgen.text.tokenizer import Streaming, TextTokenizer
 from onnx_textgen_demo import view, written
 from onnx_textgen_demo.tabs.write import make_go_on
 from onnx_textgen_demo.transcript import Token, Transcript

@@ -8,7 +8,7 @@ import transformers
 from torch import nn
 
 import onnx_textgen
-from onnx_textgen.artifact import Target
+from onnx_textgen.package.manifest import Target
 from onnx_textgen_export import export, exporting
 from onnx_textgen_export.sources import Source
 from onnx_textgen_export.weights import Weights

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 import onnx_textgen
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
 
 from .tiny_models import CONTEXT, VOCABULARY, WINDOW, tiny_model

@@ -9,8 +9,9 @@ import torch
 import transformers
 
 import onnx_textgen
-from onnx_textgen.artifact import ATTENTION_GRAPH, GRAPH, package_digest
-from onnx_textgen.attention_maps import read_maps
+from onnx_textgen.inference.attention_maps import read_maps
+from onnx_textgen.package.integrity import package_digest
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH
 from onnx_textgen_export import ExportError, attention_maps, export
 
 from .tiny_models import WINDOW, tiny_model

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
-from onnx_textgen.artifact import GENAI_GRAPH
+from onnx_textgen.package.manifest import GENAI_GRAPH
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Attempt, Budget, Measured, best_of, expected_loss, next_attempt
 from onnx_textgen_export.calibration.calibrate import Calibrated

@@ -19,9 +19,9 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-from onnx_textgen.choosing import Chooser
-from onnx_textgen.cuts import softmax, typical_p_ids
-from onnx_textgen.generation_config import GenerationConfig
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.sampling.sampler import Chooser
+from onnx_textgen.sampling.truncation import softmax, typical_p_ids
 
 VOCAB = 12
 EOS = [3, 5]

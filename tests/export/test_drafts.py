@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.single_attention import MOST_TOKENS
+from onnx_textgen.backends.single_attention import MOST_TOKENS
+from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization import Quantization
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from onnx_textgen.artifact import Manifest
+from onnx_textgen.package.manifest import Manifest
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export, exporting, parity
 from onnx_textgen_export.passes.quantization import Quantization
 from onnx_textgen_export.passes.rounding import Rounding, Roundings

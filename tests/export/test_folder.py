@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_textgen.artifact import find_package
+from onnx_textgen.package.locate import find_package
 from onnx_textgen_export import ExportError
 from onnx_textgen_export import folder as folder_module
 from onnx_textgen_export.folder import check_target, is_complete, new_folder

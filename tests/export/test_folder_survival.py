@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_textgen.artifact import read_manifest
+from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export.folder import is_complete
 
 PACKAGES = Path(__file__).parents[1] / "packages"

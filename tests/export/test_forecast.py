@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import nn
 
-from onnx_textgen.artifact import WEIGHTS, Precision
+from onnx_textgen.package.manifest import WEIGHTS, Precision
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Budget
 from onnx_textgen_export.forecast import Stored, check_disk, file_bytes, forecast, stored_parameters, weight_bytes

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import onnx_textgen
-from onnx_textgen.artifact import GENAI_CONFIG, GENAI_GRAPH, check_files, find_package, read_manifest
+from onnx_textgen.package.integrity import check_files
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import GENAI_CONFIG, GENAI_GRAPH
+from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import export
 
 genai = pytest.importorskip("onnxruntime_genai", reason="the engine that these files are for is onnxruntime-genai")

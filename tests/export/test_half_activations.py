@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from onnx_textgen.artifact import GRAPH
+from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.errors import OptionError
-from onnx_textgen.session import open_session
+from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import ExportError, cli, export
 from onnx_textgen_export.cli import quantization_from
 from onnx_textgen_export.passes.quantization import Quantization

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import onnx_textgen
-from onnx_textgen import session as runtime_session
-from onnx_textgen.artifact import GRAPH, INT8_CACHE_GRAPH, find_package, package_digest
+from onnx_textgen.backends import onnxruntime_session as runtime_session
+from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.cli import run
-from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import DeviceError, PackageError
-from onnx_textgen.prefilling import prefill
-from onnx_textgen.session import Session, open_session
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.package.integrity import package_digest
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
 from onnx_textgen_export import Exported, ExportError, export, int8_cache
 from onnx_textgen_export.int8_cache import LARGEST_CODE, Layer, channel_scales, key_scales
 from onnx_textgen_export.parity import Tolerance

@@ -6,9 +6,9 @@ import torch
 import transformers
 
 import onnx_textgen
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.embedding import pooled
-from onnx_textgen.interface import HIDDEN_STATES
+from onnx_textgen.backends.signature import HIDDEN_STATES
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.embeddings import pooled
 from onnx_textgen_export import export, rotary_scaling
 
 from .tiny_models import tiny_config

@@ -22,9 +22,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from onnx_textgen.cuts import min_p_ids, softmax, top_k_ids, top_p_ids
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.sampling import Place, apply_temperature, candidates, survivors
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.sampling.draw import Place, apply_temperature, candidates, survivors
+from onnx_textgen.sampling.truncation import min_p_ids, softmax, top_k_ids, top_p_ids
 
 
 def keep(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:

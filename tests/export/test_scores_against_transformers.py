@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from onnx_textgen import scoring
 from onnx_textgen.errors import OptionError, PromptError
+from onnx_textgen.inference import scoring
 
 TEXTS = [
     "Once upon a time, there was a little girl.",

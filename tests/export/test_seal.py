@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from onnx_textgen.artifact import MANIFEST, WEIGHTS, read_manifest
 from onnx_textgen.cli import run
+from onnx_textgen.package.manifest import MANIFEST, WEIGHTS
+from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export.seal import main
 
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import onnx_textgen
-from onnx_textgen.artifact import GRAPH, WEIGHTS
+from onnx_textgen.package.manifest import GRAPH, WEIGHTS
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization import Quantization
 from onnx_textgen_export.passes.quantizers import Codes, quantize_matrix, round_ternary

@@ -10,8 +10,8 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, models
 
 import onnx_textgen
-from onnx_textgen.end_of_turn import end_of_turn
 from onnx_textgen.errors import PackageError
+from onnx_textgen.package.end_tokens import end_of_turn
 from onnx_textgen_export import export
 from onnx_textgen_export.text_assets import read_text_assets
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from tokenizers import decoders as token_decoders
 
-from onnx_textgen.tokenizer import TextTokenizer
+from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.sentencepiece_tokenizer import convert_sentencepiece
 from onnx_textgen_export.tokenizer_conversion import convert_tokenizer

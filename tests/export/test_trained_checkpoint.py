@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import onnx_textgen
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export.folder import records
 
 CASES = range(7)

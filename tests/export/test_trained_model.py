@@ -12,10 +12,10 @@ import torch
 import transformers
 
 import onnx_textgen
-from onnx_textgen.artifact import GRAPH, INT8_CACHE_GRAPH, WEIGHTS
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.prefilling import prefill
-from onnx_textgen.session import open_session
+from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, WEIGHTS
 from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
 from onnx_textgen_export.parity import log_softmax

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from onnx_textgen.artifact import GRAPH, WEIGHTS
+from onnx_textgen.package.manifest import GRAPH, WEIGHTS
 from onnx_textgen_export.writer import ALIGNMENT, weights_bytes, write_graph
 
 SIZE = 33

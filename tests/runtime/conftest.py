@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from onnx_textgen.artifact import find_package
+from onnx_textgen.package.locate import find_package
 
 
 @pytest.fixture(autouse=True)

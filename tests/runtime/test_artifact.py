@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import loading
-from onnx_textgen.artifact import embedded_packages, find_package, manifest_from_json, manifest_to_json, read_manifest
+from onnx_textgen.api import loading
 from onnx_textgen.errors import PackageError
+from onnx_textgen.package.locate import embedded_packages, find_package
+from onnx_textgen.package.manifest import manifest_from_json, manifest_to_json
+from onnx_textgen.package.reading import read_manifest
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ import onnx_textgen
 from cache_graphs import VOCAB_SIZE, Attention, Recurrent, Tiny
 from onnx_textgen import Cancellation, Model
 from onnx_textgen.cancellation import Watch
-from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import ModelError, OptionError
-from onnx_textgen.request import Request
+from onnx_textgen.generation.request import Request
+from onnx_textgen.inference.decoder import Decoder
 
 PROMPT = [7, 30, 41, 9, 12, 77, 5, 64]
 CHOOSING = [

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from onnx_textgen import Cancellation
-from onnx_textgen.async_calls import MOST_UNTAKEN, call, iterate
+from onnx_textgen.generation.async_bridge import MOST_UNTAKEN, call, iterate
 
 
 class Counter:

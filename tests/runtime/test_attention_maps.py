@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import onnx_textgen
-from onnx_textgen import attention_maps
-from onnx_textgen.artifact import ATTENTION_GRAPH, find_package
 from onnx_textgen.errors import OptionError, PackageError, PromptError
+from onnx_textgen.inference import attention_maps
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import ATTENTION_GRAPH
 
 TEXT = "Lily had a red ball. One day, the ball rolled away and she could not find it."
 PLAIN = Path(__file__).parents[1] / "packages" / "ort"

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import cache
-from onnx_textgen.cache import GrowingCache, SharedCache
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.backends.onnxruntime_session import LentMemory, OrtValue
 from onnx_textgen.errors import ModelError, PackageError, PromptError
-from onnx_textgen.session import LentMemory, OrtValue
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.kv_cache import factory as cache
+from onnx_textgen.kv_cache.factory import GrowingCache, SharedCache
 
 Model = onnx_textgen.Model
 TEXTS = [[5, 9, 40, 41], [7, 8], [100, 3, 60, 61, 62, 63, 64]]

@@ -11,7 +11,7 @@ import pytest
 import onnx_textgen
 from onnx_textgen import Cancellation
 from onnx_textgen.cancellation import InterruptedRunError, Watch
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.inference.decoder import Decoder
 
 PROMPT = "Once upon a time"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from onnx_textgen.chat import render_chat
 from onnx_textgen.errors import TemplateError
+from onnx_textgen.text.chat_template import render_chat
 
 NOW = datetime.datetime(2024, 7, 26, 12, 0)
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -133,5 +133,5 @@ def test_a_refusal_says_what_the_template_said() -> None:
 
 
 def test_importing_the_module_does_not_import_jinja2() -> None:
-    code = "import sys, onnx_textgen.chat; sys.exit('jinja2' in sys.modules)"
+    code = "import sys, onnx_textgen.text.chat_template; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

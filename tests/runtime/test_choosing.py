@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from onnx_textgen.choosing import Chooser
-from onnx_textgen.cuts import softmax, top_n_sigma_ids, xtc_ids
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.history import History
-from onnx_textgen.sampling import Place, uniform
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.sampling.draw import Place, uniform
+from onnx_textgen.sampling.history import History
+from onnx_textgen.sampling.sampler import Chooser
+from onnx_textgen.sampling.truncation import softmax, top_n_sigma_ids, xtc_ids
 
 VOCAB = 9
 rows = arrays(np.float32, VOCAB, elements=st.floats(-8, 8, width=32))

@@ -11,10 +11,10 @@ import pytest
 import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run
-from onnx_textgen.cli.screen import collect, prefill_progress, writer
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.cli.terminal.screen import collect, prefill_progress, writer
 from onnx_textgen.errors import ModelError
-from onnx_textgen.prefilling import Progress
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import Progress
 from onnx_textgen.requirements import as_numbers
 
 STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length\n"

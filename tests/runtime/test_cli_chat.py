@@ -8,8 +8,9 @@ import pytest
 
 import onnx_textgen
 from cli_model import BOS, CharacterModel
-from onnx_textgen.cli import chat as chat_command
-from onnx_textgen.cli import line_input, run
+from onnx_textgen.cli import run
+from onnx_textgen.cli.commands import chat as chat_command
+from onnx_textgen.cli.terminal import line_input
 from onnx_textgen.errors import ModelError, PromptError
 
 TEMPLATE = (

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from onnx_textgen import doctor
 from onnx_textgen.cli import run
+from onnx_textgen.diagnostics import doctor
 
 CPU = doctor.Engine("1.31.1", {"onnxruntime": "1.31.1"}, "onnxruntime", ("CPUExecutionProvider",), ())
 BOTH = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}

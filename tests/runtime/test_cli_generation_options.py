@@ -6,7 +6,7 @@ import pytest
 
 from onnx_textgen.cli import run
 from onnx_textgen.cli.generation_options import OPTIONS
-from onnx_textgen.generation_config import OPTION_NAMES
+from onnx_textgen.options.generation_config import OPTION_NAMES
 
 NOT_ON_THE_COMMAND_LINE = {"bad_words_ids"}
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}}}

@@ -8,9 +8,9 @@ import pytest
 import onnx_textgen
 from cli_model import EOS, VOCAB_SIZE, CharacterModel
 from onnx_textgen.cli import run
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.inspection import inspect_steps
-from onnx_textgen.sampling import Place, candidates, sample_token, survivors
+from onnx_textgen.diagnostics.inspection import inspect_steps
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.sampling.draw import Place, candidates, sample_token, survivors
 
 GREEDY = GenerationConfig(temperature=0)
 

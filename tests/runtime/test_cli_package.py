@@ -7,11 +7,13 @@ import pytest
 
 import onnx_textgen
 from cli_model import CharacterModel
-from onnx_textgen import bench
-from onnx_textgen.artifact import GRAPH, MANIFEST, TOKENIZER, GoldenRun, file_record, manifest_to_json, read_manifest
 from onnx_textgen.cli import run
+from onnx_textgen.diagnostics import benchmark as bench
+from onnx_textgen.diagnostics.golden_runs import replay
 from onnx_textgen.errors import OptionError
-from onnx_textgen.replay import replay
+from onnx_textgen.package.integrity import file_record
+from onnx_textgen.package.manifest import GRAPH, MANIFEST, TOKENIZER, GoldenRun, manifest_to_json
+from onnx_textgen.package.reading import read_manifest
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import onnx_textgen
 from cli_model import CharacterModel
 from onnx_textgen.cli import run
-from onnx_textgen.cli.score import split_documents
+from onnx_textgen.cli.commands.score import split_documents
 
 
 @pytest.fixture(autouse=True)

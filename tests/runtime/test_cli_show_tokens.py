@@ -8,7 +8,8 @@ import pytest
 
 import onnx_textgen
 from cli_model import CharacterModel
-from onnx_textgen.cli import run, token_display
+from onnx_textgen.cli import run
+from onnx_textgen.cli.terminal import token_display
 from onnx_textgen.results import Alternative, Chunk
 
 LIKELY, UNLIKELY = math.log(0.9), math.log(0.001)

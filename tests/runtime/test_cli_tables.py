@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 import onnx_textgen
 from onnx_textgen.cli import run
-from onnx_textgen.cli.tables import Table, print_lines, show_table
+from onnx_textgen.cli.terminal.tables import Table, print_lines, show_table
 
 COMMANDS = [
     ["list"],

@@ -7,10 +7,10 @@ from types import ModuleType
 
 import pytest
 
-from onnx_textgen.artifact import find_package
 from onnx_textgen.cli import run
-from onnx_textgen.cli.verify import GROUP
+from onnx_textgen.cli.commands.verify import GROUP
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.package.locate import find_package
 
 FOLDER = find_package("tiny-transformer")
 SCENARIO = {
@@ -32,7 +32,7 @@ def install(monkeypatch):
         module.verify_against = function
         monkeypatch.setitem(sys.modules, "a_verifier", module)
         points = [EntryPoint("pytorch", "a_verifier:verify_against", GROUP)] if function is not None else []
-        monkeypatch.setattr("onnx_textgen.cli.verify.entry_points", lambda group: points if group == GROUP else [])
+        monkeypatch.setattr("onnx_textgen.cli.commands.verify.entry_points", lambda group: points if group == GROUP else [])
 
     return put
 

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_textgen.artifact import TOKENIZER, find_package, read_manifest
-from onnx_textgen.constraints import Constraint, Rules
 from onnx_textgen.errors import ModelError, OptionError
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.tokenizer import TextTokenizer
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import TOKENIZER
+from onnx_textgen.package.reading import read_manifest
+from onnx_textgen.sampling.grammar import Constraint, Rules
+from onnx_textgen.text.tokenizer import TextTokenizer
 
 llguidance = pytest.importorskip("llguidance", reason='constraints need pip install "onnx-textgen[grammar]"')
 jsonschema = pytest.importorskip("jsonschema", reason="what validates JSON here is jsonschema, of the development extra")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import OptionError, PromptError
-from onnx_textgen.loop import shifted
-from onnx_textgen.prefilling import prefill
+from onnx_textgen.generation.steps import shifted
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
 
 
 @pytest.fixture(scope="module")

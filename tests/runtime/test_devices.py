@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import onnxruntime
 import pytest
 
-from onnx_textgen import session
-from onnx_textgen.artifact import find_package
+from onnx_textgen.backends import onnxruntime_session as session
 from onnx_textgen.errors import DeviceError, OptionError, PackageError
+from onnx_textgen.package.locate import find_package
 
 GRAPH = find_package() / "model.onnx"
 

@@ -11,9 +11,9 @@ import onnx_textgen
 from cache_graphs import GRAPHS
 from onnx_textgen import Model
 from onnx_textgen.cancellation import Watch
-from onnx_textgen.drafting import best_length
 from onnx_textgen.errors import OptionError
-from onnx_textgen.prompt_lookup import PromptLookup
+from onnx_textgen.speculation.drafter import best_length
+from onnx_textgen.speculation.prompt_lookup import PromptLookup
 
 DRAFT = {"prompt_lookup_num_tokens": 8}
 PHRASE = [7, 30, 41, 9, 12, 77, 5, 64]

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import Cancellation, Model, scheduler
+from onnx_textgen import Cancellation, Model
 from onnx_textgen.cancellation import Watch
-from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import BusyError, ModelError, OptionError, PromptError
-from onnx_textgen.prefilling import Progress
-from onnx_textgen.request import Request
-from onnx_textgen.scheduler import Scheduler
+from onnx_textgen.generation import scheduler
+from onnx_textgen.generation.request import Request
+from onnx_textgen.generation.scheduler import Scheduler
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import Progress
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
 PROMPTS = [BEGIN + "One day", "The dog", BEGIN, "Tom and Sue went to the park. They", "A", BEGIN + "One day they", "It was night"]

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import textgen
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.api import model as textgen
+from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
-from onnx_textgen.prefilling import prefill
-from onnx_textgen.session import open_session
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
 
 Model = onnx_textgen.Model
 PROMPTS = ["Once upon a time", "The", "Lily and Tom went to the park. They saw a big dog and", "One day, a small boat"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError, PackageError
-from onnx_textgen.generation_config import OPTION_NAMES, GenerationConfig, Options, make_generation_config
+from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig, Options, make_generation_config
 
 NAN, INF = float("nan"), float("inf")
 

@@ -11,14 +11,15 @@ pytest.importorskip("onnx")
 
 import onnx_textgen
 from cache_graphs import GRAPHS, Attention, Recurrent, Tiny
-from onnx_textgen import bench
-from onnx_textgen.artifact import GoldenRun
-from onnx_textgen.cli import run, screen
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.inspection import inspect_steps
-from onnx_textgen.replay import replay
-from onnx_textgen.states import States
+from onnx_textgen.cli import run
+from onnx_textgen.cli.terminal import screen
+from onnx_textgen.diagnostics import benchmark as bench
+from onnx_textgen.diagnostics.golden_runs import replay
+from onnx_textgen.diagnostics.inspection import inspect_steps
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.kv_cache.recurrent_states import States
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.package.manifest import GoldenRun
 
 PROMPTS = [[5, 9, 1, 0], [28], [3, 3, 7, 11, 2, 4, 8]]
 

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cache_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, Attention, Recurrent, Tiny
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.backends.onnxruntime_session import Session
+from onnx_textgen.backends.signature import CacheTensor, present_of
 from onnx_textgen.errors import ModelError, PackageError, PromptError
-from onnx_textgen.graph_checks import check_graph
-from onnx_textgen.interface import CacheTensor, present_of
-from onnx_textgen.prefilling import Progress, prefill
-from onnx_textgen.session import Session
-from onnx_textgen.states import States
+from onnx_textgen.inference.capabilities import check_graph
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import Progress, prefill
+from onnx_textgen.kv_cache.recurrent_states import States
 
 IDS = [5, 9, 1, 0, 28, 3, 3, 7, 11, 2, 4, 8, 19, 19, 6, 21, 13, 2]
 TEXTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=24)

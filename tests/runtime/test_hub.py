@@ -10,10 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 import onnx_textgen
-from onnx_textgen import hub, inventory
-from onnx_textgen.artifact import file_record, find_package, manifest_to_json, read_manifest
+from onnx_textgen.diagnostics import inventory
 from onnx_textgen.errors import PackageError
-from onnx_textgen.hub import HubName, locate, read_name, wanted
+from onnx_textgen.package import hub
+from onnx_textgen.package.hub import HubName, locate, read_name, wanted
+from onnx_textgen.package.integrity import file_record
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import manifest_to_json
+from onnx_textgen.package.reading import read_manifest
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 pytest.importorskip("huggingface_hub.constants")
@@ -221,7 +225,7 @@ def test_a_missing_huggingface_hub_is_answered_with_the_line_that_adds_it(monkey
 
 def test_the_library_of_the_hub_is_left_alone_until_a_name_asks_for_it():
     code = (
-        "import sys, onnx_textgen, onnx_textgen.inventory as inventory; onnx_textgen.load(threads=1, device='cpu'); "
+        "import sys, onnx_textgen, onnx_textgen.diagnostics.inventory as inventory; onnx_textgen.load(threads=1, device='cpu'); "
         "inventory.list_models(); print('huggingface_hub' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

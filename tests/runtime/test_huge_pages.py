@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.huge_pages import HUGE_PAGE, gather, new_memory_in_huge_pages, without
+from onnx_textgen.backends.huge_pages import HUGE_PAGE, gather, new_memory_in_huge_pages, without
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell what memory is in use")
 pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=6)

@@ -54,7 +54,7 @@ class Watch(MetaPathFinder):
         if name == "onnxruntime":
             seen.append(os.environ.get("ORT_DISABLE_TELEMETRY"))
 sys.meta_path.insert(0, Watch())
-import onnx_textgen.session
+import onnx_textgen.backends.onnxruntime_session
 print(seen)
 """
     done = fresh_python(code)
@@ -62,7 +62,10 @@ print(seen)
 
 
 def test_a_user_may_ask_for_telemetry():
-    done = fresh_python("import os, onnx_textgen.session; print(os.environ['ORT_DISABLE_TELEMETRY'])", ORT_DISABLE_TELEMETRY="0")
+    done = fresh_python(
+        "import os, onnx_textgen.backends.onnxruntime_session; print(os.environ['ORT_DISABLE_TELEMETRY'])",
+        ORT_DISABLE_TELEMETRY="0",
+    )
     assert done.stdout == "0\n"
 
 

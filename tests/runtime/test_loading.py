@@ -10,23 +10,16 @@ from typing import Any
 import pytest
 
 import onnx_textgen
-from onnx_textgen import loading, textgen
-from onnx_textgen.artifact import (
-    ATTENTION_GRAPH,
-    CHAT_TEMPLATE,
-    GRAPH,
-    MANIFEST,
-    TOKENIZER,
-    WEIGHTS,
-    file_record,
-    find_package,
-    manifest_to_json,
-    read_manifest,
-)
+from onnx_textgen.api import loading
+from onnx_textgen.api import model as textgen
 from onnx_textgen.cli import run
+from onnx_textgen.diagnostics.inventory import list_models
 from onnx_textgen.errors import OnnxTextgenError, PackageError
-from onnx_textgen.graph_file import external_files
-from onnx_textgen.inventory import list_models
+from onnx_textgen.files.graph_file import external_files
+from onnx_textgen.package.integrity import file_record
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, CHAT_TEMPLATE, GRAPH, MANIFEST, TOKENIZER, WEIGHTS, manifest_to_json
+from onnx_textgen.package.reading import read_manifest
 
 INJECTED = "INJECTED {{ messages[0].content }}"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_textgen.loop_guard import LONGEST, REPEATS, TOKENS, LoopGuard
+from onnx_textgen.sampling.repetition_guard import LONGEST, REPEATS, TOKENS, LoopGuard
 
 LIST = "Things to buy:\n" + "".join(f"{number}. a bag of apples and a box of tea\n" for number in range(1, 40))
 TABLE = "| name | age |\n| --- | --- |\n" + "".join(f"| Tim | {age} |\n" for age in range(3, 30))

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import Model, memory
+from onnx_textgen import Model
 from onnx_textgen.cancellation import Watch
 from onnx_textgen.cli import run
 from onnx_textgen.errors import OptionError, PromptError
-from onnx_textgen.request import Request
-from onnx_textgen.scheduler import Scheduler
+from onnx_textgen.generation.request import Request
+from onnx_textgen.generation.scheduler import Scheduler
+from onnx_textgen.kv_cache import memory_plan as memory
 
 
 def test_a_plan_counts_what_the_cache_holds(story: Model) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.backends.openvino_session import open_openvino
 from onnx_textgen.errors import DeviceError, OptionError, PackageError, PromptError
-from onnx_textgen.openvino_session import open_openvino
-from onnx_textgen.session import open_session
+from onnx_textgen.inference.decoder import Decoder
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
 PACKAGES = Path(__file__).parents[1] / "packages"

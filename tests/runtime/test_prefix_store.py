@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import onnx_textgen
 from cache_graphs import GRAPHS
 from onnx_textgen import Model
-from onnx_textgen.decoder import Decoder
 from onnx_textgen.errors import OptionError
-from onnx_textgen.prefilling import prefill
-from onnx_textgen.prefix_store import SHORTEST, PrefixStore
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.inference.prefix_cache import SHORTEST, PrefixStore
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
 ENDS = ["", "One day", "The dog ran", "The dog ran away and Lily", "Lily was sad because"]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.prefixes import common_prefix
+from onnx_textgen.text.prefixes import common_prefix
 
 IDS = st.lists(st.integers(0, 2), max_size=40)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from onnx_textgen import errors, generation_config
-from onnx_textgen.generation_config import OPTION_NAMES, GenerationConfig
+from onnx_textgen import errors
+from onnx_textgen.options import generation_config
+from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig
 
 TREE = ast.parse(Path(onnx_textgen.__file__).read_text(encoding="utf-8"))
 

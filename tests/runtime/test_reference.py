@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from onnx_textgen.generation_config import OPTION_NAMES
+from onnx_textgen.options.generation_config import OPTION_NAMES
 
 
 def test_every_public_name_is_in_the_reference(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import onnx_textgen
-from onnx_textgen.artifact import GoldenRun
-from onnx_textgen.replay import replay
+from onnx_textgen.diagnostics.golden_runs import replay
+from onnx_textgen.package.manifest import GoldenRun
 
 
 def replays(model: onnx_textgen.Model) -> list[bool]:

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from onnx_textgen.cuts import min_p_ids, softmax, top_k_ids, top_p_ids
 from onnx_textgen.errors import ModelError
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.sampling import Place, apply_temperature, index_at, sample_token, survivors, uniform
-from onnx_textgen.sampling import candidates as candidates_of
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.sampling.draw import Place, apply_temperature, index_at, sample_token, survivors, uniform
+from onnx_textgen.sampling.draw import candidates as candidates_of
+from onnx_textgen.sampling.truncation import min_p_ids, softmax, top_k_ids, top_p_ids
 
 CONFIGS = [
     GenerationConfig(temperature=1.0),

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen import Cancellation
-from onnx_textgen.beam_search import BeamSearch, diverse
-from onnx_textgen.decoder import Decoder
-from onnx_textgen.engine import ROWS
 from onnx_textgen.errors import ModelError, OptionError
-from onnx_textgen.generation_config import GenerationConfig
-from onnx_textgen.prefix_store import SHORTEST
-from onnx_textgen.several import log_softmax
+from onnx_textgen.generation.beam_driver import log_softmax
+from onnx_textgen.generation.beam_search import BeamSearch, diverse
+from onnx_textgen.generation.engine import ROWS
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefix_cache import SHORTEST
+from onnx_textgen.options.generation_config import GenerationConfig
 
 PROMPT = "Once upon a time"
 

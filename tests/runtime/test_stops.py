@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.stops import StopMatcher
+from onnx_textgen.text.stop_strings import StopMatcher
 
 LETTERS = st.sampled_from("ab\n🙂")  # few, so that stop strings begin, overlap and break off often
 TEXTS = st.lists(st.text(LETTERS, max_size=4), max_size=30)

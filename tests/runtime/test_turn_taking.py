@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError
-from onnx_textgen.turn_taking import TurnTaking
+from onnx_textgen.generation.turn_taking import TurnTaking
 
 
 class Wish:

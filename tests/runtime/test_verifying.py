@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.decoder import Decoder
+from onnx_textgen.backends.protocol import CPU
+from onnx_textgen.backends.single_attention import MOST_TOKENS, with_single_attention
 from onnx_textgen.errors import PackageError
-from onnx_textgen.graph import CPU
-from onnx_textgen.onnx_wire import Message
-from onnx_textgen.single_attention import MOST_TOKENS, with_single_attention
-from onnx_textgen.verifying import Verification, Verifier, make_verifier, measure
+from onnx_textgen.files.onnx_wire import Message
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.speculation.verification import Verification, Verifier, make_verifier, measure
 
 PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
 LOOKUP = {"prompt_lookup_num_tokens": 8}
@@ -70,7 +70,7 @@ def test_the_graph_is_opened_once_and_not_without_need(monkeypatch: pytest.Monke
         made.append(make_verifier(*given))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr("onnx_textgen.verifying.make_verifier", make)
+    monkeypatch.setattr("onnx_textgen.speculation.verification.make_verifier", make)
     model.generate([5, 9, 5, 9], max_new_tokens=4)
     model.generate([5, 9, 5, 9], max_new_tokens=4, draft_verification="fast", **LOOKUP)
     assert not made

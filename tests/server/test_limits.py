@@ -16,7 +16,7 @@ import patient_http
 from can_bind import can_bind
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
-from onnx_textgen.tokenizer import TextTokenizer
+from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen_server import jobs
 from patient_http import LONGEST_WAIT
 from server.live_server import served, wait_until

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from onnx_textgen import Cancellation
-from onnx_textgen.conversation import Conversation
+from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.errors import OnnxTextgenError
 
 from .. import view

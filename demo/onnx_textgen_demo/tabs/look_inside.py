@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gradio.events import Dependency
 
     from onnx_textgen import Model
-    from onnx_textgen.generation_config import GenerationConfig
+    from onnx_textgen.options.generation_config import GenerationConfig
 
 EXAMPLE = "Once upon a time, there was a little"
 OF_PROMPT = sum(not is_of_step for _, _, is_of_step in pictures.STAGES)

@@ -13,7 +13,7 @@ import gradio as gr
 import numpy as np
 
 from onnx_textgen import Cancellation
-from onnx_textgen.bench import peak_memory_mib, time_round
+from onnx_textgen.diagnostics.benchmark import peak_memory_mib, time_round
 from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background

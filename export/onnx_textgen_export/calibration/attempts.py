@@ -12,8 +12,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_textgen.artifact import Target
 from onnx_textgen.errors import first_line
+from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError
 from ..parity import Quality

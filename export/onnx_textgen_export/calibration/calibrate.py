@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import Tensor
 
-from onnx_textgen.artifact import Target
+from onnx_textgen.package.manifest import Target
 
 from ..forecast import matrix_bytes
 from ..passes.quantization import Bits, Quantization

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import nn
 
-from onnx_textgen.artifact import Target
+from onnx_textgen.package.manifest import Target
 
 from ..passes.linear import sizes_of
 from ..passes.products import Part, find_products, find_tables, part_of

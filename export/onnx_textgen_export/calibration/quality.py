@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_textgen.decoder import Decoder, Logits
-from onnx_textgen.session import Session, open_session
+from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.inference.decoder import Decoder, Logits
 
 from ..parity import ROWS_AT_A_TIME, Quality, log_softmax, why_it_does_not_run
 from ..sources import Source

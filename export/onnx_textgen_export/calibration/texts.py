@@ -17,8 +17,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from onnx_textgen.chat import render_chat
 from onnx_textgen.errors import TemplateError
+from onnx_textgen.text.chat_template import render_chat
 
 from ..errors import ExportError
 from ..probe_text import PROBE_TEXT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from onnx_textgen.artifact import Target
+from onnx_textgen.package.manifest import Target
 
 from .attention_inputs import attention_inputs
 from .gelus import gelus

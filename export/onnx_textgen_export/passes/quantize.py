@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnx_textgen.artifact import Target
+from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError
 from .experts import StackTensor

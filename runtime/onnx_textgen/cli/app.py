@@ -14,9 +14,11 @@ import typer
 
 from ..errors import OnnxTextgenError, OptionError
 from ..requirements import wrong_version
-from . import bench, chat, doctor, extensions, generate, info, listing, score, screen, verify
-from . import inspect as inspect_command
+from . import extensions
+from .commands import bench, chat, doctor, generate, info, listing, score, verify
+from .commands import inspect as inspect_command
 from .help_texts import help_of, summary_of
+from .terminal import screen
 from .wrong_usage import usage_message
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import OptionError, PromptError
-from . import screen
+from .terminal import screen
 
 if TYPE_CHECKING:
-    from ..generation_config import GenerationConfig
-    from ..textgen import Model
+    from ..api.model import Model
+    from ..options.generation_config import GenerationConfig
 
 MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
 
@@ -24,7 +24,7 @@ MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
 
 def complete_model(incomplete: str) -> list[str]:
     """Names for the shell to complete; it offers folders itself where none fits."""
-    from ..artifact import embedded_packages  # noqa: PLC0415
+    from ..package.locate import embedded_packages  # noqa: PLC0415
 
     return [name for name in embedded_packages() if name.startswith(incomplete)]
 
@@ -119,7 +119,7 @@ def read_token_ids(text: str) -> list[int]:
 
 def read_prompt(prompt: str | None, token_ids: str | None, model: str | None) -> str | list[int]:
     """The text or the ids to go on from; nothing given means a few words that suit the models that ship with onnx-textgen."""
-    from ..artifact import embedded_packages  # noqa: PLC0415
+    from ..package.locate import embedded_packages  # noqa: PLC0415
 
     if prompt is not None and token_ids is not None:
         raise OptionError("a PROMPT and --token-ids exclude each other; leave one out")

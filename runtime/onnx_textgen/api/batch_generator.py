@@ -1,0 +1,112 @@
+"""A callable for batch engines: a batch of prompts in, the batch with texts out, on any worker the same."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..cancellation import Watch
+from ..errors import OptionError
+from ..generation.request import Request
+from ..options.checks import whole_number
+from ..options.generation_config import GenerationConfig, make_generation_config
+from ..results import Generation
+from ..text.prompts import items_of
+from .loading import load
+from .model import Model
+
+LOADING = threading.Lock()
+"""Several threads of one worker load one model."""
+
+
+class BatchGenerator:
+    """Generates a text for each row of a batch; picklable, the model is loaded where it is called first.
+
+    A row's text depends on its prompt and its seed alone: not on the rows beside it, nor on how rows are divided among workers. A
+    row without a seed of its own has one made of the prompt and of `seed`, so equal prompts have equal texts; give a column of
+    seeds to have them differ.
+
+    >>> generate = BatchGenerator("story", max_new_tokens=5, seed=1)
+    >>> generate({"prompt": ["Once upon a time", "The dog"]})["finish_reason"]
+    ['length', 'length']
+    """
+
+    def __init__(
+        self,
+        package: str | Path | None = None,
+        *,
+        prompt: str = "prompt",
+        output: str = "generated_text",
+        seed_column: str = "seed",
+        seed: int = 0,
+        device: str = "auto",
+        threads: int | None = None,
+        batch_size: int = 8,
+        **options: Any,  # noqa: ANN401 - those of GenerationConfig, checked below
+    ) -> None:
+        """`prompt`, `output`, `seed_column`: names of columns; `options`: those of `GenerationConfig`, one text for each prompt.
+
+        Raises `OptionError` here already, before any worker starts.
+        """
+        self.package, self.columns = package, (prompt, output, seed_column)
+        self.seed = whole_number("seed", seed, 0)
+        self.loading = {"device": device, "threads": threads, "batch_size": batch_size}
+        config = make_generation_config({}, options)
+        if config.gives_several:
+            raise OptionError("a batch has one text for each row; leave out num_beams, num_return_sequences and best_of")
+        self.options = dict(options)
+        self._model: Model | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the model, which the other process loads for itself."""
+        return {**self.__dict__, "_model": None}
+
+    @property
+    def model(self) -> Model:
+        """The model, loaded now if it was not yet."""
+        with LOADING:
+            if self._model is None:
+                self._model = load(self.package, **self.loading)  # type: ignore[arg-type]
+            return self._model
+
+    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """The batch's columns, and those of the results: the text, `finish_reason` and `generated_tokens`.
+
+        Columns are lists, arrays or any other sequences; a prompt is a text or token ids. Raises `OptionError` for a batch without
+        prompts or with a column of another length, `PromptError` for a prompt that is none.
+        """
+        prompt, output, seed_column = self.columns
+        if prompt not in batch:
+            raise OptionError(
+                f"the batch has no column {prompt!r}, but {', '.join(map(repr, batch)) or 'none'}; name it with prompt="
+            )
+        prompts = items_of(batch[prompt])
+        seeds = items_of(batch[seed_column]) if seed_column in batch else [self.seed_of(each) for each in prompts]
+        if len(seeds) != len(prompts):
+            raise OptionError(f"the batch has {len(prompts)} prompts and {len(seeds)} seeds; give one for each")
+        found = self.generate(prompts, seeds)
+        return {
+            **batch,
+            output: [each.text for each in found],
+            "finish_reason": [each.finish_reason for each in found],
+            "generated_tokens": [len(each.token_ids) for each in found],
+        }
+
+    def seed_of(self, prompt: object) -> int:
+        """A seed that is the same on every worker."""
+        text = prompt if isinstance(prompt, str) else ",".join(map(str, items_of(prompt)))
+        return int.from_bytes(hashlib.sha256(f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")).digest()[:4], "big") >> 1
+
+    def generate(self, prompts: Sequence[Any], seeds: Sequence[Any]) -> list[Generation]:
+        """A text for each prompt, with a seed each."""
+        model = self.model
+        rows = [model.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
+        model.engine.finish([Request(row, Watch(None, row.config.max_time), streams=False, caller=rows) for row in rows])
+        return [row.result() for row in rows]
+
+    def config(self, model: Model, seed: object) -> GenerationConfig:
+        """The options with a row's seed, which arrays hold as numbers of their own."""
+        return model.config({**self.options, "seed": int(seed) if hasattr(seed, "__index__") else seed})

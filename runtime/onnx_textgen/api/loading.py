@@ -1,0 +1,130 @@
+"""Open a model folder: ours after checking every hash, or another exporter's; and a smaller model beside it that guesses for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..backends.huge_pages import new_memory_in_huge_pages
+from ..backends.onnxruntime_session import LOG, open_session
+from ..backends.openvino_session import PRECISIONS, open_openvino
+from ..backends.protocol import Graph
+from ..errors import DeviceError, OptionError
+from ..files.graph_file import refuse_other_files
+from ..files.text_files import read_text
+from ..generation.engine import ROWS
+from ..inference.capabilities import check_graph
+from ..kv_cache.memory_plan import plan
+from ..options.checks import whole_number
+from ..package.end_tokens import read_template
+from ..package.foreign import graph_of, home_of, is_foreign, open_foreign
+from ..package.hub import locate
+from ..package.integrity import checking_files, package_bytes
+from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, Manifest
+from ..package.reading import read_manifest
+from ..speculation.draft_model import Source, step_seconds
+from .model import MOST_ROWS, PREFIX_CACHE, Model
+
+
+def load(
+    package: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    capacity: int | None = None,
+    prefix_cache: int = PREFIX_CACHE,
+    batch_size: int = ROWS,
+    assistant_model: str | Path | Model | None = None,
+) -> Model:
+    """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
+
+    `owner/name`, or `hf:owner/name`, is a model of the Hugging Face hub where there is no such folder; it is fetched once. A folder
+    that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. The path of
+    `int8_cache_model.onnx` in a folder of ours, where it was exported with that, keeps keys and values at 8 bits. `device` is
+    `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime, `openvino` or `openvino:bf16` for that engine on the CPU; `threads` the
+    number of CPU threads (default: one per core); `capacity` the tokens a new text's cache has room for at first (it grows);
+    `prefix_cache` the most bytes of keys and values that are kept from earlier calls, for later ones that begin alike (0: none);
+    `batch_size` the most texts, of all callers, that go on side by side; `assistant_model` a smaller model of the same tokenizer, a
+    folder or an open one, that guesses tokens ahead so that the large one checks several in a run (see `num_assistant_tokens`).
+    Raises `PackageError`, `DeviceError`, `OptionError`.
+
+    >>> model = load()
+    >>> model.generate("Once upon a time", max_new_tokens=3, temperature=0).finish_reason
+    'length'
+    """
+    if capacity is not None:
+        capacity = whole_number("capacity", capacity, 1)
+    prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
+    batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
+    place = locate(package)
+    folder, graph = home_of(place), Path(GRAPH)
+    session: Graph
+    if is_foreign(place):
+        if device in PRECISIONS:
+            raise DeviceError(f"OpenVINO runs packages that onnx-textgen exported; take another device than {device} for {place}")
+        with new_memory_in_huge_pages():
+            manifest, session = open_foreign(place, device=device, threads=threads)
+        template = read_template(folder)
+    else:
+        manifest = read_manifest(folder)
+        with new_memory_in_huge_pages(), checking_files(folder, manifest):
+            graph = graph_of(place)
+            refuse_other_files(graph, manifest.files)
+            session = open_graph(graph, device=device, threads=threads)
+        template = listed_template(folder, manifest)
+    check_graph(session, manifest.geometry)
+    full = plan(session.cache_tensors, manifest.geometry.context_length)
+    LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
+    if session.device.kind == "cpu" and "fp16" in (manifest.precision, manifest.quantization.get("activations")):
+        LOG.warning("%s is float16, which is meant for GPUs and slow on the CPU; export it with float32 activations there", folder)
+    model = Model(
+        folder,
+        manifest,
+        session,
+        chat_template=template,
+        capacity=capacity,
+        prefix_cache=prefix_cache,
+        batch_size=batch_size,
+        graph_name=graph.name,
+    )
+    if assistant_model is not None:
+        if not isinstance(assistant_model, Model):
+            assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
+        assist(model, assistant_model)
+    return model
+
+
+def listed_template(folder: Path, manifest: Manifest) -> str | None:
+    """The chat template that a manifest lists, by the bytes that it describes; None where it lists none, whatever lies there."""
+    listed = manifest.files.get(CHAT_TEMPLATE)
+    return None if listed is None else read_text(folder / CHAT_TEMPLATE, sha256=listed.sha256)
+
+
+def open_graph(path: Path, *, device: str, threads: int | None) -> Graph:
+    """The graph at `path` on the engine that the device names."""
+    if device in PRECISIONS and path.name == INT8_CACHE_GRAPH:
+        raise DeviceError(f"OpenVINO keeps keys and values in its own way; give it the folder {path.parent}")
+    if device in PRECISIONS:
+        return open_openvino(path, device=device, threads=threads)
+    return open_session(path, device=device, threads=threads)
+
+
+def assist(model: Model, other: Model) -> None:
+    """Let another model guess for `model`; raises `OptionError` where ids mean something else to it, or it cannot go back."""
+    if difference := difference_of_ids(model, other):
+        raise OptionError(f"{other.folder} cannot guess for {model.folder}: {difference}; take a model of the same tokenizer")
+    if any(tensor.kind == "state" for tensor in other.cache_tensors):
+        raise OptionError(f"{other.folder} cannot guess: it has states, which do not go back to before a guess; take a transformer")
+    seconds, seconds_of_model = (
+        step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
+    )
+    model.assistant = Source(other.new_context, other.prefixes, seconds / seconds_of_model)
+
+
+def difference_of_ids(model: Model, other: Model) -> str:
+    """In what way token ids do not mean the same to two models; empty where they do. Rows of logits may be padded differently."""
+    if model.has_tokenizer and other.has_tokenizer:
+        return model.tokenizer.difference_to(other.tokenizer)
+    if model.has_tokenizer or other.has_tokenizer:
+        return "one of them has no tokenizer"
+    sizes = [each.limits.vocab_size for each in (model, other)]
+    return "" if sizes[0] == sizes[1] else f"one has {sizes[0]:,} ids and the other {sizes[1]:,}"

@@ -1,0 +1,134 @@
+"""`onnx-textgen info`: what a model folder says it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import OptionError, PackageError
+from .. import options
+from ..terminal import certificate, screen, tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...backends.onnxruntime_session import Session
+    from ...package.manifest import Manifest
+
+
+def show_info(
+    folder: options.FolderArgument = None,
+    *,
+    model: options.ModelOption = None,
+    context: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan the cache for N tokens; default: all.")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan it for N texts at once; default: 1.")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show what a model folder says it is.
+
+    The graph is opened to see what its cache takes; files are not checked, see verify.
+
+    Try:
+        onnx-textgen info
+        onnx-textgen info DIR --json
+        onnx-textgen info DIR --context 4096 --batch 8
+    """
+    from ...package.foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+    from ...package.hub import locate  # noqa: PLC0415
+    from ...package.reading import read_manifest  # noqa: PLC0415
+
+    if as_json and not (context is None and batch is None):
+        raise OptionError("--context and --batch plan what is shown, and --json prints the manifest as it is; leave one out")
+    path = locate(options.one_folder(folder, model))
+    session = None
+    if is_foreign(path):
+        manifest, session = open_foreign(path, device="cpu")
+    else:
+        manifest = read_manifest(home_of(path))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False))
+        return
+    if (context or 1) > (most := manifest.geometry.context_length):
+        raise OptionError(f"--context {context:,} is more than the {most:,} tokens that this model takes; lower it")
+    tables.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
+    for title, scenarios in comparisons(manifest.certificate):
+        typer.echo()
+        tables.show_table(certificate.scenario_table(scenarios, title))
+
+
+def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
+    """Lines of the table: name and value."""
+    geometry = manifest.geometry
+    lines = [
+        ("name", manifest.name),
+        ("folder", str(path)),
+        ("source", manifest.source or "not stated"),
+        ("target", manifest.target),
+        ("precision", certificate.precision_in_words(manifest.precision, manifest.quantization)),
+        ("layers", str(geometry.layers)),
+        ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
+        ("vocabulary", f"{geometry.vocab_size:,}"),
+        ("context", f"{geometry.context_length:,} tokens"),
+        ("cache", cache),
+        ("begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)),
+        ("ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"),
+        ("defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"),
+        ("golden runs", str(len(manifest.golden))),
+    ]
+    lines += [(name, screen.size(record.size)) for name, record in manifest.files.items()]
+    lines += [(f"made with {name}", version) for name, version in manifest.versions.items()]
+    if not manifest.certificate:
+        lines.append(("proof", "none; a model that onnx-textgen exports is compared with PyTorch"))
+    if summary := certificate.summary_in_words(manifest.summary):
+        lines.append(("proof", summary))
+    return lines + [(f"proof: {name.replace('_', ' ')}", words) for name, words in proof(manifest.certificate)]
+
+
+def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
+    """What texts' keys, values and states take, as the graph itself has them; `session`: the graph, if it is open."""
+    from ...backends.onnxruntime_session import open_session  # noqa: PLC0415
+    from ...kv_cache.memory_plan import plan  # noqa: PLC0415
+    from ...package.foreign import graph_of  # noqa: PLC0415
+
+    try:
+        wanted = plan((session or open_session(graph_of(path), device="cpu")).cache_tensors, tokens, batch)
+    except PackageError as error:
+        return f"not known: {error}"
+    texts = f"{batch} texts of {tokens:,} tokens" if batch > 1 else f"{tokens:,} tokens"
+    words = []
+    if wanted.bytes_per_token:
+        words.append(f"{screen.size(wanted.bytes_per_token)} a token, {screen.size(wanted.total_bytes)} for {texts}")
+    if wanted.state_bytes:
+        words.append(f"{screen.size(wanted.state_bytes)} of state, however long the text")
+    return "; ".join(words)
+
+
+def proof(entries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the comparison with PyTorch says beside its scenarios and their summary: name and words."""
+    for name, value in entries.items():
+        if name == "summary":
+            continue
+        if isinstance(value, Mapping):
+            yield name, ", ".join(f"{key.replace('_', ' ')} {number_in_words(one)}" for key, one in value.items())
+        elif isinstance(value, str | int | float):
+            yield name, number_in_words(value)
+        elif isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+            yield name, ", ".join(value)
+
+
+def number_in_words(value: object) -> str:
+    """Three digits of a fraction, anything else as it is."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def comparisons(entries: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The lists of scenarios that a certificate has, each with what it is called."""
+    for name, value in entries.items():
+        scenarios = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+        if scenarios:
+            beside = "" if name == "scenarios" else f", {name.replace('_', ' ')}"
+            yield f"compared with PyTorch{beside}", scenarios

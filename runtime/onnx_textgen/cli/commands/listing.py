@@ -1,0 +1,53 @@
+"""`onnx-textgen list`: the models at hand, by the names that `--model` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .. import options
+from ..terminal import screen, tables
+
+if TYPE_CHECKING:
+    from ...diagnostics.inventory import Entry
+
+
+def show_models(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="List the model folders in DIR instead.", show_default=False)
+    ] = None,
+    *,
+    as_json: options.JsonOption = False,
+) -> None:
+    """List the models at hand.
+
+    Those that ship with onnx-textgen, and those in the cache of the Hugging Face hub. Nothing is fetched.
+
+    Try:
+        onnx-textgen list
+        onnx-textgen list ./models --json
+    """
+    from ...diagnostics.inventory import list_models  # noqa: PLC0415
+
+    found = list_models(folder)
+    if as_json:
+        screen.print_json({"models": found})
+    elif found:
+        draw([entry for entry in found if entry.problem is None])
+        for entry in found:
+            if entry.problem is not None:
+                screen.note(f"warning: {entry.name} cannot be read: {entry.problem}")
+    else:
+        screen.note(f"no model folders in {folder}")
+
+
+def draw(entries: list[Entry]) -> None:
+    """One row per model."""
+    table = tables.Table(("name", "precision", "size", "context", "chat", "from"), numbers=frozenset({"size", "context"}))
+    for entry in entries:
+        size = "" if entry.size_bytes is None else screen.size(entry.size_bytes)
+        context = "" if entry.context_length is None else f"{entry.context_length:,}"
+        table.add(entry.name, entry.precision, size, context, "yes" if entry.has_chat_template else "no", entry.origin)
+    tables.show_table(table)

@@ -1,0 +1,136 @@
+"""`onnx-textgen verify`: whether a model folder is still what it was, and with `--against` whether it is what PyTorch computes.
+
+The comparison with PyTorch is another package's: a function in the entry-point group `onnx_textgen.verifiers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import PackageError
+from .. import extensions, options
+from ..terminal import certificate, screen, tables
+
+if TYPE_CHECKING:
+    from ...diagnostics.golden_runs import Replay
+    from ...package.manifest import Manifest
+
+GROUP = "onnx_textgen.verifiers"
+
+Verifier = Callable[[Path, str, Callable[[str], None]], Sequence[Mapping[str, Any]]]
+"""`verify_against(folder, source, report) -> scenario records`: compare a model folder with the PyTorch decoder it came from.
+
+`report` is told the name of each stage as it begins. A record has the entries of `certificate.NUMBERS`, `name`, and `admitted`:
+whether the scenario is within what the package's precision allows.
+"""
+
+
+def verify_package(
+    folder: options.FolderArgument = None,
+    *,
+    model: options.ModelOption = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Also compare with PyTorch: what the folder was exported from.")
+    ] = None,
+    device: options.DeviceOption = "auto",
+    threads: options.ThreadsOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Check that a model folder is what it was.
+
+    Compares every file with its hash, then replays the golden runs from when the folder was made and compared with PyTorch.
+
+    Try:
+        onnx-textgen verify DIR
+        onnx-textgen verify DIR --against CHECKPOINT
+    """
+    from ...package.foreign import home_of, is_foreign  # noqa: PLC0415
+    from ...package.hub import locate  # noqa: PLC0415
+    from ...package.integrity import check_files  # noqa: PLC0415
+    from ...package.manifest import INT8_CACHE_GRAPH, MANIFEST  # noqa: PLC0415
+    from ...package.reading import read_manifest  # noqa: PLC0415
+
+    compare = find_verifier() if against is not None else None
+    path = locate(options.one_folder(folder, model))
+    if is_foreign(path):
+        raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
+    named, path = path, home_of(path)
+    manifest = read_manifest(path)
+    check_files(path, manifest)
+
+    def say(line: str) -> None:
+        if not as_json:
+            typer.echo(line)
+
+    say(f"files: {len(manifest.files)} as the manifest says")
+    if not manifest.sha256:
+        say(f"manifest: damage to it would not be noticed, as it was written before {MANIFEST} had a sha256 of its own")
+    if summary := certificate.summary_in_words(manifest.summary):
+        say(f"certificate: {summary}")
+    if named.name == INT8_CACHE_GRAPH:
+        say(f"golden: of the folder's own graph; {INT8_CACHE_GRAPH} was compared with its hash")
+    replays = replay_golden(path, manifest, device, threads, say)
+    scenarios = compare_with(compare, path, against) if compare is not None and against is not None else []
+    is_right = all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
+    if as_json:
+        golden = [{**dataclasses.asdict(one), "is_right": one.is_right} for one in replays]
+        screen.print_json({"is_right": is_right, "files": len(manifest.files), "golden": golden, "scenarios": list(scenarios)})
+    elif scenarios:
+        typer.echo()
+        tables.show_table(certificate.scenario_table(scenarios))
+    if not is_right:
+        raise typer.Exit(1)
+
+
+def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | None, say: Callable[[str], None]) -> list[Replay]:
+    """Replay the golden runs, and say how each went."""
+    from ...diagnostics.golden_runs import replay  # noqa: PLC0415
+
+    if not manifest.golden:
+        say("golden: the manifest has no runs to replay")
+        return []
+    loaded = options.load_model(str(path), device, threads)
+    replays = []
+    for number, run in enumerate(manifest.golden, start=1):
+        found = replay(loaded.new_context(), manifest, run)
+        say(f"golden {number}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
+        replays.append(found)
+    return replays
+
+
+def find_verifier() -> Verifier:
+    """The first function of the group; raises `ExtensionError` where its package is not installed, or only in part."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    if not points:
+        raise extensions.ExtensionError(f"verify --against is not installed; {extensions.remedy('export')}")
+    with extensions.explain_missing("verify --against", "export"):
+        found: Verifier = points[0].load()
+        return found
+
+
+def compare_with(compare: Verifier, path: Path, source: str) -> Sequence[Mapping[str, Any]]:
+    """What the comparison with PyTorch measured."""
+    try:
+        with extensions.explain_missing("verify --against", "export"):
+            return compare(path, source, lambda stage: screen.progress(f"{stage} ..."))
+    finally:
+        screen.progress("")
+
+
+def in_words(found: Replay) -> str:
+    """How a replay went."""
+    if found.same == found.new_tokens:
+        return f"{found.new_tokens} new tokens, all the same"
+    if found.is_right:
+        return (
+            f"{found.same} of {found.new_tokens} new tokens the same, the others behind by at most {found.largest_gap:.1e} "
+            f"({found.allowed_gap:.1e} allowed at this precision)"
+        )
+    place = (found.first_difference or 0) + 1
+    return f"DIFFERENT at new token {place} of {found.new_tokens}: behind by {found.largest_gap:.1e}"

@@ -1,0 +1,1 @@
+"""What is written on a terminal and read from it."""

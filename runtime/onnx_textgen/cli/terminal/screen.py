@@ -1,0 +1,215 @@
+"""What people and machines read: the stats line, JSON, streamed text. Tables: see `tables`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ...inference.prefill import Progress
+    from ...results import Alternative, Chunk, Generation, Stats
+
+CANCELLED = "cancelled"
+
+# A model can be made to generate terminal commands (ESC ...); a terminal shows these as U+FFFD instead of obeying them.
+CONTROL_CHARACTERS = dict.fromkeys((code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"), "\ufffd")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What one stream brought."""
+
+    text: str
+    token_ids: list[int]
+    """The new ids only."""
+    finish_reason: str
+    """`cancelled` after Ctrl-C."""
+    stats: Stats | None
+    """None when the stream did not come to its end."""
+    follows_rule: bool | None = None
+    """Whether the text follows its schema, expression or grammar to the end; None where there is none."""
+    logprobs: tuple[float, ...] = ()
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
+    sequences: tuple[Answer, ...] = ()
+    """All texts, the best first, where several were asked for."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints: always the first four, the others where they were asked for."""
+        values: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "stats": self.stats,
+        }
+        more = {
+            "follows_rule": self.follows_rule,
+            "logprobs": self.logprobs or None,
+            "alternatives": self.alternatives if any(self.alternatives) else None,
+            "sequences": [one.as_json() for one in self.sequences] or None,
+        }
+        return values | {name: value for name, value in more.items() if value is not None}
+
+
+def answer_of(made: Generation) -> Answer:
+    """A finished generation."""
+    return Answer(
+        made.text,
+        list(made.token_ids),
+        made.finish_reason,
+        made.stats,
+        made.follows_rule,
+        made.logprobs,
+        made.alternatives,
+        tuple(answer_of(one) for one in made.sequences if one.sequences == ()),
+    )
+
+
+def write(text: str, out: TextIO) -> None:
+    """Write a model's text to `out`."""
+    out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
+    out.flush()
+
+
+def write_dim(text: str) -> None:
+    """Write a text to stdout that is less than the one after it: dim where there are colours."""
+    if text:
+        shown = text.translate(CONTROL_CHARACTERS) if sys.stdout.isatty() else text
+        typer.echo(typer.style(shown, dim=True), nl=False, color=has_colours(sys.stdout))
+
+
+def writer(out: TextIO) -> Callable[[Chunk], None]:
+    """What writes the text of chunks to `out`."""
+    return lambda chunk: write(chunk.text, out)
+
+
+def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> Answer:
+    """Show a stream's chunks as they come and return the whole; Ctrl-C ends it and keeps what is there."""
+    made: list[Chunk] = []
+    try:
+        for chunk in chunks:
+            made.append(chunk)
+            if show is not None:
+                show(chunk)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if close := getattr(chunks, "close", None):  # generators have it: closing cancels the run and frees the cache
+            close()
+    last = made[-1] if made else None
+    return Answer(
+        text="".join(chunk.text for chunk in made),
+        token_ids=[token_id for chunk in made for token_id in chunk.token_ids],
+        finish_reason=(last.finish_reason if last else None) or CANCELLED,
+        stats=last.stats if last else None,
+        follows_rule=last.follows_rule if last else None,
+        logprobs=tuple(logprob for chunk in made for logprob in chunk.logprobs),
+        alternatives=tuple(weighed for chunk in made for weighed in chunk.alternatives),
+    )
+
+
+def stats_line(answer: Answer, *, is_drawn: bool) -> str:
+    """`prompt 42 tokens 310 tok/s | text 128 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length`.
+
+    The seed gives the same text again; one that was not drawn has none.
+    """
+    if answer.stats is None:
+        return f"text {len(answer.token_ids)} tokens | stop: {answer.finish_reason}"
+    stats = answer.stats
+    kept = f" ({stats.reused_tokens} kept)" if stats.reused_tokens else ""
+    seed = f" | seed {stats.seed}" if is_drawn else ""
+    return (
+        f"prompt {stats.prompt_tokens} tokens{kept} {rate(stats.prefill_tokens_per_second)}"
+        f" | text {stats.generated_tokens} tokens {rate(stats.decode_tokens_per_second)}"
+        f" | first token {stats.first_token_seconds * 1000:.0f} ms{seed} | stop: {answer.finish_reason}"
+    )
+
+
+def rate(tokens_per_second: float) -> str:
+    """Tokens per second in three digits or so."""
+    return f"{tokens_per_second:.0f} tok/s" if tokens_per_second >= 100 else f"{tokens_per_second:.1f} tok/s"
+
+
+def size(count: float) -> str:
+    """Bytes for people: `10.2 MB`."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def progress(text: str) -> None:
+    """Show how far a long command is, in place of what was shown before; only on a terminal, and gone with an empty text."""
+    if is_terminal(sys.stderr):
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+
+def prefill_progress(fed: Progress) -> None:
+    """Show how much of a long prompt the model has read."""
+    progress(f"prompt: {fed.done:,} of {fed.total:,} tokens" if fed.done < fed.total else "")
+
+
+def quoted(piece: str) -> str:
+    """A token's text with its spaces and control characters visible: `' Paris'`."""
+    return repr(piece)
+
+
+def note(text: str) -> None:
+    """Write a line to stderr; what a model, its folder or a library says in it commands no terminal."""
+    typer.echo(text.translate(CONTROL_CHARACTERS), err=True)
+
+
+def remark(text: str) -> None:
+    """Write a line that is less than the text around it to stderr: dim where there are colours."""
+    typer.echo(typer.style(text.translate(CONTROL_CHARACTERS), dim=True), err=True, color=has_colours(sys.stderr))
+
+
+def choose_colours(wanted: str) -> None:
+    """Colour `always` or `never`, by the variables that Rich and other libraries look at too; `auto` leaves them as they are."""
+    if wanted == "never":
+        os.environ["NO_COLOR"] = "1"
+    elif wanted == "always":
+        os.environ.pop("NO_COLOR", None)
+        os.environ["FORCE_COLOR"] = "1"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether to colour what goes there: on a terminal that can, unless `NO_COLOR` is set, and anywhere where `FORCE_COLOR` is.
+
+    Rich decides the same for its tables. An empty variable counts as not set.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a stream is shown on a terminal that knows more than plain text."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def print_json(value: object) -> None:
+    """Write one JSON object to stdout."""
+    typer.echo(json.dumps(value, ensure_ascii=False, default=as_json))
+
+
+def as_json(value: Any) -> dict[str, Any] | str:  # noqa: ANN401 - whatever JSON has no form for
+    """A record as an object, a path as a text."""
+    return str(value) if isinstance(value, Path) else dataclasses.asdict(value)
+
+
+def screen(*, stderr: bool = False, force_terminal: bool | None = None) -> Console:
+    """Rich on stdout or stderr, taking all text literally: a model's text is no markup."""
+    from rich.console import Console  # noqa: PLC0415  (40 ms that streaming text does without)
+
+    return Console(highlight=False, markup=False, emoji=False, stderr=stderr, force_terminal=force_terminal)

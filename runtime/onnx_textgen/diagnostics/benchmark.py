@@ -1,0 +1,136 @@
+"""How fast a model runs here: prefill, decode, first token, load, memory.
+
+Times are those of `Decoder` and the greedy sampler, which is what `generate` spends its time in; text costs microseconds a token.
+The prompt is made of pseudo-random ids and end-of-text ids are not obeyed, so every round does the same work.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..api.loading import load
+from ..api.model import Model
+from ..cancellation import Cancellation, Watch
+from ..errors import OptionError
+from ..inference.prefill import prefill
+from ..sampling.draw import most_likely
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One prompt and its continuation."""
+
+    prefill_seconds: float
+    """From nothing to the first token's logits, the making of the cache included."""
+    first_token_seconds: float
+    decode_seconds: float
+    """For all tokens after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What `onnx-textgen bench` prints; rates are medians over the rounds."""
+
+    model: str
+    device: str
+    precision: str
+    target: str
+    threads: int | None
+    """None: ONNX Runtime's own choice."""
+    prompt_tokens: int
+    new_tokens: int
+    rounds: int
+    """After one more that is not counted."""
+    load_seconds: float
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
+    first_token_ms: float
+    cache_mib: float
+    """Keys, values and states of the prompt and the new tokens."""
+    peak_memory_mib: float | None
+    """Of the whole process; None where the system does not tell."""
+
+
+def measure(
+    package: str | Path | None = None,
+    *,
+    prompt_tokens: int | None = None,
+    new_tokens: int = 64,
+    rounds: int = 3,
+    device: str = "auto",
+    threads: int | None = None,
+    on_round: Callable[[int], None] | None = None,
+) -> Measurement:
+    """Load a model and time `rounds` prompts on it; `prompt_tokens` None means 512, or what the context leaves room for.
+
+    Raises `OptionError` where the prompt and the new tokens do not fit in the context.
+    """
+    start = time.perf_counter()
+    model = load(package, device=device, threads=threads)
+    load_seconds = time.perf_counter() - start
+    manifest = model.manifest
+    context = manifest.geometry.context_length
+    prompt_tokens = min(512, context - new_tokens) if prompt_tokens is None else prompt_tokens
+    if prompt_tokens < 1 or prompt_tokens + new_tokens > context:
+        raise OptionError(
+            f"{prompt_tokens} prompt tokens and {new_tokens} new ones do not fit in the context of {context}; ask for fewer"
+        )
+    ids = np.random.default_rng(0).integers(manifest.geometry.vocab_size, size=prompt_tokens).tolist()
+    timed = []
+    for number in range(rounds + 1):  # the first pays for memory that later ones find
+        timed.append(time_round(model, ids, new_tokens))
+        if on_round is not None:
+            on_round(number)
+    prefill_seconds, first_seconds, decode_seconds = (
+        statistics.median(getattr(one, name) for one in timed[1:])
+        for name in ("prefill_seconds", "first_token_seconds", "decode_seconds")
+    )
+    return Measurement(
+        model=manifest.name,
+        device=model.device,
+        precision=manifest.precision,
+        target=manifest.target,
+        threads=threads,
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        rounds=rounds,
+        load_seconds=load_seconds,
+        prefill_tokens_per_second=prompt_tokens / prefill_seconds,
+        decode_tokens_per_second=(new_tokens - 1) / decode_seconds,
+        first_token_ms=first_seconds * 1000,
+        cache_mib=sum(one.bytes_for(prompt_tokens + new_tokens) for one in model.new_context().cache.tensors) / 2**20,
+        peak_memory_mib=peak_memory_mib(),
+    )
+
+
+def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancellation | None = None) -> Round:
+    """One prompt on a fresh cache, then `new_tokens` greedy tokens; raises `InterruptedRunError` where it is cancelled."""
+    watch = Watch(cancel)
+    with watch.active():
+        start = time.perf_counter()
+        decoder = model.new_context()
+        logits = prefill(decoder, ids, watch=watch)
+        filled = time.perf_counter()
+        token = most_likely(logits)
+        first = time.perf_counter()
+        for _ in range(new_tokens - 1):
+            token = most_likely(decoder.feed([token], watch=watch)[-1])
+        return Round(filled - start, first - start, time.perf_counter() - first)
+
+
+def peak_memory_mib() -> float | None:
+    """The most memory this process ever held, in MiB."""
+    if sys.platform == "win32":
+        return None
+    import resource  # noqa: PLC0415  (Unix only)
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if platform.system() == "Darwin" else 2**10)  # bytes there, KiB elsewhere

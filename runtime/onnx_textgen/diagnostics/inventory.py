@@ -1,0 +1,87 @@
+"""The models at hand: those that ship with onnx-textgen, those in a folder, those in the cache of the Hugging Face hub.
+
+Read from manifests and settings alone: no graph is opened, nothing is fetched, and huggingface_hub is not imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import PackageError
+from ..package.end_tokens import read_template
+from ..package.integrity import package_bytes
+from ..package.locate import embedded_packages
+from ..package.manifest import CHAT_TEMPLATE
+from ..package.misnamed import is_model_folder
+from ..package.reading import has_manifest, read_manifest
+
+EMBEDDED, FOLDER, HUB_CACHE = "embedded", "folder", "hub cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model."""
+
+    name: str
+    """What `load()` and `--model` take."""
+    folder: Path
+    origin: str
+    """`embedded`, `folder` or `hub cache`."""
+    precision: str = "unknown"
+    """Also of a folder that another exporter made, which does not say."""
+    size_bytes: int | None = None
+    """Graph and weights."""
+    context_length: int | None = None
+    """None where only the graph knows."""
+    has_chat_template: bool = False
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+def list_models(folder: Path | None = None) -> list[Entry]:
+    """Every model at hand, or those in `folder`: itself, and what lies directly in it. Raises `PackageError` for no folder."""
+    if folder is not None:
+        if not folder.is_dir():
+            raise PackageError(f"{folder} is not a folder; name one that has model folders in it")
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+        return [describe(str(path), path, FOLDER) for path in (folder, *inside) if is_model_folder(path)]
+    embedded = [describe(name, path, EMBEDDED) for name, path in embedded_packages().items()]
+    return embedded + [describe(name, path, HUB_CACHE) for name, path in cached_models() if is_model_folder(path)]
+
+
+def describe(name: str, folder: Path, origin: str) -> Entry:
+    """What a folder says of its model; what is wrong with it is a `problem`, no exception."""
+    try:
+        if has_manifest(folder):
+            manifest = read_manifest(folder)
+            length, size = manifest.geometry.context_length, package_bytes(folder, manifest)
+            return Entry(name, folder, origin, manifest.precision, size, length, CHAT_TEMPLATE in manifest.files)
+        from ..package.foreign import describe_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second)
+
+        size, found = describe_foreign(folder)
+        has_template = read_template(folder) is not None
+        return Entry(name, folder, origin, size_bytes=size, context_length=found, has_chat_template=has_template)
+    except PackageError as error:
+        return Entry(name, folder, origin, problem=str(error))
+
+
+def cached_models() -> Iterator[tuple[str, Path]]:
+    """Names and folders in the cache of the hub, of the revisions that it knows by a name, else by their hash."""
+    for repository in sorted(hub_cache().glob("models--*--*")):
+        name = repository.name.removeprefix("models--").replace("--", "/", 1)
+        refs = repository / "refs"
+        revisions = {path.read_text(encoding="utf-8").strip(): path for path in sorted(refs.rglob("*")) if path.is_file()}
+        for folder in sorted(repository.glob("snapshots/*")):
+            ref = revisions.get(folder.name)
+            revision = ref.relative_to(refs).as_posix() if ref is not None else folder.name
+            yield (name if revision == "main" else f"{name}@{revision}"), folder
+
+
+def hub_cache() -> Path:
+    """Where huggingface_hub keeps what it fetched, by the same variables."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+    return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()

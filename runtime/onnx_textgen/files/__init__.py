@@ -1,0 +1,1 @@
+"""Files of strangers, read within limits."""

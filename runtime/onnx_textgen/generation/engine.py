@@ -1,0 +1,58 @@
+"""Where the threads of all callers meet: each waits for its own text, and one of them runs the graph for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+
+from ..inference.decoder import Decoder
+from ..inference.prefix_cache import PrefixStore
+from ..results import Chunk
+from .request import Request
+from .scheduler import Scheduler
+from .turn_taking import TurnTaking
+
+ROWS = 8
+"""Texts that go on together; more wait for a row."""
+
+
+class Engine:
+    """The requests of one model. Safe to use from several threads."""
+
+    def __init__(self, new_decoder: Callable[[int], Decoder], store: PrefixStore, *, rows: int = ROWS) -> None:
+        """`new_decoder` makes one of so many rows."""
+        lock = threading.RLock()  # a signal handler may need it while its own thread has it
+        self.scheduler = Scheduler(new_decoder, store, rows=rows, lock=lock)
+        self.turns = TurnTaking(self.scheduler, lock)
+
+    def chunks(self, request: Request) -> Generator[Chunk, None, None]:
+        """Submit a request and give its chunks; closing the iterator ends its work."""
+        self.scheduler.submit(request)
+        try:
+            while True:
+                self.turns.wait_for(request)
+                is_done = request.is_done  # asked before the chunks are taken: the last one may come meanwhile
+                while request.progress and request.on_progress is not None:
+                    request.on_progress(request.progress.popleft())
+                while request.chunks:
+                    yield request.chunks.popleft()
+                if request.error is not None:
+                    raise request.error
+                if is_done:
+                    return
+        finally:
+            self.turns.leave([request])
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        """Wait for the end of some requests; raises what ended the first that failed. Few of many wait for a row at a time."""
+        submitted, window = 0, 2 * self.scheduler.most_rows
+        try:
+            for index, request in enumerate(requests):
+                while submitted < min(len(requests), index + window):
+                    self.scheduler.submit(requests[submitted])
+                    submitted += 1
+                self.turns.wait_for(request)
+                if request.error is not None:
+                    raise request.error
+        finally:
+            self.turns.leave(requests)

@@ -1,0 +1,44 @@
+"""Texts as vectors: the hidden states of their tokens, pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+from .decoder import Decoder
+
+Pooling = Literal["mean", "last"]
+Vectors = npt.NDArray[np.float32]
+
+
+def pooled(decoder: Decoder, token_ids: Sequence[int], pooling: Pooling) -> Vectors:
+    """One vector [width] of a text; `decoder` gives hidden states. A long text's are never held together."""
+    total: npt.NDArray[np.float64] | None = None
+    for start, end in pieces(len(token_ids), decoder.chunk, decoder.rotary_switch):
+        states = decoder.feed(token_ids[start:end], every_position=pooling == "mean")
+        if pooling == "last" or total is None:
+            total = states[-1].astype(np.float64) if pooling == "last" else states.sum(axis=0, dtype=np.float64)
+        else:
+            total += states.sum(axis=0, dtype=np.float64)
+    assert total is not None, "a text has tokens"
+    if not np.isfinite(total).all():
+        raise ModelError("the model's hidden states are no finite numbers; check it with: onnx-textgen verify DIR")
+    return (total if pooling == "last" else total / len(token_ids)).astype(np.float32)
+
+
+def pieces(length: int, size: int, rotary_switch: int | None) -> Iterator[tuple[int, int]]:
+    """Where the parts of a text begin and end; the first crosses the switch, if the text does, as what came before would change.
+
+    >>> list(pieces(10, 3, None)), list(pieces(10, 3, 7)), list(pieces(5, 3, 7))
+    ([(0, 3), (3, 6), (6, 9), (9, 10)], [(0, 8), (8, 10)], [(0, 3), (3, 5)])
+    """
+    start = 0
+    while start < length:
+        first = rotary_switch is not None and start == 0 and length > rotary_switch
+        end = min(max(size, (rotary_switch or 0) + 1) if first else start + size, length)
+        yield start, end
+        start = end

@@ -1,0 +1,91 @@
+"""What earlier calls computed, for later ones that begin alike: snapshots in a number of bytes, least recently used out first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kv_cache.snapshot import Snapshot
+from .decoder import Decoder
+
+SHORTEST = 8
+"""A shorter beginning is computed sooner than it is looked up."""
+
+
+class PrefixStore:
+    """Snapshots of one graph, by their tokens. Safe to use from several threads."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """`size_bytes`: the most that all snapshots together take; 0 keeps none."""
+        self.size_bytes = size_bytes
+        self._snapshots: dict[Snapshot, npt.NDArray[np.int64]] = {}
+        """Their tokens too, as arrays; the one used longest ago comes first."""
+        self._lock = threading.RLock()
+        """A thread that has it may come again at any line: Python closes streams that nobody holds, and their prompts are kept."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What the snapshots take now."""
+        with self._lock:
+            return sum(snapshot.size_bytes for snapshot in list(self._snapshots))
+
+    def prepare(self, decoder: Decoder, token_ids: Sequence[int], *, row: int = 0) -> None:
+        """Give an empty row the longest beginning of a prompt that is known."""
+        snapshot, length = self.find(token_ids, decoder.most_reusable(len(token_ids)))
+        if snapshot is not None:
+            decoder.restore(snapshot, length, row=row)
+
+    def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int) -> None:
+        """Give an empty row the longest beginning of a prompt that is known here or held by a row before it."""
+        shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
+        longest = max(shared, default=0)
+        snapshot, length = self.find(token_ids, decoder.most_reusable(len(token_ids)))
+        if snapshot is not None and length >= longest:
+            decoder.restore(snapshot, length, row=row)
+        elif longest >= SHORTEST:
+            decoder.fork(shared.index(longest), row)  # what they do not share is forgotten when the prompt is fed
+
+    def find(self, token_ids: Sequence[int], most: int) -> tuple[Snapshot | None, int]:
+        """The snapshot that shares the longest beginning with `token_ids`, and how much of it, at `most`, can be gone on from."""
+        wanted, best, longest = np.asarray(token_ids[:most], np.int64), None, SHORTEST - 1
+        with self._lock:
+            for snapshot, known in list(self._snapshots.items()):
+                shorter = min(len(known), len(wanted))
+                unequal = np.flatnonzero(known[:shorter] != wanted[:shorter])
+                length = snapshot.usable(int(unequal[0]) if len(unequal) else shorter)
+                if length > longest:
+                    best, longest = snapshot, length
+            if best is None:
+                return None, 0
+            if best in self._snapshots:
+                self._snapshots[best] = self._snapshots.pop(best)
+        return best, longest
+
+    def keep(self, decoder: Decoder, *, row: int = 0) -> None:
+        """Take a snapshot of a row's prompt, unless it is short, larger than the whole store, or known already."""
+        length = decoder.prefilled[row]
+        if length < SHORTEST or decoder.bytes_of(length) > self.size_bytes:
+            return
+        known, shared = self.find(decoder.token_ids[row], length)
+        if known is None or shared < length:
+            self.add(decoder.snapshot(row=row))
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot in place of those that it goes on from, and of the least recently used ones where room is short."""
+        tokens = np.asarray(snapshot.token_ids, np.int64)
+        with self._lock:
+            if not snapshot.states:
+                for other, known in list(self._snapshots.items()):
+                    if len(known) <= len(tokens) and np.array_equal(known, tokens[: len(known)]):
+                        self._snapshots.pop(other, None)
+            self._snapshots[snapshot] = tokens
+            while self.held_bytes > self.size_bytes:
+                del self._snapshots[next(iter(self._snapshots))]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._snapshots.clear()

@@ -1,0 +1,127 @@
+"""Log-probabilities of a text under a model, without ever holding the logits of all its tokens.
+
+They are the model's own, before temperature and all that `choosing` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cancellation import NOBODY, Watch
+from ..errors import ModelError, PromptError
+from ..results import Alternative
+from ..sampling.truncation import top_k_ids
+from .decoder import Decoder, Logits
+
+MOST_LOGITS = 1 << 22
+"""Most float32 logits held at a time (16 MiB)."""
+Piece = Callable[[int], str]
+"""The text of an id."""
+
+
+def score_tokens(
+    decoder: Decoder,
+    token_ids: Sequence[int],
+    *,
+    first: int = 1,
+    stride: int | None = None,
+    alternatives: int = 0,
+    piece: Piece = "<{}>".format,
+    watch: Watch = NOBODY,
+) -> tuple[tuple[float, ...], tuple[tuple[Alternative, ...], ...]]:
+    """Natural-log probability of each token from place `first` on, given those before it, and the likeliest tokens there.
+
+    What the decoder holds of the text before `first` is not computed again. A text longer than the context is read through a
+    window that moves by `stride` tokens: each token is predicted from at least the context less `stride` tokens before it, as far
+    as the text goes back (transformers' strided perplexity). No token's probability depends on what follows it, beyond a rotary
+    switch either. Raises `PromptError` for one token, and beyond the context without a
+    stride.
+    """
+    if len(token_ids) < 2:
+        raise PromptError("a text of one token has nothing to score; give a longer one")
+    ids = np.asarray(token_ids, dtype=np.int64)
+    logprobs, others = list[float](), list[tuple[Alternative, ...]]()
+    for begin, start, end in windows(len(ids), decoder.geometry.context_length, stride):
+        if end > first:
+            for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin, watch):
+                logprobs += target_logprobs(logits, targets).tolist()
+                if alternatives:
+                    others += [likeliest(row, alternatives, piece) for row in logits]
+    if any(map(math.isnan, logprobs)):
+        raise ModelError("the model's logits are no numbers, so nothing can be scored; check it with: onnx-textgen verify DIR")
+    return tuple(logprobs), tuple(others)
+
+
+def windows(length: int, context: int, stride: int | None) -> Iterator[tuple[int, int, int]]:
+    """Begin of each window, the first token that it predicts, and its end.
+
+    >>> list(windows(7, 4, 2))
+    [(0, 1, 4), (2, 4, 6), (4, 6, 7)]
+    """
+    if length > context and stride is None:
+        raise PromptError(f"the text has {length:,} tokens and the context {context:,}; give a stride to score it in windows")
+    if stride is not None and not 1 <= stride < context:
+        raise PromptError(f"stride should be from 1 to {context - 1:,}, less than the context, found {stride:,}")
+    begin, first = 0, 1
+    while True:
+        end = min(begin + context, length)
+        yield begin, first, end
+        if end == length:
+            return
+        begin, first = begin + (stride or context), end
+
+
+def predictions(
+    decoder: Decoder, ids: npt.NDArray[np.int64], first: int, watch: Watch
+) -> Iterator[tuple[Logits, npt.NDArray[np.int64]]]:
+    """Logits [tokens, vocabulary] and the tokens that they predict, from the token at `first` on, a bounded part at a time."""
+    size = max(1, min(512, MOST_LOGITS // decoder.geometry.vocab_size))
+    held = decoder.reusable(ids[: first - 1].tolist(), most=first - 1)
+    decoder.rewind(held)
+    for start in range(held, first - 1, size):
+        decoder.feed(ids[start : min(start + size, first - 1)].tolist(), watch=watch)
+    start, switch = first - 1, decoder.rotary_switch
+    while start < len(ids) - 1:
+        end = min(start + size, len(ids) - 1)
+        if switch is not None and start < switch < end:
+            end = switch  # those before it are predicted as in a text that ends there: what follows changes nothing of that
+        yield decoder.feed(ids[start:end].tolist(), every_position=True, watch=watch), ids[start + 1 : end + 1]
+        start = end
+
+
+def target_logprobs(logits: Logits, targets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """log softmax(logits)[target] per row; logits: [tokens, vocabulary], targets: [tokens]."""
+    highest = logits.max(axis=1)
+    totals = np.exp(logits - highest[:, None]).sum(axis=1, dtype=np.float64)
+    chosen = logits[np.arange(len(targets)), targets]
+    return np.asarray(chosen - highest - np.log(totals), dtype=np.float64)
+
+
+def mean_logprob(logprobs: Sequence[float]) -> float:
+    """What drawn texts of one prompt are compared by: the mean over the tokens that were drawn, an end-of-text id included."""
+    return math.fsum(logprobs) / max(1, len(logprobs))
+
+
+def likeliest(logits: Logits, count: int, piece: Piece) -> tuple[Alternative, ...]:
+    """The `count` likeliest tokens for logits [vocabulary], most likely first, the lower id first among equals."""
+    ids = top_k_ids(logits, count)
+    ids = ids[np.argsort(-logits[ids], kind="stable")][:count]
+    logprobs = target_logprobs(np.broadcast_to(logits, (1, logits.size)), ids[:1])[0] + (logits[ids] - logits[ids[0]])
+    return tuple(Alternative(int(i), piece(int(i)), float(p)) for i, p in zip(ids, logprobs, strict=True))
+
+
+def split_pair(encode: Callable[[str], list[int]], prompt: str, continuation: str) -> tuple[list[int], int]:
+    """Token ids of a prompt and what follows it, and how many of them are the prompt's.
+
+    Both are tokenised as one text and cut where the prompt alone would end; white space at the prompt's end goes to the
+    continuation first, as most tokenizers join it with the next word (so does lm-evaluation-harness).
+    """
+    bare = prompt.rstrip()
+    continuation = prompt[len(bare) :] + continuation
+    whole = encode(bare + continuation)
+    count = min(len(encode(bare)), len(whole) - 1) if bare else 0
+    return whole, count

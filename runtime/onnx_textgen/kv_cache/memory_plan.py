@@ -1,0 +1,88 @@
+"""How much memory texts take, planned from the graph before any of it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import PromptError
+
+if TYPE_CHECKING:  # the doctor asks for free memory where NumPy may be missing
+    from ..backends.signature import CacheTensor
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+LAYOUTS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
+"""The files of a container's limit, of what is used of it, and of what that is, in the two layouts of Linux; and the entry in the
+last for cached files that make room when memory is short. A model's own mapped weights are among them."""
+SMALL = 256 * 2**20
+"""Bytes that are not worth asking the system about."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Keys, values and states of `batch` texts of `tokens` tokens each; the weights are not counted."""
+
+    tokens: int
+    batch: int
+    bytes_per_token: int
+    """Of one text."""
+    state_bytes: int
+    """Of one text, however long it is."""
+
+    @property
+    def total_bytes(self) -> int:
+        """For all texts."""
+        return self.batch * (self.tokens * self.bytes_per_token + self.state_bytes)
+
+
+def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1) -> MemoryPlan:
+    """What the tensors that a graph carries take."""
+    tensors = tuple(tensors)
+    per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
+    return MemoryPlan(tokens, batch, per_token, sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None))
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping, within the limits of a container; None where the system does not tell."""
+    try:
+        free = [number_of("MemAvailable:", MEMINFO) * 1024]
+    except (OSError, LookupError, ValueError):
+        return None
+    for limit, used, kinds, cached in LAYOUTS:
+        with contextlib.suppress(OSError, LookupError, ValueError):  # no such limit, or "max"
+            free.append(int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text()))
+            free[-1] += number_of(cached, CGROUP / kinds)
+    return max(0, min(free))
+
+
+def number_of(name: str, path: Path) -> int:
+    """The number behind a name in a file that has a name and a number in each line; raises `LookupError` where it is not there."""
+    return int(dict(line.split()[:2] for line in path.read_text().splitlines() if " " in line.strip())[name])
+
+
+def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:
+    """Whether memory is free for texts, or as far as the system tells; `held_bytes` of what they take are held already."""
+    needed = wanted.total_bytes - held_bytes
+    if needed < SMALL:
+        return True
+    free = available_bytes()
+    return free is None or needed <= free
+
+
+def check_fits(wanted: MemoryPlan) -> None:
+    """Raise `PromptError` where the keys and values of all texts cannot fit in memory together."""
+    if fits(wanted):
+        return
+    of_texts, fewer = (f"of {wanted.batch:,} texts ", ", or ask for fewer texts") if wanted.batch > 1 else ("", "")
+    raise PromptError(
+        f"keys and values {of_texts}of {wanted.tokens:,} tokens take {wanted.total_bytes / 1e9:.1f} GB "
+        f"({wanted.bytes_per_token:,} bytes each) and {(available_bytes() or 0) / 1e9:.1f} GB of memory are free; "
+        f"shorten the text, or lower max_new_tokens{fewer}"
+    )

@@ -1,0 +1,123 @@
+"""The cache of OpenVINO's PagedAttention: keys and values in blocks of some tokens, and per row a list of the blocks it holds.
+
+The graph updates the blocks in place. Rows of any length share the blocks that there are, so taking a text back, or filling a row
+anew, moves nothing. An exception on the way leaves a cache as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..backends.openvino_operators import BLOCK_BEGINS, BLOCK_INDICES
+from ..backends.openvino_session import OpenVINORun, OpenVINOSession
+from ..backends.protocol import mask_of
+from .recurrent_states import States
+from .snapshot import Arrays
+
+
+class PagedCache:
+    """See `cache.Cache`; arrays are [blocks, kv_heads, block_size, head_size] with sizes of each tensor's own."""
+
+    def __init__(self, session: OpenVINOSession, *, rows: int, capacity: int) -> None:
+        self.tensors, self.block_size = session.cache_tensors, session.block_size
+        self.lengths = [0] * rows
+        self.states = States(session, (), rows)
+        self.requests = session.make_requests()
+        self.blocks: list[list[int]] = [[] for _ in range(rows)]
+        """The blocks of each row, in the order of its tokens."""
+        self.free: list[int] = []
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+        self.add_blocks(self.blocks_for(capacity))
+
+    @property
+    def room(self) -> int:
+        """See `Cache.room`: the longest row with all free blocks."""
+        return (len(self.free) + max(map(len, self.blocks))) * self.block_size
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks so many tokens take."""
+        return -(-tokens // self.block_size)
+
+    def add_blocks(self, count: int) -> None:
+        """Make room for more blocks."""
+        held = sum(map(len, self.blocks)) + len(self.free)
+        arrays = {one.past: np.zeros(one.sized(held + count, self.block_size), one.dtype) for one in self.tensors}
+        for name, array in self.arrays.items():
+            arrays[name][:held] = array
+        for name, array in arrays.items():
+            self.requests.share(name, array)
+        self.arrays = arrays
+        self.free = [*range(held + count - 1, held - 1, -1), *self.free]
+
+    def reserve(self, row: int, tokens: int) -> None:
+        """Have blocks for so many tokens of a row."""
+        missing = self.blocks_for(tokens) - len(self.blocks[row])
+        if missing > len(self.free):
+            self.add_blocks(max(missing - len(self.free), sum(map(len, self.blocks)) + len(self.free)))
+        for _ in range(missing):
+            self.blocks[row].append(self.free.pop())
+
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> OpenVINORun:
+        """See `Cache.begin`; what a row that idles is given lies behind its tokens, where the next ones go."""
+        del active
+        for row in rows:
+            self.reserve(row, self.lengths[row] + new)
+        held = [self.blocks[row][: self.blocks_for(self.lengths[row] + new)] for row in rows]
+        run = self.requests.begin()
+        run.give(BLOCK_INDICES, np.concatenate(held).astype(np.int32))
+        run.give(BLOCK_BEGINS, np.cumsum([0, *map(len, held)]).astype(np.int32))
+        return run
+
+    def end(self, rows: range, advanced: Sequence[int]) -> None:
+        """See `Cache.end`."""
+        for row, count in zip(rows, advanced, strict=True):
+            self.lengths[row] += count
+
+    def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
+        """See `Cache.mask`."""
+        return mask_of([self.lengths[row] + new for row in rows])
+
+    def rewind(self, row: int, length: int) -> None:
+        """See `Cache.rewind`; blocks that are no longer needed go back."""
+        kept = self.blocks_for(length)
+        self.free += reversed(self.blocks[row][kept:])
+        del self.blocks[row][kept:]
+        self.lengths[row] = length
+
+    def copy_row(self, source: int, target: int) -> None:
+        """See `Cache.copy_row`."""
+        self.rewind(target, 0)
+        self.reserve(target, self.lengths[source])
+        taken = self.blocks[source][: len(self.blocks[target])]
+        for array in self.arrays.values():
+            array[self.blocks[target]] = array[taken]
+        self.lengths[target] = self.lengths[source]
+
+    def take(self, row: int, length: int) -> Arrays:
+        """See `Cache.take`."""
+        blocks = self.blocks[row][: self.blocks_for(length)]
+        return {one.past: in_row(self.arrays[one.past][blocks])[:, :, :length].copy() for one in self.tensors}
+
+    def put(self, row: int, arrays: Arrays, length: int) -> None:
+        """See `Cache.put`."""
+        self.rewind(row, 0)
+        self.reserve(row, length)
+        for one in self.tensors:
+            padded = np.zeros(one.sized(1, len(self.blocks[row]) * self.block_size), one.dtype)
+            padded[:, :, :length] = arrays[one.past][:, :, :length]
+            self.arrays[one.past][self.blocks[row]] = in_blocks(padded, self.block_size)
+        self.lengths[row] = length
+
+
+def in_row(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """[blocks, heads, block_size, size] -> [1, heads, tokens, size]."""
+    return blocks.swapaxes(0, 1).reshape(1, blocks.shape[1], -1, blocks.shape[3])
+
+
+def in_blocks(row: npt.NDArray[Any], block_size: int) -> npt.NDArray[Any]:
+    """[1, heads, tokens, size] -> [blocks, heads, block_size, size]; the reverse of `in_row`."""
+    return row.reshape(row.shape[1], -1, block_size, row.shape[3]).swapaxes(0, 1)

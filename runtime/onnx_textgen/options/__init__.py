@@ -1,0 +1,1 @@
+"""What a request wants: its options, their checks, what they imply."""

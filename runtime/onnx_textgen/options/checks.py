@@ -1,0 +1,177 @@
+"""Reading one option's value: the right type and range as Python's own, or one line that says what should be there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from ..errors import OptionError
+
+Check = Callable[[str, object], Any]
+"""Takes an option's name and value and gives the value to keep; raises `OptionError`."""
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_SEED = 2**63 - 1
+MAX_IDS = 100_000
+DIGITS = re.compile(r"\d{1,18}")
+"""Of an id that is written as text; Python reads no number of thousands."""
+MAX_GRAMMAR_CHARS = 1_000_000
+
+
+def whole_number(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Read `value` as an int within `low..high`; a bool or a float is no whole number."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        result = int(value)
+        if low <= result and (high is None or result <= high):
+            return result
+    limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+    raise OptionError(f"{name} should be a whole number {limits}, found {shown(value)}")
+
+
+def number(name: str, value: object, limits: str, fits: Callable[[float], bool]) -> float:
+    """Read `value` as a float for which `fits`; `limits` says the same in words. NaN fits nowhere."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            result = float(value)
+        except OverflowError:
+            result = float("inf")
+        if fits(result):
+            return result
+    raise OptionError(f"{name} should be a number {limits}, found {shown(value)}")
+
+
+def whole(low: int, high: int | None = None) -> Check:
+    """A whole number within `low..high`."""
+    return lambda name, value: whole_number(name, value, low, high)
+
+
+def real(limits: str, fits: Callable[[float], bool]) -> Check:
+    """A number for which `fits`; `limits` says the same in words."""
+    return lambda name, value: number(name, value, limits, fits)
+
+
+def maybe(check: Check) -> Check:
+    """None, or what `check` takes."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def one_of(*choices: str | bool) -> Check:
+    """One of a few values."""
+
+    def check(name: str, value: object) -> str | bool:
+        for choice in choices:
+            if isinstance(value, type(choice)) and value == choice:
+                return choice
+        listed = ", ".join(map(repr, choices))
+        raise OptionError(f"{name} should be one of {listed}, found {shown(value)}")
+
+    return check
+
+
+def one_of_numbers(*choices: int) -> Check:
+    """One of a few whole numbers."""
+
+    def check(name: str, value: object) -> int:
+        if isinstance(value, Integral) and not isinstance(value, bool) and int(value) in choices:
+            return int(value)
+        raise OptionError(f"{name} should be {' or '.join(map(str, choices))}, found {shown(value)}")
+
+    return check
+
+
+def token_ids(name: str, value: object) -> tuple[int, ...]:
+    """A tuple of token ids; whether a vocabulary holds them is another matter."""
+    if not isinstance(value, (tuple, list)) or len(value) > MAX_IDS:
+        found = f"{len(value):,} of them" if isinstance(value, (tuple, list)) else shown(value)
+        raise OptionError(f"{name} should be a list of token ids, at most {MAX_IDS:,}, found {found}")
+    return tuple(whole_number(f"each id of {name}", each, 0) for each in value)
+
+
+def token_id_lists(name: str, value: object) -> tuple[tuple[int, ...], ...]:
+    """A tuple of sequences of token ids, none of them empty."""
+    if not isinstance(value, (tuple, list)) or len(value) > MAX_IDS:
+        raise OptionError(f"{name} should be a list of lists of token ids, at most {MAX_IDS:,}, found {shown(value)}")
+    lists = tuple(token_ids(f"each item of {name}", each) for each in value)
+    if not all(lists):
+        raise OptionError(f"each item of {name} should be a list of at least one token id, found an empty one")
+    return lists
+
+
+def biases(name: str, value: object) -> tuple[tuple[int, float], ...]:
+    """Pairs of a token id and what is added to its logit; from a mapping too, whose keys may be text as in JSON."""
+    if isinstance(value, Mapping):
+        pairs = [(int(key) if isinstance(key, str) and DIGITS.fullmatch(key) else key, bias) for key, bias in value.items()]
+    elif isinstance(value, (tuple, list)) and all(isinstance(each, (tuple, list)) and len(each) == 2 for each in value):
+        pairs = [tuple(each) for each in value]
+    else:
+        raise OptionError(f"{name} should be a mapping from token ids to numbers, found {shown(value)}")
+    if len(pairs) > MAX_IDS:
+        raise OptionError(f"{name} should have at most {MAX_IDS:,} token ids, found {len(pairs):,}")
+    limits = "from -100 to 100"
+    read = {
+        whole_number(f"each id of {name}", key, 0): number(f"each bias of {name}", bias, limits, lambda b: -100 <= b <= 100)
+        for key, bias in pairs
+    }
+    return tuple(sorted(read.items()))
+
+
+def strings(most: int, longest: int) -> Check:
+    """A tuple of up to `most` strings of 1 to `longest` characters; one string stands for a tuple of it."""
+
+    def check(name: str, value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            value = (value,)
+        if not isinstance(value, (tuple, list)) or len(value) > most:
+            found = f"{len(value)} of them" if isinstance(value, (tuple, list)) else shown(value)
+            raise OptionError(f"{name} should be a tuple of up to {most} strings, found {found}")
+        for text in value:
+            if not isinstance(text, str) or not 1 <= len(text) <= longest:
+                found = f"{len(text):,} characters" if isinstance(text, str) else shown(text)
+                raise OptionError(f"each {name} string should have 1 to {longest} characters, found {found}")
+        return tuple(value)
+
+    return check
+
+
+def text_of_grammar(name: str, value: object) -> str:
+    """A regular expression or a grammar."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_GRAMMAR_CHARS:
+        found = f"{len(value):,} characters" if isinstance(value, str) else shown(value)
+        raise OptionError(f"{name} should be a text of 1 to {MAX_GRAMMAR_CHARS:,} characters, found {found}")
+    return value
+
+
+def json_schema(name: str, value: object) -> str:
+    """A JSON Schema, as a mapping or as JSON, kept as JSON."""
+    schema = value
+    if isinstance(value, str):
+        try:
+            schema = json.loads(value)
+        except ValueError as error:
+            raise OptionError(f"{name} should be a JSON Schema, found text that is not JSON: {error}") from error
+    if not isinstance(schema, Mapping):
+        raise OptionError(f"{name} should be a JSON Schema (an object), found {shown(value)}")
+    try:
+        return text_of_grammar(name, json.dumps(dict(schema), ensure_ascii=False))
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name} should be a JSON Schema, found what JSON cannot hold: {error}") from error
+
+
+def function(name: str, value: object) -> Callable[..., Any]:
+    """Something that can be called."""
+    if not callable(value):
+        raise OptionError(f"{name} should be a function, found {shown(value)}")
+    return value
+
+
+def shown(value: object) -> str:
+    """Show `value` in a one-line message: short, whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {value.bit_length():,} bits"  # Python refuses to print more than 4,300 digits
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:37] + "...")
+    return repr(value) if isinstance(value, (int, float)) or value is None else f"a {type(value).__name__}"

@@ -1,0 +1,114 @@
+"""Options that cannot take effect beside others: an error for what the caller asked for, never a silence.
+
+A package's own defaults are no requests: those that cannot take effect are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OptionError
+
+if TYPE_CHECKING:
+    from .generation_config import GenerationConfig
+
+DRAWING = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
+"""What narrows or steers a draw."""
+RULES = ("json_schema", "regex", "grammar")
+
+NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
+    "xtc_threshold": (lambda config: config.xtc_probability > 0, "xtc_probability above 0"),
+    "mirostat_tau": (lambda config: config.mirostat > 0, "mirostat 2"),
+    "mirostat_eta": (lambda config: config.mirostat > 0, "mirostat 2"),
+    "dry_base": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
+    "dry_allowed_length": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
+    "dry_penalty_last_n": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
+    "dry_sequence_breakers": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
+    "max_matching_ngram_size": (lambda config: config.prompt_lookup_num_tokens > 0, "prompt_lookup_num_tokens above 0"),
+    "assistant_confidence_threshold": (lambda config: config.num_assistant_tokens > 0, "num_assistant_tokens above 0"),
+    "draft_verification": (
+        lambda config: config.prompt_lookup_num_tokens > 0 or config.num_assistant_tokens > 0,
+        "prompt_lookup_num_tokens or num_assistant_tokens above 0",
+    ),
+    "n_keep": (lambda config: config.context_limit == "shift", 'context_limit "shift"'),
+    "length_penalty": (lambda config: config.num_beams > 1, "num_beams above 1"),
+    "early_stopping": (lambda config: config.num_beams > 1, "num_beams above 1"),
+    "num_beam_groups": (lambda config: config.num_beams > 1, "num_beams above 1"),
+    "diversity_penalty": (lambda config: config.num_beam_groups > 1, "num_beam_groups above 1"),
+}
+"""Options that are part of another, and when that is on."""
+DRAFTS = ("prompt_lookup_num_tokens", "num_assistant_tokens")
+"""What guesses tokens."""
+NOT_WITH_BEAMS = ("temperature", *DRAWING, "best_of", "loop_guard", "logprobs", *DRAFTS)
+
+
+def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
+    """Raise `OptionError` where one of the options that the caller `asked` for, by name, cannot take effect in `config`."""
+    names = {name for name in asked if not is_neutral(config, name)}
+    for name in sorted(names & NEEDS.keys()):
+        is_on, switch = NEEDS[name]
+        if not is_on(config):
+            raise OptionError(f"{name} cannot take effect without {switch}; give that too, or leave {name} out")
+    if config.num_beams > 1:
+        refuse(names & {*NOT_WITH_BEAMS}, "with num_beams: beam search looks for the likeliest text")
+        if config.context_limit == "shift":
+            refuse(names & {"context_limit"}, 'as "shift" with num_beams, whose texts end with the context')
+    elif config.temperature == 0:
+        refuse(names & {*DRAWING, "best_of", "num_return_sequences"}, "at temperature 0, which always takes the likeliest token")
+        if config.loop_guard == "resample":
+            refuse(names & {"loop_guard"}, 'as "resample" at temperature 0; take "penalise"')
+    elif config.mirostat:
+        refuse(names & {*DRAWING} - {"mirostat"}, "with mirostat, which makes the only cut")
+    if config.gives_several and config.num_beams == 1:
+        refuse(names & {*DRAFTS}, "with several texts, which go on side by side")
+    if config.ignore_eos:
+        refuse(names & {"min_new_tokens"}, "with ignore_eos")
+    check_numbers(config)
+
+
+def check_numbers(config: GenerationConfig) -> None:
+    """Raise `OptionError` where numbers do not go together."""
+    given = [name for name in RULES if getattr(config, name) is not None]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)} exclude each other: a text follows one rule; leave one out")
+    if config.min_new_tokens > config.max_new_tokens:
+        raise OptionError(f"min_new_tokens {config.min_new_tokens} is more than max_new_tokens {config.max_new_tokens}; lower it")
+    if config.best_of is not None and config.best_of < config.num_return_sequences:
+        raise OptionError(f"best_of {config.best_of} is less than num_return_sequences {config.num_return_sequences}; raise it")
+    if 1 < config.num_beams < config.num_return_sequences:
+        raise OptionError(f"num_return_sequences {config.num_return_sequences} is more than num_beams {config.num_beams}; lower it")
+    if config.num_beams % config.num_beam_groups:
+        raise OptionError(f"num_beams {config.num_beams} does not divide into {config.num_beam_groups} groups; change one of them")
+    if config.num_beam_groups > 1 and config.diversity_penalty == 0:
+        raise OptionError("num_beam_groups cannot take effect without diversity_penalty above 0; give that too")
+
+
+def is_neutral(config: GenerationConfig, name: str) -> bool:
+    """Whether an option has the value that switches it off, so that asking for it asks for nothing."""
+    value = getattr(config, name)
+    if name == "temperature":
+        return bool(value == 0)
+    return value in OFF.get(name, ()) if isinstance(value, (int, float, str)) or value is None else not value
+
+
+OFF: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("top_k", "min_p", "top_n_sigma", "xtc_probability", "mirostat", "min_new_tokens", "dry_multiplier"), (0,)),
+    **dict.fromkeys(("top_p", "typical_p", "num_return_sequences", "num_beam_groups"), (1,)),
+    **dict.fromkeys((*RULES, "logprobs"), (None,)),
+    "best_of": (None, 1),
+    "diversity_penalty": (0,),
+    "n_keep": (0,),
+    **dict.fromkeys(DRAFTS, (0,)),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
+    "loop_guard": ("off",),
+    "draft_verification": ("exact",),
+}
+"""The values that switch an option off."""
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    """Raise `OptionError` about options that were asked for, if there are any."""
+    if listed := sorted(names):
+        raise OptionError(f"{' and '.join(listed)} cannot take effect {why}; leave {'them' if len(listed) > 1 else 'it'} out")

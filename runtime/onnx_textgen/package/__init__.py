@@ -1,0 +1,1 @@
+"""A model folder: its manifest, its files, where it is found."""

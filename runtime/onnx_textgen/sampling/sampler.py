@@ -1,0 +1,189 @@
+"""The whole chain from a row of logits to a token, for one text.
+
+In this order: what a rule allows, logit bias, ids ruled out, repetition penalty, presence and frequency penalties, no-repeat
+n-gram, DRY, the least number of tokens, the caller's own function; then temperature, top-k, top-p, min-p, typical-p, top-n-sigma,
+XTC and mirostat; then greedy or a draw. The first half (`process`) is transformers' logits processors, the second its warpers. Each
+stage is a plain function of arrays in `penalties`, `sampling` or `cuts`; what some of them remember of the text is kept here. DRY
+stands with the other penalties, as in llama.cpp: behind the cuts it could only punish what they left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ..errors import ModelError, OptionError
+from ..options.checks import shown
+from ..options.generation_config import GenerationConfig, LogitsProcessor
+from . import penalties
+from .draw import Place, Survivors, draw, most_likely, narrow
+from .history import Breakers, History
+from .mirostat import Mirostat, surprise_of
+from .truncation import Floats
+
+NOTHING_LEFT = "nothing is left to choose from: the options together rule out every token; leave some out"
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "dry_multiplier")
+
+
+class Mask(Protocol):
+    """What a rule allows; `constraints` makes them."""
+
+    def mask(self, scores: Floats) -> None:
+        """Set the scores [vocabulary] of ids that may not come to -inf, in place."""
+
+
+@dataclasses.dataclass(slots=True)
+class Chosen:
+    """The last choice: mirostat follows the token that was really appended."""
+
+    step: int
+    left: Survivors
+
+
+class Chooser:
+    """Chooses the tokens of one text, one after the other.
+
+    `token_ids` are always the new ids so far; `prompt_ids` count for the penalties that look at the prompt too. `piece` gives the
+    text of an id; without it (a package without a tokenizer) no id breaks a sequence for DRY.
+    """
+
+    def __init__(
+        self,
+        config: GenerationConfig,
+        *,
+        prompt_ids: Sequence[int],
+        eos_ids: Collection[int],
+        piece: Callable[[int], str] | None = None,
+        sample: int = 0,
+        constraint: Mask | None = None,
+    ) -> None:
+        assert config.seed is not None, "the seed is drawn before"
+        self.config, self.eos_ids, self.sample, self.constraint = config, eos_ids, sample, constraint
+        self.history, self.prompt_ids = History(prompt_ids), list(prompt_ids)
+        self.bias_ids = np.array([token_id for token_id, _ in config.logit_bias], dtype=np.intp)
+        self.biases = np.array([bias for _, bias in config.logit_bias], dtype=np.float32)
+        self.never = [*config.suppress_tokens, *(each[0] for each in config.bad_words_ids if len(each) == 1)]
+        self.never += list(eos_ids) if config.ignore_eos else []
+        self.sequences = [each for each in config.bad_words_ids if len(each) > 1]
+        self.breaks = Breakers(config.dry_sequence_breakers, piece)
+        self.mirostat = Mirostat(tau=config.mirostat_tau, eta=config.mirostat_eta) if config.mirostat else None
+        self.last: Chosen | None = None
+        defaults = {field.name: field.default for field in dataclasses.fields(config)}
+        self.remembers = bool(self.sequences) or any(getattr(config, name) != defaults[name] for name in PENALTIES)
+        asks = self.never or config.logit_bias or config.logits_processor
+        self.changes = self.remembers or bool(asks) or constraint is not None
+
+    def choose(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = (), attempt: int = 0) -> int:
+        """The next id for logits [vocabulary], which are left as they are.
+
+        `banned` ids are ruled out this once; another `attempt` draws another random number. Raises `ModelError` if the logits are
+        not numbers, and `OptionError` where the options leave none of them.
+        """
+        scores = self.process(logits, token_ids, banned=banned)
+        try:
+            return self.choose_among(scores, token_ids, attempt)
+        except ModelError:
+            if np.isneginf(scores.max()) and np.isfinite(logits.max()):
+                raise OptionError(NOTHING_LEFT) from None
+            raise
+
+    def choose_among(self, scores: Floats, token_ids: Sequence[int], attempt: int) -> int:
+        """The next id for scores that `process` gave."""
+        if self.config.temperature == 0:
+            return most_likely(scores)
+        *_, left = self.stages(scores, token_ids, attempt=attempt)
+        if self.mirostat:
+            self.last = Chosen(len(token_ids), Survivors(left.stage, left.ids, left.scores.copy()))
+        return draw(left, self.place(token_ids, attempt))
+
+    def place(self, token_ids: Sequence[int], attempt: int = 0) -> Place:
+        """Where the next random number belongs."""
+        assert self.config.seed is not None, "the seed is drawn before"
+        return Place(self.config.seed, self.sample, len(token_ids), attempt)
+
+    def stages(self, scores: Floats, token_ids: Sequence[int], *, attempt: int = 0) -> Iterator[Survivors]:
+        """What is left after each stage from temperature on, for scores that `process` gave."""
+        left = None
+        for left in narrow(scores, self.config, self.place(token_ids, attempt)):
+            yield left
+        if self.mirostat and left is not None and self.config.temperature > 0:
+            self.follow(token_ids)
+            kept = self.mirostat.kept(left.scores)
+            yield Survivors("mirostat", kept if left.ids is None else left.ids[kept], left.scores[kept])
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """Let mirostat know what became of the last choice."""
+        last, self.last = self.last, None
+        if self.mirostat and last and len(token_ids) > last.step:
+            token_id, ids = token_ids[last.step], last.left.ids
+            index = token_id if ids is None else int(np.searchsorted(ids, token_id))
+            if ids is None or (index < ids.size and ids[index] == token_id):
+                self.mirostat.follow(float(surprise_of(last.left.scores)[index]))
+
+    def process(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = ()) -> Floats:
+        """Everything before temperature; a new array [vocabulary], or `logits` itself where nothing is asked for.
+
+        Serves log-probabilities too, as beam search has them.
+        """
+        config = self.config
+        is_early = len(token_ids) < config.min_new_tokens
+        if not (self.changes or banned or is_early):
+            return logits
+        scores = logits.copy()
+        if self.constraint is not None:
+            self.constraint.mask(scores)
+        if self.bias_ids.size:
+            penalties.add_biases(scores, self.bias_ids, self.biases)
+        penalties.rule_out(scores, [*self.never, *banned])
+        if self.remembers:
+            self.history.follow(token_ids)
+            self.penalise(scores)
+        if is_early:
+            penalties.rule_out(scores, list(self.eos_ids))
+        if config.logits_processor is not None:
+            scores = processed(config.logits_processor, [*self.prompt_ids, *token_ids], scores)
+            if self.constraint is not None:
+                self.constraint.mask(scores)
+        return scores
+
+    def penalise(self, scores: Floats) -> None:
+        """The stages that look at the text."""
+        config, history = self.config, self.history
+        penalties.rule_out(scores, penalties.repeats_that_end(history.ids.array, self.sequences))
+        if config.repetition_penalty != 1:
+            penalties.penalise_repetition(scores, history.unique.array, config.repetition_penalty)
+        if config.presence_penalty or config.frequency_penalty:
+            ids, counts = history.new_unique.array, history.counts.array.astype(np.float32)
+            presence, frequency = config.presence_penalty, config.frequency_penalty
+            penalties.penalise_presence_and_frequency(scores, ids, counts, presence=presence, frequency=frequency)
+        if config.no_repeat_ngram_size:
+            penalties.rule_out(scores, penalties.ids_of_repeats(history.ids.array, config.no_repeat_ngram_size))
+        if config.dry_multiplier:
+            ids = history.ids.last(config.dry_penalty_last_n)
+            penalties.penalise_dry(
+                scores,
+                ids,
+                multiplier=config.dry_multiplier,
+                base=config.dry_base,
+                allowed_length=config.dry_allowed_length,
+                longest=self.breaks.since_last(ids),
+            )
+
+
+def processed(processor: LogitsProcessor, token_ids: list[int], scores: Floats) -> Floats:
+    """What a caller's own function makes of scores [vocabulary]; raises `OptionError` where that is something else."""
+    size, given = scores.size, processor(token_ids, scores)
+    try:
+        found: Floats = np.array(given, np.float32)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"logits_processor should return numbers, found {shown(given)}") from error
+    if found.shape != (size,):
+        raise OptionError(
+            f"logits_processor should return {size:,} logits, one for each token; found the shape {list(found.shape)}"
+        )
+    if np.isnan(found).any():
+        raise OptionError("logits_processor returned NaN, which is no number to choose by")
+    return found

@@ -1,0 +1,1 @@
+"""Drafts: guessed tokens, and their verification in one run."""

@@ -1,0 +1,136 @@
+"""Guesses from a smaller model of the same tokenizer, a draft model (Leviathan et al. 2023; transformers' assistant model).
+
+The smaller model chooses with the options and the random numbers of the text itself. So where the two models see the next token
+alike they also draw alike, and a guess can be right at any temperature. It stops where it is not sure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+from ..backends.onnxruntime_session import LOG
+from ..cancellation import InterruptedRunError, Watch
+from ..errors import ModelError, first_line
+from ..inference.decoder import Decoder, Logits
+from ..inference.prefix_cache import PrefixStore
+from ..inference.scoring import target_logprobs
+from ..options.generation_config import GenerationConfig
+from ..sampling.sampler import Chooser
+from ..text.prefixes import common_prefix
+from .drafter import RUN_COSTS, Drafter
+
+STEP_SECONDS, LAYER_SECONDS, BYTES_PER_SECOND = 1e-4, 6e-5, 2e10
+"""What a step of any model takes, what each layer adds to it, and how fast weights are read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """Where guesses come from."""
+
+    new_decoder: Callable[[], Decoder]
+    """An empty cache of the smaller model."""
+    prefixes: PrefixStore
+    """What that model computed of earlier prompts."""
+    cost: float
+    """What a run of it takes, as a share of the large model's."""
+
+
+def step_seconds(layers: int, weight_bytes: int) -> float:
+    """About what a step of a model takes on a CPU of two cores; only the ratio of two of them counts.
+
+    >>> f"{step_seconds(30, 80_000_000):.4f}"
+    '0.0059'
+    """
+    return STEP_SECONDS + LAYER_SECONDS * layers + weight_bytes / BYTES_PER_SECOND
+
+
+class Assistant(Drafter):
+    """The guesses of a smaller model for one text."""
+
+    def __init__(
+        self,
+        source: Source,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        *,
+        vocab_size: int,
+        eos_ids: Collection[int],
+        piece: Callable[[int], str] | None,
+        sample: int = 0,
+    ) -> None:
+        """`vocab_size`, `eos_ids` and `piece` are the large model's; the smaller one may have a few ids more or fewer."""
+        run_cost = RUN_COSTS[config.draft_verification]
+        super().__init__(prompt_ids, config.num_assistant_tokens, cost=source.cost, run_cost=run_cost)
+        self.source, self.vocab_size, self.eos_ids = source, vocab_size, eos_ids
+        self.threshold = config.assistant_confidence_threshold
+        config = dataclasses.replace(config, mirostat=0)  # it learns from the tokens that were really taken
+        self.chooser = Chooser(config, prompt_ids=prompt_ids, eos_ids=eos_ids, piece=piece, sample=sample)
+        self.decoder: Decoder | None = None
+        self.known = 0
+        """Tokens at the beginning of the decoder's that are the text's for certain."""
+        self.has_failed = False
+
+    def guess(self, most: int, watch: Watch) -> list[int]:
+        """Its own continuation, as long as it is sure."""
+        if self.has_failed:
+            return []
+        try:
+            return self.go_on(most, watch)
+        except InterruptedRunError:
+            raise
+        except Exception as error:  # noqa: BLE001 - no memory, say: the text needs no guesses
+            self.has_failed = True
+            self.close()
+            LOG.warning("the assistant model failed, and guesses no more for this text: %s", first_line(error))
+            return []
+
+    def go_on(self, most: int, watch: Watch) -> list[int]:
+        """The same, raising what goes wrong."""
+        decoder = self.decoder = self.decoder or self.source.new_decoder()
+        most = min(most, decoder.geometry.context_length - len(self.text))
+        if most < 1:
+            return []
+        logits, draft = self.catch_up(decoder, watch), list[int]()
+        while True:
+            text = [*self.text[self.prompt_tokens :], *draft]
+            try:
+                token_id = self.chooser.choose(logits, text)
+            except ModelError:  # it knows no token that may come, where it has fewer than the large one
+                return draft
+            if token_id in self.eos_ids or float(target_logprobs(logits[None], np.array([token_id]))[0]) < np.log(self.threshold):
+                return draft
+            draft.append(token_id)
+            if len(draft) == most:
+                return draft
+            logits = self.feed(decoder, [token_id], watch)
+
+    def close(self) -> None:
+        """Let go of the smaller model's keys and values."""
+        self.decoder = None
+
+    def catch_up(self, decoder: Decoder, watch: Watch) -> Logits:
+        """Feed what the smaller model has not seen of the text; returns the logits [vocabulary] of its last token."""
+        if not decoder.token_ids[0]:
+            self.source.prefixes.prepare(decoder, self.text)
+        held = decoder.token_ids[0]
+        shared = min(self.known + common_prefix(held[self.known :], self.text[self.known :]), len(self.text) - 1)
+        decoder.rewind(shared)
+        if shared < self.prompt_tokens < len(self.text):
+            self.feed(decoder, self.text[shared : self.prompt_tokens], watch)
+            self.source.prefixes.keep(decoder)
+            shared = self.prompt_tokens
+        self.known = len(self.text)
+        return self.feed(decoder, self.text[shared:], watch)
+
+    def feed(self, decoder: Decoder, token_ids: Sequence[int], watch: Watch) -> Logits:
+        """Feed tokens, part by part where they are many; returns the logits [vocabulary of the large model] of the last one."""
+        for start in range(0, len(token_ids), decoder.chunk):
+            logits: Logits = decoder.feed(token_ids[start : start + decoder.chunk], watch=watch)[-1]
+        if len(logits) == self.vocab_size:
+            return logits
+        fitted: Logits = np.full(self.vocab_size, -np.inf, np.float32)
+        fitted[: len(logits)] = logits[: self.vocab_size]
+        return fitted

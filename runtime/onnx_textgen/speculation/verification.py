@@ -1,0 +1,95 @@
+"""Checking guessed tokens in one run that computes what a run for each would, to the last bit: so guesses change no text.
+
+It is done by the graph once more, with attention over one token at a time (`single_attention`), over the same cache. The graph is
+opened when the first text with guesses begins, and takes the memory of the weights a second time. Which products compute a row of
+several as they do a single one depends on the precision, on ONNX Runtime and on the processor; so this is measured, once, where the
+graph runs. Where it is not so, no guesses are made, unless the caller asks for the fast way.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from ..backends.huge_pages import new_memory_in_huge_pages
+from ..backends.onnxruntime_session import LOG, BoundRun, Session, open_beside
+from ..backends.protocol import Graph
+from ..backends.signature import LOGITS
+from ..backends.single_attention import MOST_TOKENS, links_for, present_of_link, with_single_attention
+from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
+from ..inference.decoder import Decoder
+from ..kv_cache.factory import SharedCache
+from ..package.manifest import Geometry
+
+TOKENS_BEFORE = 8
+"""Tokens of the text that is measured by, before those that are compared."""
+
+
+class Verifier:
+    """The graph that takes several tokens as if each were alone."""
+
+    most_tokens = MOST_TOKENS
+    """Of a run."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def begin(self, cache: SharedCache, row: int, new: int) -> BoundRun:
+        """A run of `new` tokens over a row of a cache, and room for them."""
+        links = links_for(new)
+        presents = {each.present: [present_of_link(each.present, link) for link in range(links)] for each in cache.by_token}
+        return cache.begin_elsewhere(self.session, row, new, presents)
+
+
+class Verification:
+    """The verifier of a model, opened when it is first asked for. Safe to use from several threads."""
+
+    def __init__(self, graph: Graph, geometry: Geometry) -> None:
+        self.graph, self.geometry = graph, geometry
+        self._lock = threading.Lock()
+        self._found: list[Verifier | None] = []
+
+    def verifier(self) -> Verifier | None:
+        """None where nothing here takes several tokens as it does single ones; the log says why."""
+        with self._lock:
+            if not self._found:
+                try:
+                    self._found.append(make_verifier(self.graph, self.geometry))
+                except (OnnxTextgenError, OSError) as error:
+                    why = first_line(error)
+                    LOG.warning('no tokens are guessed: %s; draft_verification "fast" may guess, and may change a text', why)
+                    self._found.append(None)
+            return self._found[0]
+
+
+def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
+    """Open the graph once more and measure it; raises `PackageError` or `ModelError` where it cannot be used."""
+    if not isinstance(graph, Session) or graph.path is None or graph.device.kind != "cpu":
+        raise PackageError(f"on {graph.device} a token in a run of several is not known to be computed as one alone")
+    if graph.outputs[graph.name_of(LOGITS)][0][1] == 1:
+        raise PackageError("the graph gives logits of the last token alone")
+    if graph.rotary_switch is not None or geometry.context_length < TOKENS_BEFORE + MOST_TOKENS:
+        raise PackageError("the graph turns keys by other frequencies in long texts, or takes very short ones")
+    model = with_single_attention(graph.path.read_bytes(), graph.cache_tensors, graph.roles["input_ids"].name)
+    with new_memory_in_huge_pages():
+        verifier = Verifier(open_beside(graph, model))
+    measure(verifier, graph, geometry)
+    return verifier
+
+
+def measure(verifier: Verifier, graph: Graph, geometry: Geometry) -> None:
+    """Raise `ModelError` where runs of several tokens have other logits, or leave other keys and values, than single ones."""
+    ids = np.random.default_rng(0).integers(0, geometry.vocab_size, TOKENS_BEFORE + MOST_TOKENS).tolist()
+    before, new = ids[:TOKENS_BEFORE], ids[TOKENS_BEFORE:]
+    alone, together = (Decoder(graph, geometry, capacity=len(ids)) for _ in range(2))
+    alone.feed(before)
+    together.feed(before)
+    logits = np.concatenate([alone.feed([token_id]) for token_id in new])
+    for tokens in range(2, len(new) + 1):
+        together.rewind(len(before))
+        found = together.verify(new[:tokens], verifier)
+        length = len(before) + tokens
+        want, left = (decoder.cache.take(0, length) for decoder in (alone, together))
+        if not np.array_equal(found, logits[:tokens]) or any(not np.array_equal(want[name], left[name]) for name in want):
+            raise ModelError(f"{tokens} tokens in one run are computed otherwise than one by one")

@@ -1,0 +1,315 @@
+"""Runs a chat template so that it can neither reach anything but its messages nor run or grow without end.
+
+jinja2's own sandbox keeps templates away from Python; it does not keep them from looping for ever or from building a string
+of a gigabyte. Here everything that takes time or memory is paid for out of a budget that grows with the conversation: loop
+rounds, calls, comparisons, filters, and each character or element that an expression makes. What real templates never use
+(`**`, `%` formatting, half of jinja2's filters, most methods of str) does not exist.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any, cast
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import FILTERS
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from ..errors import TemplateError
+
+MAX_TEMPLATE_CHARACTERS = 64 * 1024
+BASE_STEPS = 100_000
+STEPS_PER_CHARACTER = 1_000
+"""Steps allowed for each character and element of the conversation; real templates take fewer than a hundred."""
+CALL_STEPS = 20
+MAX_SECONDS = 5.0
+"""A backstop for large conversations and for what the steps do not foresee; a real template takes milliseconds."""
+
+FILTERS_THAT_READ = "count default d first float int items last length list map reject rejectattr reverse select selectattr"
+FILTERS_THAT_WRITE = (
+    "capitalize dictsort e escape groupby indent join lower max min replace safe sort string sum title trim unique upper"
+)
+PRODUCTS = frozenset({"replace", "join", "indent", "tojson"})
+"""Filters and methods whose result can be as long as the product of what goes in."""
+STR_METHODS = (
+    "capitalize count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace istitle isupper join "
+    "lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines startswith "
+    "strip title upper"
+)
+METHODS: tuple[tuple[tuple[type, ...], frozenset[str]], ...] = (
+    ((str,), frozenset(STR_METHODS.split())),
+    ((dict,), frozenset({"copy", "get", "items", "keys", "values"})),
+    ((list, tuple), frozenset({"copy", "count", "index"})),
+    ((int, float), frozenset()),
+)
+SIZED: tuple[type[Sized], ...] = (str, list, dict, tuple, range, type({}.keys()), type({}.values()), type({}.items()))
+"""What has a length in a template; concrete types, because asking for a `Collection` takes ten times as long."""
+
+
+class Budget:
+    """The steps a rendering has left."""
+
+    __slots__ = ("_deadline", "_steps")
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._deadline = time.monotonic() + MAX_SECONDS
+
+    def spend(self, steps: int) -> None:
+        """Take `steps` off; raises `SecurityError` when none are left."""
+        self._steps -= steps
+        if self._steps < 0 or time.monotonic() > self._deadline:
+            raise SecurityError("it takes more steps than any chat template needs")
+
+    def weigh(self, value: object) -> int:
+        """Count characters and elements in `value`, all levels down: the time and room that writing it out takes.
+
+        Spends as it goes, because a value that holds itself twice on each of forty levels is small until it is written.
+        """
+        total = 0
+        waiting: list[Any] = [value]
+        while waiting:
+            item = waiting.pop()
+            size = shallow_size(item)
+            total += 1 + size
+            self.spend(1 + size)
+            if isinstance(item, dict):
+                waiting.extend(item)
+                waiting.extend(item.values())
+            elif size and not isinstance(item, str | range):
+                waiting.extend(item)
+        return total
+
+
+def shallow_size(value: object) -> int:
+    """Count the characters of a text or the elements of a collection; 0 for all else."""
+    return len(value) if isinstance(value, SIZED) else 0
+
+
+class MeteredNodes(NodeTransformer):
+    """Puts the budget into the parts of a template that jinja2 would run without asking its environment."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - jinja2 finds visitors by the node's name
+        """Let every round of a loop pay, rounds that its condition skips too."""
+        self.generic_visit(node)
+        round_of_loop = through("_made", nodes.Const(True))
+        node.body.insert(0, nodes.ExprStmt(round_of_loop))
+        if node.test is not None:
+            node.test = nodes.And(round_of_loop, node.test)
+        return node
+
+    def visit_Operand(self, node: nodes.Operand) -> nodes.Operand:  # noqa: N802
+        """Let comparisons pay for their right side: what is compared with it takes no longer than to read it all."""
+        self.generic_visit(node)
+        node.expr = through("_weighed", node.expr)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
+        """Let `a ~ b` pay for writing its parts out."""
+        self.generic_visit(node)
+        return through("_concat", nodes.List(node.nodes))
+
+    def visit_List(self, node: nodes.Expr) -> nodes.Filter:  # noqa: N802
+        """Let lists and dicts that are written out pay for their room."""
+        self.generic_visit(node)
+        return through("_made", node)
+
+    visit_Dict = visit_List  # noqa: N815
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
+        """Make tuples of anything but constants lists: the hash of nested tuples may take for ever, lists have none."""
+        constant = all(isinstance(item, nodes.Const) for item in node.items)
+        return node if constant or node.ctx != "load" else self.visit_List(nodes.List(node.items))
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
+        """Let a slice pay for its length."""
+        self.generic_visit(node)
+        return through("_made", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Filter:  # noqa: N802
+        """Make the text between the tags output like any other."""
+        return through("_text", nodes.Const(node.data))
+
+
+def through(name: str, value: nodes.Expr) -> nodes.Filter:
+    """Write `value | name`."""
+    return nodes.Filter(value, name, [], [], None, None)
+
+
+class GenerationTag(Extension):
+    """`{% generation %}`, with which templates mark what the assistant said for training; here it only passes that on."""
+
+    tags = {"generation"}  # noqa: RUF012 - so jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Give the statements inside."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class TemplateNamespace(Namespace):
+    """`namespace()`; prints as nothing but its name, because its values may be large."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+class MeteredEnvironment(ImmutableSandboxedEnvironment):
+    """jinja2 as transformers sets it up for chat templates, on a budget."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, budget: Budget, now: datetime.datetime) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[GenerationTag, loopcontrols], finalize=self._weighed
+        )
+        self._budget = budget
+        self.filters = {
+            **{name: self._metered(name, FILTERS[name], deep=False) for name in FILTERS_THAT_READ.split()},
+            **{name: self._metered(name, FILTERS[name], deep=True) for name in FILTERS_THAT_WRITE.split()},
+            "tojson": self._metered("tojson", to_json, deep=True),
+            "_made": at_run_time(self._made),
+            "_weighed": at_run_time(self._weighed),
+            "_concat": at_run_time(self._concat),
+            "_text": at_run_time(lambda text: text),
+        }
+        self.tests = {name: self._metered(name, cast(Callable[..., object], test), deep=False) for name, test in TESTS.items()}
+        del self.globals["lipsum"]
+        self.globals |= {"namespace": TemplateNamespace, "raise_exception": raise_exception, "strftime_now": now.strftime}
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = MeteredNodes().visit(super()._parse(source, name, filename))
+        return tree
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        """Refuse `**` and `%` on text; sums and products of texts and lists cost their length."""
+        if operator == "**" or (operator == "%" and isinstance(left, str)):
+            raise SecurityError(f"it uses the operator {operator}, which chat templates may not")
+        if isinstance(left, int) and isinstance(right, int):
+            if operator == "*" and left.bit_length() + right.bit_length() > 1024:
+                raise SecurityError("it multiplies numbers larger than chat templates may")
+        elif operator == "*":
+            self._budget.spend(sum(shallow_size(x) * max(0, y) for x, y in ((left, right), (right, left)) if isinstance(y, int)))
+        else:
+            self._budget.spend(shallow_size(left) + shallow_size(right))
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, function: object, /, *args: object, **kwargs: object) -> object:
+        """Call a function for a fixed sum and the size of what goes in and comes out."""
+        receiver = getattr(function, "__self__", None)
+        given = [*args, *kwargs.values()]
+        self._budget.spend(CALL_STEPS + shallow_size(receiver) + sum(map(shallow_size, given)))
+        if receiver is not None:
+            self._spend_product(getattr(function, "__name__", ""), shallow_size(receiver), given)
+        result = super().call(context, function, *args, **kwargs)
+        return self._made(result)
+
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
+        """Allow the methods of texts, lists, dicts and numbers that are listed above, and no others."""
+        for kinds, names in METHODS:
+            if isinstance(obj, kinds):
+                return attr in names
+        return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: object) -> None:
+        """Treat `str.format` like any other attribute that is not listed; jinja2 would let it pass here."""
+
+    def _metered(self, name: str, function: Callable[..., object], *, deep: bool) -> Callable[..., object]:
+        """Make a filter or a test pay for what it reads, writes out and makes."""
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0  # jinja2 passes some its own state first
+
+        @functools.wraps(function)  # keeps jinja2's mark for those
+        def metered(*args: object, **kwargs: object) -> object:
+            values = [list(arg) if isinstance(arg, Iterator) else arg for arg in args]
+            subject, given = values[first], [*values[first + 1 :], *kwargs.values()]
+            size = self._budget.weigh(subject) if deep else shallow_size(subject)
+            self._budget.spend(CALL_STEPS + size)
+            self._spend_product(name, size, given)
+            return self._made(function(*values, **kwargs))
+
+        return metered
+
+    def _spend_product(self, name: str, size: int, given: Sequence[object]) -> None:
+        """Pay for reading the arguments and, in advance, for what a few functions might make of them."""
+        weights = sum(abs(value) if isinstance(value, int) else self._budget.weigh(value) for value in given)
+        if name in PRODUCTS:
+            self._budget.spend((1 + size) * weights)
+
+    def _made(self, value: object) -> object:
+        self._budget.spend(1 + shallow_size(value))
+        return value
+
+    def _weighed(self, value: object) -> object:
+        self._budget.weigh(value)
+        return value
+
+    def _concat(self, parts: list[object]) -> str:
+        self._budget.weigh(parts)
+        return "".join(map(str, parts))
+
+
+def at_run_time(function: Callable[[Any], object]) -> Callable[[Context, Any], object]:
+    """Mark a filter so that jinja2 never replaces a call of it by its result while it compiles."""
+
+    @jinja2.pass_context
+    def wanting_context(_: Context, value: object) -> object:
+        return function(value)
+
+    return wanting_context
+
+
+def to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON as the `tojson` filter of transformers does: jinja2's own escapes `<`, `>`, `&` and `'` for HTML."""
+    if indent is not None and not (isinstance(indent, int) and indent <= 8):
+        raise SecurityError("it indents JSON deeper than chat templates may")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def raise_exception(message: str) -> None:
+    """Let a template refuse messages."""
+    raise jinja2.TemplateError(message)
+
+
+def render_template(template: str, variables: Mapping[str, object], now: datetime.datetime) -> str:
+    """Render `template` with `variables` (JSON values); raises `TemplateError` for whatever goes wrong."""
+    if len(template) > MAX_TEMPLATE_CHARACTERS:
+        raise TemplateError(
+            f"the chat template has {len(template):,} characters, more than {MAX_TEMPLATE_CHARACTERS:,}; shorten it"
+        )
+    size = Budget(sys.maxsize).weigh(variables)
+    budget = Budget(BASE_STEPS + STEPS_PER_CHARACTER * size)
+    try:
+        return MeteredEnvironment(budget, now).from_string(template).render(variables)
+    except SecurityError as error:
+        raise TemplateError(f"the chat template was stopped: {on_one_line(error)}; use another template") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"the chat template is no valid template: {on_one_line(error)} (line {error.lineno})") from error
+    except jinja2.TemplateError as error:
+        raise TemplateError(f"the chat template refused the messages: {on_one_line(error)}; change them as it asks") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {on_one_line(error)}"
+        raise TemplateError(f"the chat template failed on the messages ({reason}); change the messages or the template") from error
+
+
+def on_one_line(error: Exception) -> str:
+    """Put what an error says on one line of bounded length."""
+    return " ".join(str(error).split())[:300]
