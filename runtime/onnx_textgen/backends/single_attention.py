@@ -4,7 +4,7 @@ ONNX Runtime's GroupQueryAttention adds up in another order where it has several
 decoder of ours computes a row of several as it does a single one (products in float32, in 4 bits by blocks of 32, in 8 bits by
 blocks of 32 or 64). So each GroupQueryAttention becomes a chain of itself, a link for each token: a link's keys and values come
 behind those of the link before, in the same memory. Links beyond the tokens of a run are passed over, by groups, or take the last
-token once more. Whether the bits are those of single tokens is measured by `verifying`, not believed.
+token once more. Whether the bits are those of single tokens is measured by `speculation.verification`, not believed.
 """
 
 from __future__ import annotations

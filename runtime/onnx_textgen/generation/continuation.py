@@ -1,6 +1,6 @@
 """One text in the making: chooses its next token, turns tokens into text, and knows when to end.
 
-The same object serves a stream, a row of a batch and a chat turn; running the model is left to `textgen`.
+The same object serves a stream, a row of a batch and a chat turn; running the model is left to the `scheduler`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Token ids in, logits out: one open graph over one cache.
 
 `feed` takes a prompt, a part of one, or one token; `step` takes one token for every row at once. Which inputs the graph wants
-is read off the graph. Choosing tokens is `sampling`'s business, text is `tokenizer`'s.
+is read off the graph. Choosing tokens is left to `sampling`, text to `text`.
 """
 
 from __future__ import annotations

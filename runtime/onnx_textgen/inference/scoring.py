@@ -1,6 +1,6 @@
 """Log-probabilities of a text under a model, without ever holding the logits of all its tokens.
 
-They are the model's own, before temperature and all that `choosing` does.
+They are the model's own, before temperature and all that `sampling.sampler` does.
 """
 
 from __future__ import annotations

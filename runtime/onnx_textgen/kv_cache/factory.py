@@ -1,4 +1,4 @@
-"""What a graph carries from run to run: the only file, beside `states` and `paged_cache`, that knows where it lies.
+"""What a graph carries from run to run: the only file, beside `recurrent_states` and `paged`, that knows where it lies.
 
 A graph whose attention updates its cache in place gets `SharedCache`: one buffer per tensor, bound as past and as present, its
 capacity raised by half when it runs out. A graph that returns a longer present gets `GrowingCache`; OpenVINO gets a `PagedCache`.

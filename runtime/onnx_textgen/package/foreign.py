@@ -1,6 +1,6 @@
 """Folders that other exporters made, as they are: onnxruntime-genai's, optimum's, onnx-community's.
 
-The graph itself says what it takes and gives (`interface`). Beside it lies what it cannot say: `genai_config.json`, or
+The graph itself says what it takes and gives (`backends.signature`). Beside it lies what it cannot say: `genai_config.json`, or
 `config.json` with `generation_config.json`, tell how long a text may be and how it begins and ends, and genai's also what the
 graph's tensors are called. No hash guards such a folder, and nobody compared it with PyTorch, so its manifest has neither.
 """

@@ -2,7 +2,7 @@
 
 Arrays in, arrays out: no state, no clock, no file. Temperature and cuts equal the logits warpers of transformers where it has them,
 ties included. Randomness is counter-based: a draw is a function of its place (seed, sample, step, attempt) alone, so a text comes
-out the same alone, in any row of a batch, streamed or not. What comes before temperature is `choosing`'s business.
+out the same alone, in any row of a batch, streamed or not. What comes before temperature is `sampler`'s business.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In this order: what a rule allows, logit bias, ids ruled out, repetition penalty, presence and frequency penalties, no-repeat
 n-gram, DRY, the least number of tokens, the caller's own function; then temperature, top-k, top-p, min-p, typical-p, top-n-sigma,
 XTC and mirostat; then greedy or a draw. The first half (`process`) is transformers' logits processors, the second its warpers. Each
-stage is a plain function of arrays in `penalties`, `sampling` or `cuts`; what some of them remember of the text is kept here. DRY
+stage is a plain function of arrays in `penalties`, `truncation` or `draw`; what some of them remember of the text is kept here. DRY
 stands with the other penalties, as in llama.cpp: behind the cuts it could only punish what they left.
 """
 
@@ -29,7 +29,7 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_
 
 
 class Mask(Protocol):
-    """What a rule allows; `constraints` makes them."""
+    """What a rule allows; `grammar` makes them."""
 
     def mask(self, scores: Floats) -> None:
         """Set the scores [vocabulary] of ids that may not come to -inf, in place."""

@@ -1,9 +1,9 @@
 """Guessing the next tokens of a text, so that the model checks several of them in one run instead of making a run for each.
 
-The choice at each place is made as ever, with the model's logits there: guesses save runs, and change no text where `verifying`
+The choice at each place is made as ever, with the model's logits there: guesses save runs, and change no text where `verification`
 checks them. How many are made,
 and whether at all, follows from how many were right so far, never from the clock: a call always guesses alike. Where the guesses
-come from is `prompt_lookup`'s and `assistant`'s business.
+come from is `prompt_lookup`'s and `draft_model`'s business.
 """
 
 from __future__ import annotations

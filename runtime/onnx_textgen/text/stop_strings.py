@@ -1,6 +1,6 @@
 """Stop strings: passing text on while holding back whatever may turn out to be the beginning of one.
 
-Knows nothing of tokens; `tokenizer` makes the text and `textgen` ends the generation.
+Knows nothing of tokens; `tokenizer` makes the text and `generation.continuation` ends the generation.
 """
 
 from __future__ import annotations
