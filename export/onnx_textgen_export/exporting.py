@@ -25,7 +25,7 @@ from .attention_maps import attentions_of, prove_attention_maps, write_attention
 from .calibration.attempts import Budget, Traced, limit_of, round_within_budget
 from .calibration.estimate import estimate
 from .calibration.plan import Plan
-from .errors import ExportError
+from .errors import ExportError, innermost
 from .exactness import prove_exactly
 from .folder import check_target, new_folder, records, scratch_folder, write_manifest
 from .forecast import Forecast, check_disk, forecast, stored_parameters
@@ -44,7 +44,7 @@ from .passes.turned_products import turned_products
 from .probe_text import probe_ids
 from .sources import Source
 from .text_assets import TextAssets
-from .trace import innermost, trace
+from .trace import trace
 from .turns import in_turn
 from .weights import OwnWeights, Weights, blocks_of
 from .writer import weights_bytes, write_graph

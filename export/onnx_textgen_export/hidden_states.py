@@ -16,8 +16,7 @@ from .errors import ExportError
 from .exactness import opened_for_proof
 from .parity import REMEDIES, WHOLE_LENGTH, why_it_does_not_run
 from .passes.rounding import Roundings
-from .sources import Source
-from .trace import only_these_positions
+from .sources import Source, only_these_positions
 from .weights import Weights
 
 PIECE = 7

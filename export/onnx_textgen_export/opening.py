@@ -21,13 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 from onnx_textgen.errors import OptionError, first_line
 from onnx_textgen.package.hf_settings import read_json
 
-from .errors import ExportError
+from .errors import ExportError, innermost
 from .hub import refuse_code, resolve_source
 from .sources import Source, source_from_module
 from .text_assets import TextAssets, read_text_assets
 from .tiny_transformer import TinyTransformer
 from .tokenizer_conversion import read_tokenizer
-from .trace import innermost
 from .versions import named_versions
 from .weights import OwnWeights, Weights, is_of_transformers
 

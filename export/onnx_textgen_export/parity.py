@@ -27,8 +27,7 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.manifest import GoldenRun, Precision
 
 from .errors import ExportError
-from .sources import Source
-from .trace import only_these_positions
+from .sources import Source, only_these_positions
 from .weights import Weights
 
 WHOLE_LENGTH = 48

@@ -6,9 +6,10 @@ A Hugging Face model, a module that calls `cached_attention`, and a module with 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -314,3 +315,25 @@ def source_from_module(module: nn.Module, *, context_length: int | None = None) 
 
     head = find_head(module, lambda: reference(torch.tensor([[0, 1]])))
     return source_from_cached(module, forward, reference=reference, head=head, context_length=length)
+
+
+@contextlib.contextmanager
+def only_these_positions(head: nn.Module | None, positions: Tensor) -> Iterator[list[Tensor]]:
+    """Give the output layer only some positions of its input, so that no logits are computed which nobody asked for.
+
+    The list holds what it was given: hidden states [batch, positions, width].
+    """
+    taken = list[Tensor]()
+    if head is None:
+        yield taken
+        return
+
+    def take(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        taken.append(given[0][:, positions])
+        return (taken[-1], *given[1:])
+
+    hook = head.register_forward_pre_hook(take)
+    try:
+        yield taken
+    finally:
+        hook.remove()

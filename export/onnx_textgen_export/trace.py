@@ -24,12 +24,12 @@ from onnx_textgen.backends.signature import HIDDEN_STATES
 from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
-from .errors import ExportError
+from .errors import ExportError, innermost
 from .experts import experts_for
 from .passes.experts import experts
 from .passes.provenance import Parameter, Piece, made_of
 from .passes.simplify import simplify
-from .sources import Source
+from .sources import Source, only_these_positions
 from .weights import HOLLOW_FROM, OwnWeights, Weights
 
 OPSET = 23
@@ -73,28 +73,6 @@ class FlatDecoder(nn.Module):
 
 
 @contextlib.contextmanager
-def only_these_positions(head: nn.Module | None, positions: Tensor) -> Iterator[list[Tensor]]:
-    """Give the output layer only some positions of its input, so that no logits are computed which nobody asked for.
-
-    The list holds what it was given: hidden states [batch, positions, width].
-    """
-    taken = list[Tensor]()
-    if head is None:
-        yield taken
-        return
-
-    def take(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        taken.append(given[0][:, positions])
-        return (taken[-1], *given[1:])
-
-    hook = head.register_forward_pre_hook(take)
-    try:
-        yield taken
-    finally:
-        hook.remove()
-
-
-@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the tracer's own chatter off the terminal; its errors are raised all the same."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -105,13 +83,6 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(before)
-
-
-def innermost(error: BaseException) -> BaseException:
-    """The cause of the cause ... of an error: what the model's own code raised, under all that the tracer wraps it in."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def explain(error: BaseException) -> str:

@@ -15,13 +15,12 @@ import onnx_ir as ir
 from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
-from ..errors import ExportError
+from ..errors import ExportError, innermost
 from ..parity import Quality
 from ..passes.quantization import Quantization
 from ..passes.rounding import Roundings
 from ..sources import Source
 from ..text_assets import TextAssets
-from ..trace import innermost
 from ..weights import Weights
 from .calibrate import SMALLER_BLOCKS, Calibrated, calibrate
 from .mix import Mix, cheapest_mix, describe_mix
