@@ -22,16 +22,16 @@ import onnx_ir.passes.common as common_passes
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.package.manifest import GRAPH
-from onnx_textgen_export.opening import as_source, open_source
+from onnx_textgen_export.package.writer import write_graph
 from onnx_textgen_export.passes.last_positions import last_positions
 from onnx_textgen_export.passes.lean import lean, tidy
 from onnx_textgen_export.passes.plain_linears import plain_linears
-from onnx_textgen_export.passes.quantization import DEFAULTS
-from onnx_textgen_export.passes.quantize import quantize
-from onnx_textgen_export.sources import Source
-from onnx_textgen_export.trace import trace
-from onnx_textgen_export.weights import Weights
-from onnx_textgen_export.writer import write_graph
+from onnx_textgen_export.passes.quantization.options import DEFAULTS
+from onnx_textgen_export.passes.quantization.quantize import quantize
+from onnx_textgen_export.sources.source import Source
+from onnx_textgen_export.tracing.opening import as_source, open_source
+from onnx_textgen_export.tracing.trace import trace
+from onnx_textgen_export.weights.streamed import Weights
 
 PROMPT, STEPS = 64, 40
 """Tokens in the cache before a round, and steps of a round."""

@@ -25,10 +25,10 @@ import onnx_textgen
 from onnx_textgen.api.model import Model
 from onnx_textgen.package.manifest import GRAPH, WEIGHTS, Target
 from onnx_textgen_export import export
-from onnx_textgen_export.folder import new_folder, records, write_manifest
+from onnx_textgen_export.package.folder import new_folder, records, write_manifest
 from onnx_textgen_export.passes.half import to_half
-from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
-from onnx_textgen_export.passes.quantize import quantize
+from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
+from onnx_textgen_export.passes.quantization.quantize import quantize
 
 DECODED = 96
 ShortText = list[int]

@@ -1,9 +1,9 @@
 """Export any PyTorch decoder with its key/value cache to ONNX, and prove the export right."""
 
-from .attention import KeyValueCache, LayerCache, cached_attention
 from .errors import ExportError
 from .exporting import Exported, export
-from .tiny_transformer import DecoderConfig, TinyTransformer
+from .sources.attention import KeyValueCache, LayerCache, cached_attention
+from .sources.tiny_transformer import DecoderConfig, TinyTransformer
 
 __all__ = [
     "DecoderConfig",

@@ -13,10 +13,10 @@ from onnx_textgen.package.manifest import GRAPH, TOKENIZER, UNKNOWN
 from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
-from .opening import as_source, open_source
-from .parity import TOLERANCES, Reference, judge_scenario, run_package
-from .probe_text import probe_ids
-from .turns import in_turn
+from .proof.parity import TOLERANCES, Reference, judge_scenario, run_package
+from .proof.probe_text import probe_ids
+from .tokenization.turns import in_turn
+from .tracing.opening import as_source, open_source
 
 
 @in_turn

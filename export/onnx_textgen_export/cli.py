@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx_textgen.package.manifest import Manifest
 
     from .exporting import Exported
-    from .passes.quantization import Quantization
+    from .passes.quantization.options import Quantization
 
 WRITTEN = {"method": "--quantizer", "accuracy_level": "--exact"}
 """Options of a quantised precision that are written otherwise than they are called."""
@@ -182,7 +182,7 @@ app.command(help=help_of(export))(export)
 
 def quantization_from(precision: str, **given: int | str | None) -> Quantization | None:
     """The options of a quantised precision that were given, over its defaults; None where none was."""
-    from .passes.quantization import DEFAULTS  # noqa: PLC0415
+    from .passes.quantization.options import DEFAULTS  # noqa: PLC0415
 
     options = {name: value for name, value in given.items() if value is not None}
     if options and precision not in DEFAULTS:

@@ -21,33 +21,33 @@ from torch import nn
 from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest, Precision, Target
 
-from .attention_maps import attentions_of, prove_attention_maps, write_attention_graph
 from .calibration.attempts import Budget, Traced, limit_of, round_within_budget
 from .calibration.estimate import estimate
 from .calibration.plan import Plan
 from .errors import ExportError, innermost
-from .exactness import prove_exactly
-from .folder import check_target, new_folder, records, scratch_folder, write_manifest
-from .forecast import Forecast, check_disk, forecast, stored_parameters
-from .genai import opens_in_genai, write_genai
-from .hidden_states import prove_hidden_states
-from .int8_cache import check_int8_cache, int8_cache_bytes, prove_int8_cache, write_int8_cache_graph
-from .opening import as_source, open_source
-from .parity import ANY_ROUNDING, REMEDIES, SHORTEST_CONTEXT, TOLERANCES, Scenario, certificate, prove
+from .extra_graphs.attention_maps import attentions_of, prove_attention_maps, write_attention_graph
+from .extra_graphs.genai import opens_in_genai, write_genai
+from .extra_graphs.hidden_states import prove_hidden_states
+from .extra_graphs.int8_cache import check_int8_cache, int8_cache_bytes, prove_int8_cache, write_int8_cache_graph
+from .package.folder import check_target, new_folder, records, scratch_folder, write_manifest
+from .package.forecast import Forecast, check_disk, forecast, stored_parameters
+from .package.writer import weights_bytes, write_graph
 from .passes.half import to_half
 from .passes.lean import lean
-from .passes.quantization import Quantization, default_for
-from .passes.quantize import quantize
-from .passes.rounding import Roundings
-from .passes.ternary import mark_ternary
+from .passes.quantization.options import Quantization, default_for
+from .passes.quantization.quantize import quantize
+from .passes.quantization.rounding import Roundings
+from .passes.quantization.ternary import mark_ternary
 from .passes.turned_products import turned_products
-from .probe_text import probe_ids
-from .sources import Source
-from .text_assets import TextAssets
-from .trace import trace
-from .turns import in_turn
-from .weights import OwnWeights, Weights, blocks_of
-from .writer import weights_bytes, write_graph
+from .proof.parity import ANY_ROUNDING, REMEDIES, SHORTEST_CONTEXT, TOLERANCES, Scenario, certificate, prove
+from .proof.probe_text import probe_ids
+from .proof.same_weights import prove_exactly
+from .sources.source import Source
+from .tokenization.text_assets import TextAssets
+from .tokenization.turns import in_turn
+from .tracing.opening import as_source, open_source
+from .tracing.trace import trace
+from .weights.streamed import OwnWeights, Weights, blocks_of
 
 Report = Callable[[str], None]
 MANIFEST_BYTES = 12_000

@@ -15,7 +15,7 @@ from onnx_textgen.package.integrity import check_files
 from onnx_textgen.package.manifest import MANIFEST
 from onnx_textgen.package.reading import read_manifest
 
-from .folder import flush, hidden, write_manifest
+from .package.folder import flush, hidden, write_manifest
 
 
 def seal(folder: Path) -> None:

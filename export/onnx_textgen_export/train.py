@@ -30,7 +30,7 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from .tiny_transformer import DecoderConfig, TinyTransformer
+from .sources.tiny_transformer import DecoderConfig, TinyTransformer
 
 SEPARATOR = "<|endoftext|>"
 STORIES, STORYBOOKS = "tinystories_sample.txt.zst", "storybooks_ccby.txt.zst"

@@ -114,7 +114,8 @@ def exports() -> Work:
     """Exports of a decoder as small as one can be, all of the graph that is made of it here, once."""
     import torch  # noqa: PLC0415
 
-    from onnx_textgen_export import DecoderConfig, TinyTransformer, export, exporting, folder  # noqa: PLC0415
+    from onnx_textgen_export import DecoderConfig, TinyTransformer, export, exporting  # noqa: PLC0415
+    from onnx_textgen_export.package import folder  # noqa: PLC0415
 
     class TracedError(Exception):
         """Ends the export that the graph is taken from."""

@@ -34,11 +34,12 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import onnx_textgen
-from onnx_textgen_export import ExportError, parity
+from onnx_textgen_export import ExportError
 from onnx_textgen_export.exporting import export_source
-from onnx_textgen_export.opening import make_source
-from onnx_textgen_export.text_assets import TextAssets
-from onnx_textgen_export.weights import OwnWeights
+from onnx_textgen_export.proof import parity
+from onnx_textgen_export.tokenization.text_assets import TextAssets
+from onnx_textgen_export.tracing.opening import make_source
+from onnx_textgen_export.weights.streamed import OwnWeights
 
 from .tiny_models import CONTEXT, not_a_text_decoder, tiny_model
 

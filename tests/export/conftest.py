@@ -10,8 +10,8 @@ from torch import nn
 import onnx_textgen
 from onnx_textgen.package.manifest import Target
 from onnx_textgen_export import export, exporting
-from onnx_textgen_export.sources import Source
-from onnx_textgen_export.weights import Weights
+from onnx_textgen_export.sources.source import Source
+from onnx_textgen_export.weights.streamed import Weights
 
 TARGETS: tuple[Target, ...] = ("ort", "standard")
 

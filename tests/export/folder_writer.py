@@ -17,7 +17,7 @@ import onnx_textgen
 stub = types.ModuleType("onnx_textgen_export")
 stub.__path__ = [str(Path(onnx_textgen.__file__).parents[2] / "export" / "onnx_textgen_export")]
 sys.modules["onnx_textgen_export"] = stub
-folder = importlib.import_module("onnx_textgen_export.folder")
+folder = importlib.import_module("onnx_textgen_export.package.folder")
 errors = importlib.import_module("onnx_textgen_export.errors")
 
 

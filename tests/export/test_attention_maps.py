@@ -12,7 +12,8 @@ import onnx_textgen
 from onnx_textgen.inference.attention_maps import read_maps
 from onnx_textgen.package.integrity import package_digest
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH
-from onnx_textgen_export import ExportError, attention_maps, export
+from onnx_textgen_export import ExportError, export
+from onnx_textgen_export.extra_graphs import attention_maps
 
 from .tiny_models import WINDOW, tiny_model
 

@@ -23,12 +23,12 @@ from onnx_textgen_export.calibration.compensate import Moments, round_compensate
 from onnx_textgen_export.calibration.matrices import Matrix
 from onnx_textgen_export.calibration.mix import Choice, cheapest_mix, hull
 from onnx_textgen_export.calibration.observe import read_gradients
-from onnx_textgen_export.parity import Quality
-from onnx_textgen_export.passes.provenance import Piece, chosen_pieces
-from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
-from onnx_textgen_export.passes.rounding import Roundings
-from onnx_textgen_export.sources import source_from_module
-from onnx_textgen_export.weights import OwnWeights
+from onnx_textgen_export.passes.graph.provenance import Piece, chosen_pieces
+from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
+from onnx_textgen_export.passes.quantization.rounding import Roundings
+from onnx_textgen_export.proof.parity import Quality
+from onnx_textgen_export.sources.source import source_from_module
+from onnx_textgen_export.weights.streamed import OwnWeights
 
 INT4 = DEFAULTS["int4"]
 SMALL_AND_WIDE = st.lists(

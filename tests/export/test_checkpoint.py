@@ -8,8 +8,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from onnx_textgen_export import ExportError, weights
-from onnx_textgen_export.checkpoint import open_checkpoint
+from onnx_textgen_export import ExportError
+from onnx_textgen_export.huggingface.checkpoint import open_checkpoint
+from onnx_textgen_export.weights import streamed as weights
 
 SIZES = {
     "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -15,7 +15,7 @@ import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
-from onnx_textgen_export.passes.quantization import Quantization
+from onnx_textgen_export.passes.quantization.options import Quantization
 
 TEXT = st.lists(st.integers(0, 1499), min_size=6, max_size=40)
 FEW = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

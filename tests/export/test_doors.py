@@ -6,10 +6,10 @@ import transformers
 from transformers import masking_utils
 
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.doors import check_door, doors
-from onnx_textgen_export.huggingface import source_from_model
-from onnx_textgen_export.masks import VisibleKind, classify
-from onnx_textgen_export.onnx_stand_ins import OnnxStandIns, inverse_error_function
+from onnx_textgen_export.huggingface.attention_paths import check_door, doors
+from onnx_textgen_export.huggingface.decoder import source_from_model
+from onnx_textgen_export.huggingface.mask_kinds import VisibleKind, classify
+from onnx_textgen_export.huggingface.torch_substitutes import OnnxStandIns, inverse_error_function
 
 from .tiny_models import tiny_config, tiny_model
 

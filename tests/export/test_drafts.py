@@ -17,7 +17,7 @@ from onnx_textgen import Model
 from onnx_textgen.backends.single_attention import MOST_TOKENS
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
-from onnx_textgen_export.passes.quantization import Quantization
+from onnx_textgen_export.passes.quantization.options import Quantization
 
 VOCAB_SIZE = 40
 """So few that much of a text has come before."""

@@ -13,8 +13,8 @@ from onnx_textgen_export import DecoderConfig, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Budget
 from onnx_textgen_export.calibration.estimate import Estimate, estimate
 from onnx_textgen_export.exporting import estimate_line
-from onnx_textgen_export.opening import as_source, open_source
-from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
+from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
+from onnx_textgen_export.tracing.opening import as_source, open_source
 
 from .tiny_models import tiny_model
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from onnx_textgen.package.manifest import Manifest
-from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export, exporting, parity
-from onnx_textgen_export.passes.quantization import Quantization
-from onnx_textgen_export.passes.rounding import Rounding, Roundings
-from onnx_textgen_export.weights import OwnWeights
+from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export, exporting
+from onnx_textgen_export.passes.quantization.options import Quantization
+from onnx_textgen_export.passes.quantization.rounding import Rounding, Roundings
+from onnx_textgen_export.proof import parity
+from onnx_textgen_export.weights.streamed import OwnWeights
 
 LONG_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [1.3] * 8}
 SIZES = {

@@ -16,15 +16,13 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 from transformers.integrations.moe import use_experts_implementation
 
-from onnx_textgen_export import (
-    doors,  # noqa: F401  (tells transformers of the experts)
-    export,
-    parity,
-)
-from onnx_textgen_export.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
+from onnx_textgen_export import export
+from onnx_textgen_export.huggingface import attention_paths as doors  # noqa: F401  (tells transformers of the experts)
+from onnx_textgen_export.huggingface.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
 from onnx_textgen_export.passes.experts import SharedRead, experts
-from onnx_textgen_export.passes.quantization import DEFAULTS
-from onnx_textgen_export.trace import quiet
+from onnx_textgen_export.passes.quantization.options import DEFAULTS
+from onnx_textgen_export.proof import parity
+from onnx_textgen_export.tracing.trace import quiet
 
 from .tiny_models import tiny_model
 

@@ -8,8 +8,8 @@ import pytest
 
 from onnx_textgen.package.locate import find_package
 from onnx_textgen_export import ExportError
-from onnx_textgen_export import folder as folder_module
-from onnx_textgen_export.folder import check_target, is_complete, new_folder
+from onnx_textgen_export.package import folder as folder_module
+from onnx_textgen_export.package.folder import check_target, is_complete, new_folder
 
 
 def fill(target: Path, *, force: bool = False) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onnx_textgen.package.reading import read_manifest
-from onnx_textgen_export.folder import is_complete
+from onnx_textgen_export.package.folder import is_complete
 
 PACKAGES = Path(__file__).parents[1] / "packages"
 WRITER = Path(__file__).with_name("folder_writer.py")

@@ -14,8 +14,8 @@ from torch import nn
 from onnx_textgen.package.manifest import WEIGHTS, Precision
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Budget
-from onnx_textgen_export.forecast import Stored, check_disk, file_bytes, forecast, stored_parameters, weight_bytes
-from onnx_textgen_export.passes.quantization import Quantization, default_for
+from onnx_textgen_export.package.forecast import Stored, check_disk, file_bytes, forecast, stored_parameters, weight_bytes
+from onnx_textgen_export.passes.quantization.options import Quantization, default_for
 
 Usage = namedtuple("Usage", "total used free")
 

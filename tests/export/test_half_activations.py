@@ -13,7 +13,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import ExportError, cli, export
 from onnx_textgen_export.cli import quantization_from
-from onnx_textgen_export.passes.quantization import Quantization
+from onnx_textgen_export.passes.quantization.options import Quantization
 
 
 @pytest.mark.parametrize("target", ["ort", "standard"])

@@ -10,7 +10,7 @@ import transformers
 import onnx_textgen
 from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen_export import ExportError, export
-from onnx_textgen_export.passes.quantization import Quantization
+from onnx_textgen_export.passes.quantization.options import Quantization
 
 from .tiny_models import tiny_model
 

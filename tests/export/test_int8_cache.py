@@ -23,9 +23,10 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.integrity import package_digest
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
-from onnx_textgen_export import Exported, ExportError, export, int8_cache
-from onnx_textgen_export.int8_cache import LARGEST_CODE, Layer, channel_scales, key_scales
-from onnx_textgen_export.parity import Tolerance
+from onnx_textgen_export import Exported, ExportError, export
+from onnx_textgen_export.extra_graphs import int8_cache
+from onnx_textgen_export.extra_graphs.int8_cache import LARGEST_CODE, Layer, channel_scales, key_scales
+from onnx_textgen_export.proof.parity import Tolerance
 
 from .tiny_models import tiny_model
 

@@ -14,8 +14,9 @@ from torch import nn
 
 import onnx_textgen
 from onnx_textgen.errors import OptionError
-from onnx_textgen_export import DecoderConfig, ExportError, KeyValueCache, TinyTransformer, cached_attention, export, folder
-from onnx_textgen_export.opening import open_source
+from onnx_textgen_export import DecoderConfig, ExportError, KeyValueCache, TinyTransformer, cached_attention, export
+from onnx_textgen_export.package import folder
+from onnx_textgen_export.tracing.opening import open_source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -285,7 +286,7 @@ def test_a_checkpoint_without_transformers_says_what_to_install(tmp_path: Path, 
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "onnx_textgen_export.checkpoint", raising=False)
+    monkeypatch.delitem(sys.modules, "onnx_textgen_export.huggingface.checkpoint", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ExportError, match=r'pip install "onnx-textgen\[export\]"'):
         open_source(tmp_path)

@@ -20,10 +20,10 @@ from onnxruntime.quantization.neural_compressor.weight_only import quant_tensor_
 import onnx_textgen
 from onnx_textgen_export import DecoderConfig, TinyTransformer, export
 from onnx_textgen_export.errors import ExportError
-from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
-from onnx_textgen_export.passes.quantize import quantize
-from onnx_textgen_export.passes.quantizers import Codes, blocks_of, importance, make_quantizer, with_row_scales
-from onnx_textgen_export.passes.stored import SameBytes
+from onnx_textgen_export.passes.quantization.layouts import SameBytes
+from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
+from onnx_textgen_export.passes.quantization.quantize import quantize
+from onnx_textgen_export.passes.quantization.quantizers import Codes, blocks_of, importance, make_quantizer, with_row_scales
 
 VOCABULARY, WIDTH, INNER = 1024, 64, 96
 

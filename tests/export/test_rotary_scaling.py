@@ -9,7 +9,8 @@ import onnx_textgen
 from onnx_textgen.backends.signature import HIDDEN_STATES
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.embeddings import pooled
-from onnx_textgen_export import export, rotary_scaling
+from onnx_textgen_export import export
+from onnx_textgen_export.huggingface import rotary_scaling
 
 from .tiny_models import tiny_config
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen_export.calibration.calibrate import calibrate
-from onnx_textgen_export.exactness import prove_exactly
 from onnx_textgen_export.exporting import lean_graph, write_attempt
-from onnx_textgen_export.opening import as_source, open_source
-from onnx_textgen_export.passes.provenance import Piece, made_of
-from onnx_textgen_export.passes.quantization import DEFAULTS, Quantization
-from onnx_textgen_export.passes.split_head import SMALLEST_VOCABULARY, Split, find_split, split_matrices
+from onnx_textgen_export.passes.graph.provenance import Piece, made_of
+from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
+from onnx_textgen_export.passes.quantization.split_head import SMALLEST_VOCABULARY, Split, find_split, split_matrices
+from onnx_textgen_export.proof.same_weights import prove_exactly
+from onnx_textgen_export.tracing.opening import as_source, open_source
 
 VOCAB, WIDTH = SMALLEST_VOCABULARY + 104, 64
 
@@ -90,7 +90,7 @@ def test_a_package_is_right_whatever_each_part_is_stored_in(tmp_path: Path, tied
 
 
 def test_only_a_large_output_layer_is_parted() -> None:
-    from onnx_textgen_export.passes.products import find_products  # noqa: PLC0415
+    from onnx_textgen_export.passes.graph.products import find_products  # noqa: PLC0415
 
     def split_of(rows: int) -> Split | None:
         (product,) = find_products(tied_graph(np.zeros((rows, 8), np.float32)).graph).values()

@@ -18,10 +18,10 @@ from torch import nn
 import onnx_textgen
 from onnx_textgen.package.manifest import GRAPH, WEIGHTS
 from onnx_textgen_export import export
-from onnx_textgen_export.passes.quantization import Quantization
-from onnx_textgen_export.passes.quantizers import Codes, quantize_matrix, round_ternary
-from onnx_textgen_export.passes.stored import Packed
-from onnx_textgen_export.passes.ternary import BLOCK_SIZE, is_ternary
+from onnx_textgen_export.passes.quantization.layouts import Packed
+from onnx_textgen_export.passes.quantization.options import Quantization
+from onnx_textgen_export.passes.quantization.quantizers import Codes, quantize_matrix, round_ternary
+from onnx_textgen_export.passes.quantization.ternary import BLOCK_SIZE, is_ternary
 
 
 def ternary(weights: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import onnx_textgen
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package.end_tokens import end_of_turn
 from onnx_textgen_export import export
-from onnx_textgen_export.text_assets import read_text_assets
+from onnx_textgen_export.tokenization.text_assets import read_text_assets
 
 TEXTS = ["Hello, world!", "  two  spaces\n\nand lines", "naïve café 😀 日本語", "", "don't <|endoftext|> stop"]
 

@@ -13,10 +13,10 @@ from tokenizers import decoders as token_decoders
 
 from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.sentencepiece_tokenizer import convert_sentencepiece
-from onnx_textgen_export.tokenizer_conversion import convert_tokenizer
-from onnx_textgen_export.tokenizer_probes import PROBES
-from onnx_textgen_export.tokenizer_proof import ByteLevelBPE, prove_tokenizer
+from onnx_textgen_export.tokenization.conversion import convert_tokenizer
+from onnx_textgen_export.tokenization.equivalence import ByteLevelBPE, prove_tokenizer
+from onnx_textgen_export.tokenization.probe_texts import PROBES
+from onnx_textgen_export.tokenization.sentencepiece import convert_sentencepiece
 
 CORPUS = [
     "Once upon a time, there was a little girl named Lily. She liked to play outside in the park with her dog, Max!",

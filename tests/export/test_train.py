@@ -10,7 +10,7 @@ import torch
 import zstandard
 
 from onnx_textgen_export import TinyTransformer, train
-from onnx_textgen_export.text_assets import read_text_assets
+from onnx_textgen_export.tokenization.text_assets import read_text_assets
 
 STORY = "The cat sat on the mat. The dog sat on the log. The cat and the dog sat in the sun all day long.\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen_export.folder import records
+from onnx_textgen_export.package.folder import records
 
 CASES = range(7)
 

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from onnx_textgen_export import DecoderConfig, TinyTransformer, export
-from onnx_textgen_export.exactness import EXPERTS
+from onnx_textgen_export.proof.same_weights import EXPERTS
 
 
 def shared_by_all_threads() -> tuple[object, ...]:

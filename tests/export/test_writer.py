@@ -7,7 +7,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from onnx_textgen.package.manifest import GRAPH, WEIGHTS
-from onnx_textgen_export.writer import ALIGNMENT, weights_bytes, write_graph
+from onnx_textgen_export.package.writer import ALIGNMENT, weights_bytes, write_graph
 
 SIZE = 33
 

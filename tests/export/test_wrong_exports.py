@@ -10,9 +10,9 @@ import transformers
 from torch import nn
 
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, cached_attention, export, exporting
-from onnx_textgen_export.passes.quantization import Quantization
-from onnx_textgen_export.sources import Source
-from onnx_textgen_export.weights import Weights
+from onnx_textgen_export.passes.quantization.options import Quantization
+from onnx_textgen_export.sources.source import Source
+from onnx_textgen_export.weights.streamed import Weights
 
 
 def tiny(**options: object) -> TinyTransformer:

@@ -16,12 +16,12 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
-from ..parity import Quality
-from ..passes.quantization import Quantization
-from ..passes.rounding import Roundings
-from ..sources import Source
-from ..text_assets import TextAssets
-from ..weights import Weights
+from ..passes.quantization.options import Quantization
+from ..passes.quantization.rounding import Roundings
+from ..proof.parity import Quality
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
+from ..weights.streamed import Weights
 from .calibrate import SMALLER_BLOCKS, Calibrated, calibrate
 from .mix import Mix, cheapest_mix, describe_mix
 from .plan import Plan

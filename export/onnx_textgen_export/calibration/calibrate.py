@@ -18,12 +18,12 @@ from torch import Tensor
 
 from onnx_textgen.package.manifest import Target
 
-from ..forecast import matrix_bytes
-from ..passes.quantization import Bits, Quantization
-from ..passes.quantizers import Codes, Floats
-from ..passes.smoothing import Rows
-from ..sources import Source
-from ..weights import Weights
+from ..package.forecast import matrix_bytes
+from ..passes.quantization.options import Bits, Quantization
+from ..passes.quantization.quantizers import Codes, Floats
+from ..passes.quantization.smoothing import Rows
+from ..sources.source import Source
+from ..weights.streamed import Weights
 from .codes import OUTPUTS_AT_A_TIME, FoundCodes
 from .compensate import Moments, joined, round_compensated, round_uncompensated
 from .matrices import Matrix, find_matrices, layers_of

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..passes.provenance import Columns
-from ..passes.quantization import Bits
-from ..passes.quantizers import Codes, Floats
+from ..passes.graph.provenance import Columns
+from ..passes.quantization.options import Bits
+from ..passes.quantization.quantizers import Codes, Floats
 from .matrices import Matrix
 
 OUTPUTS_AT_A_TIME = 8192

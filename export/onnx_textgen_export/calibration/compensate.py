@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..passes.quantizers import Codes, Floats, inverses, quantize_matrix, search
+from ..passes.quantization.quantizers import Codes, Floats, inverses, quantize_matrix, search
 
 DAMPING = 0.1
 """Share of the mean second moment that is added to each; some thousand tokens say no more of a layer's inputs."""

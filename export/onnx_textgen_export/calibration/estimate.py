@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..forecast import has_inputs_first, in_words, matrix_bytes, stored_parameters
-from ..passes.quantization import Quantization
-from ..passes.rounding import Rounding
-from ..probe_text import probe_ids
-from ..sources import Source
-from ..text_assets import TextAssets
-from ..weights import Forward, Weights, blocks_of, forward_within
+from ..package.forecast import has_inputs_first, in_words, matrix_bytes, stored_parameters
+from ..passes.quantization.options import Quantization
+from ..passes.quantization.rounding import Rounding
+from ..proof.probe_text import probe_ids
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
+from ..weights.streamed import Forward, Weights, blocks_of, forward_within
 from .attempts import Budget
 from .calibrate import EIGHT_BIT_BLOCK, FINER_BLOCK
 

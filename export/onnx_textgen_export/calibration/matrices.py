@@ -11,15 +11,15 @@ from torch import nn
 
 from onnx_textgen.package.manifest import Target
 
-from ..passes.linear import sizes_of
-from ..passes.products import Part, find_products, find_tables, part_of
-from ..passes.provenance import Piece, parameters_of, pieces_of
-from ..passes.quantization import SMALLEST_TABLE, Quantization
-from ..passes.quantizers import Floats
-from ..passes.smoothing import Norm, Rows, find_maker
-from ..passes.split_head import Split, find_split
-from ..passes.ternary import is_marked_ternary
-from ..sources import Source
+from ..passes.graph.linear import sizes_of
+from ..passes.graph.products import Part, find_products, find_tables, part_of
+from ..passes.graph.provenance import Piece, parameters_of, pieces_of
+from ..passes.quantization.options import SMALLEST_TABLE, Quantization
+from ..passes.quantization.quantizers import Floats
+from ..passes.quantization.smoothing import Norm, Rows, find_maker
+from ..passes.quantization.split_head import Split, find_split
+from ..passes.quantization.ternary import is_marked_ternary
+from ..sources.source import Source
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

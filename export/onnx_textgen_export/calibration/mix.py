@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from ..passes.quantization import Bits
+from ..passes.quantization.options import Bits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ExportError
-from ..sources import Source
-from ..weights import Forward, Weights, blocks_of, forward_within
+from ..sources.source import Source
+from ..weights.streamed import Forward, Weights, blocks_of, forward_within
 
 See = Callable[[str, Tensor, Tensor], None]
 """Told of each layer once: its name, inputs [tokens, in], and gradients of its outputs [tokens, out]."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from torch import Tensor
 
-from ..passes.quantizers import Floats
-from ..passes.smoothing import Rows
-from ..passes.split_head import Split
+from ..passes.quantization.quantizers import Floats
+from ..passes.quantization.smoothing import Rows
+from ..passes.quantization.split_head import Split
 from .codes import FoundCodes, InTurn, Restored, restored
 from .matrices import Matrix
 

@@ -13,9 +13,9 @@ import torch
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.inference.decoder import Decoder, Logits
 
-from ..parity import ROWS_AT_A_TIME, Quality, log_softmax, why_it_does_not_run
-from ..sources import Source
-from ..weights import Weights
+from ..proof.parity import ROWS_AT_A_TIME, Quality, log_softmax, why_it_does_not_run
+from ..sources.source import Source
+from ..weights.streamed import Weights
 from .texts import WINDOW
 
 MOST_LOGITS = 1 << 27

@@ -21,12 +21,12 @@ from onnx_textgen.errors import TemplateError
 from onnx_textgen.text.chat_template import render_chat
 
 from ..errors import ExportError
-from ..probe_text import PROBE_TEXT
-from ..sources import Source
-from ..text_assets import TextAssets
+from ..proof.probe_text import PROBE_TEXT
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
 
 TEXTS = Path(__file__).parent.parent / "texts"
-CALIBRATION = (TEXTS / "calibration.txt", Path(__file__).parent.parent / "calibration_text.txt")
+CALIBRATION = (TEXTS / "calibration.txt", TEXTS / "calibration_text.txt")
 WINDOW = 512
 """Tokens that are fed together, from an empty context on."""
 MOST_TOKENS, FEWEST_TOKENS = 8192, 1024

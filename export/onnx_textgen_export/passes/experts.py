@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from .linear import add_constant, replace, shared_constant, sizes_of
-from .provenance import made_of, parameters_of
+from .graph.linear import add_constant, replace, shared_constant, sizes_of
+from .graph.provenance import made_of, parameters_of
 
 DOMAIN = "onnx_textgen"
 Array = npt.NDArray[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .linear import small_constant
+from .graph.linear import small_constant
 
 CUBIC, INNER = 0.044715, 0.7978845608
 """Hendrycks and Gimpel 2016: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from ..errors import ExportError
-from .linear import add_constant, is_constant
+from .graph.linear import add_constant, is_constant
 
 LARGEST = 65_504.0
 """Of float16; what lies beyond (the -3.4e38 of a mask) becomes this."""

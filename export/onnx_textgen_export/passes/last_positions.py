@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .linear import small_constant
+from .graph.linear import small_constant
 
 
 def last_positions(model: ir.Model) -> None:

@@ -7,7 +7,7 @@ import onnx_ir.passes.common as common_passes
 
 from onnx_textgen.package.manifest import Target
 
-from .attention_inputs import attention_inputs
+from .attention.attention_inputs import attention_inputs
 from .gelus import gelus
 from .last_positions import last_positions
 from .late_transposes import late_transposes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from .linear import add_constant, is_bias, is_constant, is_matrix, sizes_of, transposed_lazily
+from .graph.linear import add_constant, is_bias, is_constant, is_matrix, sizes_of, transposed_lazily
 
 
 def plain_linears(model: ir.Model) -> None:

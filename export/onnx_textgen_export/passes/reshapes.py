@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .linear import shared_constant
+from .graph.linear import shared_constant
 
 
 def reshapes(model: ir.Model) -> None:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from ..versions import named_versions
-from .linear import SMALL
-from .provenance import parameters_of
+from .graph.linear import SMALL
+from .graph.provenance import parameters_of
 
 RULES = (
     "add_0_rule",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .linear import is_bias, is_constant, sizes_of
+from .graph.linear import is_bias, is_constant, sizes_of
 from .reshapes import same_shape
 
 SKIP_FORMS = {"RMSNormalization": "SkipSimplifiedLayerNormalization", "LayerNormalization": "SkipLayerNormalization"}

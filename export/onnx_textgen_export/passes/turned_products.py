@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .linear import add_constant, replace, sizes_of
-from .products import find_products
-from .stored import SameBytes
+from .graph.linear import add_constant, replace, sizes_of
+from .graph.products import find_products
+from .quantization.layouts import SameBytes
 
 
 def turned_products(model: ir.Model) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx_textgen_export.passes.attention_inputs import attention_inputs
+from onnx_textgen_export.passes.attention.attention_inputs import attention_inputs
 from small_graphs import READS, Small, kinds, run
 
 CONTEXT, HEADS, KV_HEADS = 64, 4, 2
@@ -273,5 +273,5 @@ def test_tables_are_stored_once_for_layers_of_equal_angles_and_hold_the_whole_co
 
 
 def test_tables_that_would_be_larger_than_the_limit_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnx_textgen_export.passes.rotary_tables.LARGEST_TABLES", 1000)
+    monkeypatch.setattr("onnx_textgen_export.passes.attention.rotary_tables.LARGEST_TABLES", 1000)
     assert "do_rotary" not in check(Form()).attributes

@@ -10,8 +10,8 @@ import pytest
 
 from onnx_textgen_export.errors import ExportError
 from onnx_textgen_export.passes.half import to_half
-from onnx_textgen_export.passes.quantization import Quantization
-from onnx_textgen_export.passes.quantize import quantize
+from onnx_textgen_export.passes.quantization.options import Quantization
+from onnx_textgen_export.passes.quantization.quantize import quantize
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"

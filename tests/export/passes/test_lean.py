@@ -10,13 +10,13 @@ import pytest
 import torch
 import transformers
 
-from onnx_textgen_export.huggingface import source_from_model
+from onnx_textgen_export.huggingface.decoder import source_from_model
+from onnx_textgen_export.passes.attention.probing import depends_on_tokens
 from onnx_textgen_export.passes.lean import lean
-from onnx_textgen_export.passes.probing import depends_on_tokens
 from onnx_textgen_export.passes.simplify import simplify
-from onnx_textgen_export.sources import Source, source_from_module
-from onnx_textgen_export.tiny_transformer import DecoderConfig, TinyTransformer
-from onnx_textgen_export.trace import trace
+from onnx_textgen_export.sources.source import Source, source_from_module
+from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
+from onnx_textgen_export.tracing.trace import trace
 from small_graphs import run
 
 CONTEXT, LAYERS = 128, 2

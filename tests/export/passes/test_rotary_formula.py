@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_textgen_export.passes.rotary_formula import add_tables, find_formula
+from onnx_textgen_export.passes.attention.rotary_formula import add_tables, find_formula
 
 
 def tables(frequencies: np.ndarray, length: int, factor: float) -> tuple[np.ndarray, np.ndarray]:

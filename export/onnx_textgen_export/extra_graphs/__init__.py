@@ -1,0 +1,1 @@
+"""Further graphs over a package's weights, each with its proof."""

@@ -1,0 +1,47 @@
+"""Proof of an export's hidden states: what the package gives as such is what PyTorch hands to its output layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from onnx_textgen.backends.signature import HIDDEN_STATES
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.embeddings import pieces
+from onnx_textgen.package.manifest import Precision
+
+from ..errors import ExportError
+from ..passes.quantization.rounding import Roundings
+from ..proof.parity import REMEDIES, WHOLE_LENGTH, why_it_does_not_run
+from ..proof.same_weights import opened_for_proof
+from ..sources.source import Source, only_these_positions
+from ..weights.streamed import Weights
+
+PIECE = 7
+
+
+def prove_hidden_states(
+    source: Source, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, roundings: Roundings | None
+) -> float:
+    """How far the hidden states of a text are from PyTorch's, as a share of their length (of the whole text's as one vector).
+
+    Of a quantised package both sides have the same rounded weights. Raises `ExportError` beyond what is allowed of logits.
+    """
+    text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
+    opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)
+    with why_it_does_not_run(), opened as (session, changes, tolerance):
+        decoder = Decoder(session, source.geometry, output=HIDDEN_STATES)
+        cuts = pieces(len(text), PIECE, decoder.rotary_switch)
+        parts = [decoder.feed(text[start:end], every_position=True) for start, end in cuts]
+    got = np.concatenate(parts).astype(np.float64)
+    with weights.present(changes), torch.no_grad(), only_these_positions(source.head, torch.arange(len(text))) as taken:
+        source.reference(torch.tensor([text]))
+    want = taken[0][0].double().numpy()
+    error = float(np.linalg.norm(got - want) / np.linalg.norm(want))
+    if not error <= tolerance.logits_error:
+        raise ExportError(
+            f"the hidden states disagree with PyTorch's (relative error {error:.1e}), so nothing was written; {REMEDIES[precision]}"
+        )
+    return error

@@ -1,0 +1,1 @@
+"""Models of transformers, run with a cache; every private name of that library is imported here."""

@@ -1,0 +1,172 @@
+"""Opens a Hugging Face checkpoint folder without reading its weights: a hollow model, and where each of its tensors lies.
+
+transformers knows how names and layouts on disk become those of its modules (renamed keys, experts stacked into one tensor, ...).
+The plan made here asks it once, from names alone; tensors are read and converted when they are asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.initialization import no_init_weights
+
+from onnx_textgen.errors import first_line
+
+from ..errors import ExportError
+from ..weights.streamed import StreamedWeights, is_hollow, put_parameter
+from ..weights.tensor_files import TensorFiles
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recipe:
+    """How some tensors of the module are made from tensors on disk."""
+
+    first_target: str
+    """The first of the tensors it makes."""
+    sources: tuple[tuple[str, str], ...]
+    """(name on disk, the converter's pattern that it matched), in natural order."""
+    converter: WeightConverter | None
+    """None: the one source is the tensor."""
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The checkpoint's config; no code from the folder is run."""
+    if not (folder / "config.json").is_file():
+        raise ExportError(f"{folder} has no config.json; give the folder of a Hugging Face checkpoint")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, OSError, RuntimeError, TypeError, AttributeError) as error:
+        raise ExportError(f"transformers cannot read {folder / 'config.json'}: {first_line(error)}") from error
+    if quantized := getattr(config, "quantization_config", None):
+        method = quantized.get("quant_method", "some method") if isinstance(quantized, dict) else type(quantized).__name__
+        raise ExportError(f"{folder} is quantised already ({method}); give the original checkpoint in float32, float16 or bfloat16")
+    return config
+
+
+def make_hollow(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
+    """A model of that config in float32 whose parameters nobody has written to."""
+    try:
+        with no_init_weights(), torch.no_grad():
+            model = cast(Any, AutoModelForCausalLM).from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        raise ExportError(f"transformers cannot build the model of {folder}: {first_line(error)}") from error
+    if not isinstance(model, PreTrainedModel):
+        raise ExportError(f"{folder} is no causal language model")
+    model.train(False)
+    return model
+
+
+class Plan:
+    """Which tensors on disk make which tensor of the module."""
+
+    def __init__(self, model: PreTrainedModel, files: TensorFiles) -> None:
+        self.model, self.files = model, files
+        self.recipes: dict[str, Recipe] = {}
+        """Tensor of the module -> its recipe; one recipe may make several tensors."""
+        self.aliases: dict[str, str] = {}
+        """Tied tensor -> the one it is tied to."""
+        self.made: tuple[str, dict[str, Tensor]] = ("", {})
+        """What the last recipe made, as its tensors are asked for one after the other."""
+        transforms: list[Any] = get_model_conversion_mapping(model)
+        renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+        converters = [each for each in transforms if isinstance(each, WeightConverter)]
+        by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+        wanted, prefix = model.state_dict(), model.base_model_prefix
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
+        gathered: dict[str, list[tuple[str, str]]] = {}
+        for name in sorted(files.names(), key=natural_order):
+            target, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
+            if target not in wanted and name in wanted:
+                target, pattern = name, None
+            if target in wanted:
+                gathered.setdefault(target, []).append((name, pattern or ""))
+        for target, sources in gathered.items():
+            converter = by_pattern.get(sources[0][1])
+            recipe = Recipe(target, tuple(sources), converter)
+            first = converter.target_patterns[0] if converter else ""
+            made = [target.replace(first, each) for each in converter.target_patterns] if converter else [target]
+            self.recipes |= dict.fromkeys(made, recipe)
+            if converter is None:
+                self.check_shape(target, files.shape(sources[-1][0]))
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of the module, as stored."""
+        name = self.aliases.get(name, name)
+        recipe = self.recipes[name]
+        if recipe.converter is None:
+            found = self.files.read(recipe.sources[-1][0])
+        else:
+            if self.made[0] != recipe.first_target:
+                self.made = ("", {})
+                self.made = (recipe.first_target, self.convert(recipe, recipe.converter))
+            found = self.made[1][name]
+        self.check_shape(name, tuple(found.shape))
+        return found
+
+    def check_shape(self, name: str, found: tuple[int, ...]) -> None:
+        """Refuse a tensor of another shape than the module's."""
+        expected = self.shapes[name]
+        if found != expected:
+            raise ExportError(
+                f"the checkpoint's {name} has the shape {list(found)} and its config asks for {list(expected)}; "
+                "the files do not belong together"
+            )
+
+    def convert(self, recipe: Recipe, converter: WeightConverter) -> dict[str, Tensor]:
+        """Run a converter of transformers on its tensors."""
+        running = copy.deepcopy(converter)
+        for name, pattern in recipe.sources:
+            running.add_tensor(recipe.first_target, name, pattern, cast(Any, lambda name=name: self.files.read(name).float()))
+        made = running.convert(recipe.first_target, model=self.model, config=self.model.config)
+        return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+
+
+def natural_order(name: str) -> list[tuple[int, int | str]]:
+    """Layer 2 before layer 10."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in name.split(".")]
+
+
+def tie(model: PreTrainedModel, plan: Plan) -> None:
+    """Share the tensors that the model's config ties, unless the checkpoint holds both and they differ."""
+    for target, source in list(model.all_tied_weights_keys.items()):
+        if target in plan.recipes and source in plan.recipes:
+            if not torch.equal(plan.read(target), plan.read(source)):
+                continue
+            del plan.recipes[target]
+        kept, other = (source, target) if source in plan.recipes else (target, source)
+        plan.aliases[other] = kept
+        put_parameter(model, [other], model.get_parameter(kept))
+
+
+def fill_small(model: PreTrainedModel, plan: Plan) -> None:
+    """Read what is too small to be worth leaving hollow, buffers included; raises `ExportError` for what is missing."""
+    tensors = model.state_dict(keep_vars=True)
+    known = {id(tensors[name]) for name in plan.recipes if name in tensors}
+    if missing := [name for name, tensor in tensors.items() if id(tensor) not in known]:
+        raise ExportError(f"the checkpoint lacks the weights of {missing[0]} ({len(missing)} in all); it is incomplete")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if name not in plan.recipes:
+                continue
+            if isinstance(tensor, nn.Parameter) and is_hollow(tensor):
+                continue
+            tensor.copy_(plan.read(name))
+
+
+def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> tuple[PreTrainedModel, StreamedWeights]:
+    """The hollow model of a checkpoint folder, and its weights; raises `ExportError` for what cannot be opened."""
+    config = read_config(folder)
+    files = TensorFiles(folder, allow_pickle=allow_pickle)
+    model = make_hollow(config, folder)
+    plan = Plan(model, files)
+    tie(model, plan)
+    fill_small(model, plan)
+    return model, StreamedWeights(model, plan.read)

@@ -1,0 +1,73 @@
+"""A transformers causal language model as a `Source`; which way its attention is traced is `doors`' business."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from ..errors import ExportError
+from ..sources.source import NO_LENGTH, Source, make_geometry
+from .attention_paths import Fused, Model, attention_as, choose_door
+from .eager_attention import probe_cache
+from .rotary_scaling import check_dynamic, switch_of
+
+
+def run_with_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> tuple[Tensor, nn.Module | None]:
+    """Logits, and the layer that makes them if it is called once and with every position."""
+    head = cast("nn.Module | None", cast(Any, model).get_output_embeddings())
+    seen: list[tuple[int, ...]] = []
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        if head is not None:
+            note = head.register_forward_hook(lambda _, args, output: seen.append((*args[0].shape[:2], output.shape[-1])))
+            stack.callback(note.remove)
+        logits = run()
+    return logits, head if seen == [tuple(logits.shape)] else None
+
+
+def declared_length(config: PretrainedConfig) -> int:
+    """The context length that a config names."""
+    for name in ("max_position_embeddings", "max_seq_len", "model_max_length", "seq_length", "context_length"):
+        if isinstance(length := getattr(config, name, None), int):
+            return length
+    raise ExportError(f"{config.model_type} {NO_LENGTH}")
+
+
+def source_from_model(model: PreTrainedModel, *, context_length: int | None = None) -> Source:
+    """A source from a transformers causal language model."""
+    config = model.config.get_text_config(decoder=True)
+    length = context_length or declared_length(config)
+
+    def reference(ids: Tensor) -> Tensor:
+        with attention_as(model, "eager"):
+            logits: Tensor = model(input_ids=ids, use_cache=False).logits
+        return logits
+
+    check_dynamic(model, length)
+    named = frozenset(inspect.signature(model.forward).parameters)
+    kept = probe_cache(model, tuple(named))
+    known = Model(model, kept, named)
+    door = choose_door(known, reference, length)
+    if context_length is None:
+        length -= door.position_offset or 0  # a table of positions whose first rows are not for positions
+    switch = switch_of(model, length)
+    logits, head = run_with_head(model, lambda: reference(torch.tensor([[0, 1]])))
+    return Source(
+        module=model,
+        call=door.call,
+        reference=reference,
+        head=head,
+        geometry=make_geometry(model, kept.tensors, logits, heads=door.heads(), context_length=length),
+        windows=door.windows(),
+        cache=kept.tensors,
+        one_token=known.one_token,
+        door=door.name,
+        padding_id=door.padding_id,
+        attentions=door.attentions if isinstance(door, Fused) and not known.one_token else None,
+        rotary_switch=switch,
+    )

@@ -1,0 +1,224 @@
+"""The own-attention door: a transformers decoder traced with its own attention and mask code over a cache that grows.
+
+The stand-in is a transformers `Cache` whose layers hold the graph's past tensors and join the new keys and values to them; what
+each layer keeps (keys and values, the states of convolutions and recurrences, an indexer's keys) is read off a probe. Nothing here
+knows an architecture. The model's own code makes the mask, from the attention mask and the lengths that the cache reports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, cache_utils
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    EncoderDecoderCache,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+)
+
+from ..errors import ExportError
+from ..sources.source import CacheTensor
+
+EmptyLayer: Any = getattr(cache_utils, "DummyLayer", DynamicLayer)
+"""What transformers gives a layer that keeps nothing: a class of its own since 5.23, one that nothing is put into before."""
+
+PROBE_ROWS, PROBE_TOKENS = 2, 3
+CACHE_NAMES = ("past_key_values", "cache_params")
+
+
+class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # as are all ignored here: transformers' caches are half typed
+    """Past keys and values, to which an update joins the new ones; a window is left to the mask."""
+
+    def __init__(self, key: Tensor, value: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys, self.values, self.is_initialized = key, value, True
+        self.dtype, self.device = key.dtype, key.device
+
+    def get_seq_length(self) -> int:
+        """Tokens held, zero of them too: no branch on the length."""
+        length: int = cast(Tensor, self.keys).shape[-2]
+        return length
+
+
+class IndexedLayer(GrowingLayer):  # type: ignore[no-untyped-call]
+    """A layer with the keys of an indexer beside its own."""
+
+    def __init__(self, key: Tensor, value: Tensor, indexer_keys: Tensor) -> None:
+        super().__init__(key, value)
+        self.indexer_keys = indexer_keys
+        self.indexer_position_ids: Tensor | None = None
+
+    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        """Join the new indexer keys [batch, new, size] to the past ones."""
+        self.indexer_keys = torch.cat([self.indexer_keys, indexer_key_states], dim=1)
+        return self.indexer_keys
+
+
+class StateLayer(LinearAttentionLayer):
+    """Convolution and recurrent states; replaced, not written into, as they are inputs of the graph."""
+
+    def __init__(self, conv: dict[int, Tensor], recurrent: dict[int, Tensor]) -> None:
+        count = max([0, *conv, *recurrent]) + 1
+        LinearAttentionLayer.__init__(self, number_of_states=count)
+        self.take(conv, recurrent)
+
+    def take(self, conv: dict[int, Tensor], recurrent: dict[int, Tensor]) -> None:
+        """Begin from these states."""
+        for index, state in conv.items():
+            self.conv_states[index], self.is_conv_states_initialized[index] = state, True
+            self.conv_kernel_size[index] = state.shape[-1]
+        for index, state in recurrent.items():
+            self.recurrent_states[index], self.is_recurrent_states_initialized[index] = state, True
+        self.has_previous_state = dict.fromkeys(self.has_previous_state, True)
+
+    def update_conv_state(
+        self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **_: object
+    ) -> Tensor:
+        """Join the new inputs of the convolution to the held ones; returns all, keeps the last."""
+        held = cast(Tensor, self.conv_states[state_idx])
+        joined = torch.cat([held, conv_states], dim=-1)
+        self.conv_states[state_idx] = joined[..., -held.shape[-1] :]
+        return joined
+
+    def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **_: object) -> Tensor:
+        """Keep the new state."""
+        self.recurrent_states[state_idx] = recurrent_states
+        return recurrent_states
+
+
+class HybridLayer(StateLayer, GrowingLayer):  # type: ignore[misc, override, no-untyped-call]
+    """A layer with states and with keys and values."""
+
+    def __init__(self, key: Tensor, value: Tensor, conv: dict[int, Tensor], recurrent: dict[int, Tensor]) -> None:
+        GrowingLayer.__init__(self, key, value)
+        StateLayer.__init__(self, conv, recurrent)
+        self.keys, self.values, self.is_initialized = key, value, True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptLayer:
+    """What one layer of a model keeps between runs, each tensor by its path within the layer."""
+
+    index: int
+    tensors: tuple[tuple[str, CacheTensor], ...]
+    """("key", ...), ("value", ...), ("indexer", ...), ("conv.0", ...), ("recurrent.0", ...)"""
+
+    def layer(self, held: dict[str, Tensor]) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
+        """The stand-in of this layer over the tensors held."""
+        conv = {int(path[5:]): tensor for path, tensor in held.items() if path.startswith("conv.")}
+        recurrent = {int(path[10:]): tensor for path, tensor in held.items() if path.startswith("recurrent.")}
+        if "indexer" in held:
+            return IndexedLayer(held["key"], held["value"], held["indexer"])
+        if "key" in held and (conv or recurrent):
+            return HybridLayer(held["key"], held["value"], conv, recurrent)
+        if "key" in held:
+            return GrowingLayer(held["key"], held["value"])
+        return StateLayer(conv, recurrent) if held else EmptyLayer()
+
+
+def tensors_of(layer: object) -> Iterator[tuple[str, Tensor]]:
+    """What a layer of a transformers cache holds, by path."""
+    for path, attribute in (("key", "keys"), ("value", "values"), ("indexer", "indexer_keys")):
+        if isinstance(found := getattr(layer, attribute, None), Tensor):
+            yield path, found
+    for part in ("conv", "recurrent"):
+        for index, state in getattr(layer, f"{part}_states", {}).items():
+            if isinstance(state, Tensor):
+                yield f"{part}.{index}", state
+
+
+def describe(index: int, path: str, tensor: Tensor) -> CacheTensor:
+    """Name and shape of a kept tensor, from what a probe of `PROBE_ROWS` rows and `PROBE_TOKENS` tokens left."""
+    shape = tuple(tensor.shape)
+    if shape[0] != PROBE_ROWS or not tensor.is_floating_point():
+        raise ExportError(
+            f"layer {index} keeps {path.split('.', maxsplit=1)[0]} tensors of {tensor.dtype} {shape}, which no graph here can hold"
+        )
+    if path in {"key", "value"}:
+        return CacheTensor(f"past_key_values.{index}.{path}", f"present.{index}.{path}", ("batch", shape[1], "length", *shape[3:]))
+    if path == "indexer":
+        return CacheTensor(f"past_indexer.{index}", f"present_indexer.{index}", ("batch", "length", *shape[2:]))
+    part, _, state = path.partition(".")
+    suffix = f"{index}" if state == "0" else f"{index}.{state}"
+    return CacheTensor(f"past_{part}.{suffix}", f"present_{part}.{suffix}", ("batch", *shape[1:]))
+
+
+def check_known(index: int, layer: object) -> None:
+    """Refuse a layer whose cache does more than those of transformers' own cache module."""
+    if type(layer).__module__ != CacheLayerMixin.__module__:
+        raise ExportError(f"layer {index} keeps a cache of its own kind, {type(layer).__name__}, which cannot be traced")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """What a model keeps between runs."""
+
+    argument: str
+    """The argument that takes it."""
+    layers: tuple[KeptLayer, ...]
+    has_cross_attention: bool
+    """The model expects room for an encoder's keys and values beside its own."""
+
+    @property
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        """Everything kept, in order."""
+        return tuple(tensor for layer in self.layers for _, tensor in layer.tensors)
+
+    def wrapped(self, cache: Cache) -> Cache:
+        """The cache as the model expects it."""
+        return cast(Cache, EncoderDecoderCache(cache, DynamicCache())) if self.has_cross_attention else cache
+
+
+def made_cache(model: PreTrainedModel, named: Sequence[str]) -> tuple[str, Cache | EncoderDecoderCache]:
+    """The cache that a model fills, of its own making or of transformers', and the argument that takes it."""
+    ids = torch.arange(PROBE_ROWS * PROBE_TOKENS).reshape(PROBE_ROWS, PROBE_TOKENS)
+    with torch.no_grad():
+        output = model(input_ids=ids, use_cache=True)
+    for name in CACHE_NAMES:
+        if name in named and isinstance(cache := getattr(output, name, None), (Cache, EncoderDecoderCache)):
+            return name, cache
+    if CACHE_NAMES[0] in named:
+        given = DynamicCache(config=model.config.get_text_config(decoder=True))
+        with torch.no_grad():
+            model(input_ids=ids, use_cache=True, **{CACHE_NAMES[0]: given})
+        if any(dict(tensors_of(layer)) for layer in given.layers):
+            return CACHE_NAMES[0], given
+    raise ExportError(f"{type(model).__name__} keeps no key/value cache that transformers knows")
+
+
+def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> Kept:
+    """Run a few tokens, and read off the cache that the model made what each layer keeps."""
+    name, cache = made_cache(model, named)
+    has_cross_attention = isinstance(cache, EncoderDecoderCache)
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cast(Any, cache).self_attention_cache
+    layers = []
+    for index, layer in enumerate(cache.layers):
+        check_known(index, layer)
+        layers.append(KeptLayer(index, tuple((path, describe(index, path, tensor)) for path, tensor in tensors_of(layer))))
+    if not any(layer.tensors for layer in layers):
+        raise ExportError(f"{type(model).__name__} keeps nothing between runs")
+    return Kept(name, tuple(layers), has_cross_attention)
+
+
+def make_cache(kept: Kept, pasts: Sequence[Tensor]) -> Cache:
+    """The stand-in over the graph's past tensors, in the order of the layers' tensors."""
+    left = iter(pasts)
+    return Cache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in kept.layers])
+
+
+def presents(kept: Kept, cache: Cache) -> list[Tensor]:
+    """What the layers hold after a run, in the same order."""
+    found = []
+    for layer, now in zip(kept.layers, cache.layers, strict=True):
+        held = dict(tensors_of(now))
+        found += [held[path] for path, _ in layer.tensors]
+    return found

@@ -1,0 +1,212 @@
+"""How large a package will be, and what making it takes, from shapes alone; and whether the disk has room for it.
+
+The size follows the layouts that `passes/quantize` writes and is meant to be within 2 % of the real one; memory and time are
+estimates for the two cores and the disk that the constants were measured with (see `Costs`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from onnx_textgen.package.manifest import Precision, Target
+
+from ..errors import ExportError
+from ..passes.quantization.options import SMALLEST_TABLE, Quantization
+
+Kind = Literal["matrix", "table", "shared", "head", "experts", "other"]
+"""What a parameter is: multiplied with; rows taken from it; both (a tied embedding); the output layer; a stack of a mixture's
+matrices; anything else."""
+NARROWEST_EXPERT = 16
+"""Stacks with a smaller side are convolutions."""
+ALIGNMENT, SMALLEST_OUTSIDE = 64, 1024
+"""Of tensors in the weights' file, in bytes; smaller ones lie in the graph (see `writer`)."""
+GRAPH_BYTES, GRAPH_BYTES_PER_LAYER = 100_000, 12_000
+"""Of `model.onnx`, without weights."""
+SPARE_BYTES = 16 << 20
+"""Of disk, that an export leaves free: tokenizer, manifest, and what file systems keep for themselves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stored:
+    """One parameter of a decoder; a matrix as (outputs, inputs)."""
+
+    shape: tuple[int, ...]
+    kind: Kind
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it has."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Costs:
+    """What an export costs on the machine of the measurements: 2 cores, PyTorch and ONNX Runtime on the CPU."""
+
+    base_bytes: int = 900_000_000
+    """Of a process that has loaded the libraries and traced a model."""
+    copies_of_largest: float = 3.0
+    """float32 copies of the largest tensor while it is read, quantised and written."""
+    session_factor: float = 2.0
+    """Memory of an ONNX Runtime session, by the size of the weights' file: the file and what the kernels repack."""
+    start_seconds: float = 12.0
+    """Libraries, graph passes, opening sessions."""
+    seconds_per_layer: float = 0.8
+    """Tracing and passes."""
+    seconds_per_billion: dict[str, float] = dataclasses.field(
+        default_factory=lambda: {"fp32": 30.0, "fp16": 30.0, "int8": 60.0, "int4": 90.0}
+    )
+    """Reading, quantising, writing and comparing a billion parameters."""
+    calibration_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 300.0, "int4": 1000.0})
+    """What calibration adds to that, with the packages that are measured until one holds its budget."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forecast:
+    """What an export will need."""
+
+    package_bytes: int
+    memory_bytes: int
+    seconds: float
+
+    def describe(self) -> str:
+        """One line for the user."""
+        return f"about {in_words(self.package_bytes)} on disk, {in_words(self.memory_bytes)} of memory, {self.seconds:.0f} s"
+
+
+def in_words(count: float) -> str:
+    """A number of bytes.
+
+    >>> in_words(1_234_000_000), in_words(56_000)
+    ('1.2 GB', '0.1 MB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def stored_parameters(module: nn.Module) -> list[Stored]:
+    """Every parameter of a decoder once, by what its layer does with it; hollow ones will do."""
+    tables: set[int] = set()
+    matrices: set[int] = set()
+    turned: set[int] = set()
+    for layer in module.modules():
+        weight = getattr(layer, "weight", None)
+        if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
+            continue
+        (tables if isinstance(layer, nn.Embedding) else matrices).add(id(weight))
+        if has_inputs_first(layer):
+            turned.add(id(weight))
+    rows = {tuple(parameter.shape) for parameter in module.parameters() if id(parameter) in tables}
+    found: list[Stored] = []
+    for parameter in module.parameters():
+        key, shape = id(parameter), tuple(parameter.shape)
+        kind: Kind = "table" if key in tables else "matrix" if key in matrices else "other"
+        if key in tables and key in matrices:
+            kind = "shared"
+        elif kind == "matrix" and shape in rows:
+            kind = "head"
+        elif len(shape) == 3 and min(shape[1:]) >= NARROWEST_EXPERT:
+            kind = "experts"
+        found.append(Stored(shape[::-1] if key in turned else shape, kind))
+    return found
+
+
+def has_inputs_first(layer: nn.Module) -> bool:
+    """Whether a layer's matrix is [in, out], as that of transformers' Conv1D is (GPT-2's)."""
+    return type(layer).__name__ == "Conv1D"
+
+
+def weight_bytes(stored: Stored, precision: Precision, options: Quantization | None, target: Target = "ort") -> int:
+    """The size of one parameter in the weights' file; `options` for int8 and int4."""
+    plain = stored.elements * (2 if precision == "fp16" or (options is not None and options.activations) else 4)
+    if options is not None and stored.kind == "experts":
+        count, outputs, inputs = stored.shape
+        return count * matrix_bytes(outputs, inputs, options.bits, options, row_scales=target != "ort")
+    if options is None or stored.kind == "other" or len(stored.shape) != 2:
+        return plain
+    outputs, inputs = stored.shape
+    is_table = stored.kind in ("table", "shared")
+    if is_table and (outputs < SMALLEST_TABLE or inputs % options.block_size):
+        if stored.kind == "table":
+            return plain
+        return plain + matrix_bytes(outputs, inputs, options.head_bits or options.bits, options)  # no longer shared
+    bits = (options.head_bits or options.bits) if stored.kind in ("head", "shared") else options.bits
+    if is_table and target == "standard":
+        bits = 8
+    return matrix_bytes(outputs, inputs, bits, options, table=is_table)
+
+
+def matrix_bytes(
+    outputs: int, inputs: int, bits: int, options: Quantization, *, table: bool = False, row_scales: bool = True
+) -> int:
+    """Codes, scales and zero points of a matrix that is quantised in blocks along its inputs.
+
+    row_scales: scales have 8 bits a block and float32 a row; else float32 a block, as the operator of a mixture takes them.
+    """
+    blocks = -(-inputs // options.block_size)
+    codes = outputs * blocks * options.block_size * bits // 8
+    zeros = 0
+    if not options.symmetric:
+        fractional = options.method == "hqq" and bits == 4 and not table
+        zeros = outputs * (blocks * 4 if fractional else -(-blocks * bits // 8))
+    return codes + outputs * (blocks + 4 if row_scales else 4 * blocks) + zeros
+
+
+def file_bytes(sizes: Iterable[int]) -> int:
+    """The size of a weights' file for tensors of these sizes, each at a multiple of 64 bytes, the small ones left out."""
+    end = 0
+    for size in sizes:
+        if size >= SMALLEST_OUTSIDE:
+            end += -end % ALIGNMENT + size
+    return end
+
+
+def forecast(
+    parameters: Sequence[Stored],
+    *,
+    layers: int,
+    precision: Precision = "fp32",
+    options: Quantization | None = None,
+    target: Target = "ort",
+    resident_bytes: int = 0,
+    costs: Costs | None = None,
+) -> Forecast:
+    """What an export of these parameters will need.
+
+    `options`: for int8 and int4. `resident_bytes`: of float32 parameters that stay in memory, in the module, while the package is
+    compared.
+    """
+    costs = costs or Costs()
+    weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
+    largest = max((each.elements * 4 for each in parameters), default=0)
+    writing = costs.copies_of_largest * largest
+    comparing = resident_bytes + costs.session_factor * weights
+    billions = sum(each.elements for each in parameters) / 1e9
+    calibrated = costs.calibration_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
+    return Forecast(
+        package_bytes=weights + GRAPH_BYTES + layers * GRAPH_BYTES_PER_LAYER,
+        memory_bytes=int(costs.base_bytes + max(writing, comparing)),
+        seconds=costs.start_seconds
+        + layers * costs.seconds_per_layer
+        + billions * (costs.seconds_per_billion[precision] + calibrated),
+    )
+
+
+def check_disk(target: Path, needed_bytes: int) -> None:
+    """Raise `ExportError` if the disk that `target` will lie on has no room for it; nothing is written to find out."""
+    target = target.resolve()
+    where = next(parent for parent in (target, *target.parents) if parent.exists())
+    free = shutil.disk_usage(where).free
+    if free < needed_bytes + SPARE_BYTES:
+        raise ExportError(
+            f"{target} will take {in_words(needed_bytes)} and its disk has {in_words(free)} free; "
+            "free some space, give another --out, or take a smaller --precision"
+        )

@@ -1,0 +1,66 @@
+"""Writes a graph and its weights: one tensor at a time, in the order of the graph, so that memory holds one of them at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx_ir as ir
+
+from onnx_textgen.package.manifest import GRAPH, WEIGHTS
+
+from ..passes.quantization.layouts import SameBytes
+
+SMALLEST_OUTSIDE = 1024
+"""Bytes from which on a tensor goes to the weights' file; smaller ones stay in the graph, where shape inference sees them."""
+ALIGNMENT = 64
+"""Bytes; what SIMD loads like."""
+
+
+def goes_outside(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """The weights that are written to the file beside the graph, in the order of the graph."""
+    inputs = set(model.graph.inputs)
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        assert tensor is not None, "an initializer has a value"
+        if value not in inputs and tensor.nbytes >= SMALLEST_OUTSIDE:
+            yield value, tensor
+
+
+def weights_bytes(model: ir.Model) -> int:
+    """The size that `model.onnx.data` will have, without reading a weight."""
+    end = 0
+    for _, tensor in goes_outside(model):
+        if not isinstance(tensor, SameBytes):
+            end += -end % ALIGNMENT + tensor.nbytes
+    return end
+
+
+def write_graph(model: ir.Model, folder: Path) -> None:
+    """Write `model.onnx` and `model.onnx.data` to `folder`; afterwards the model's large weights point to the file."""
+    with (folder / WEIGHTS).open("wb") as file:
+        for value, tensor in goes_outside(model):
+            if isinstance(tensor, SameBytes):
+                written = tensor.source.const_value
+                assert isinstance(written, ir.ExternalTensor), "it comes first in the graph"
+                offset, length = written.offset, written.length
+            else:
+                offset = file.tell() + -file.tell() % ALIGNMENT
+                file.write(bytes(offset - file.tell()))
+                write_tensor(tensor, file)
+                length = file.tell() - offset
+            shape = ir.Shape(tensor.shape.numpy())
+            value.const_value = ir.ExternalTensor(
+                WEIGHTS, offset, length, tensor.dtype, shape=shape, name=value.name or "", base_dir=folder
+            )
+    ir.save(model, folder / GRAPH)
+
+
+def write_tensor(tensor: ir.TensorProtocol, file: BinaryIO) -> None:
+    """Append a tensor's bytes, without a copy of them where the tensor can do that."""
+    if (write := getattr(tensor, "tofile", None)) is not None:
+        write(file)
+    else:
+        file.write(tensor.tobytes())
+    file.flush()  # some tensors write past Python's buffer

@@ -1,0 +1,1 @@
+"""Attention and its rotary embedding, as one operator."""

@@ -1,0 +1,187 @@
+"""Angles for GroupQueryAttention and RotaryEmbedding: tables over the whole context, or values that the graph computes once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ..graph.linear import add_constant, shared_constant
+from .origins import Origin
+from .probing import Array, Piece
+from .rotary import FEW, Turning, agrees, close, independent_of_length, make_tables, read_angles
+from .rotary_formula import add_tables, find_formula
+
+MULTIPLE = 16
+"""GroupQueryAttention turns multiples of so many numbers per head, in heads of a multiple of it."""
+LARGEST_TABLES = 256 << 20
+"""Bytes of cosines and sines above which computing them anew is the lesser evil."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """Cosines and sines of every position: initializers, or nodes that compute them when the graph is opened."""
+
+    cos: ir.Value
+    sin: ir.Value
+    arrays: tuple[Array, Array]
+    """As the model turns, before filling up."""
+    order: npt.NDArray[np.int64]
+    """Where each number of a head goes so that what turns fills a multiple of 16; queries and keys are reordered alike, which
+    leaves their products as they are."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """Cosines and sines that the graph computes."""
+
+    cos: ir.Value
+    sin: ir.Value
+    arrays: tuple[Array, Array]
+    """What they are at the first positions."""
+
+
+def filled_order(turning: Turning, head_size: int) -> npt.NDArray[np.int64] | None:
+    """The order of a head's numbers in which the pairs that turn, and some that stand still, make up a multiple of 16.
+
+    >>> filled_order(Turning(8, interleaved=False), 16).tolist()
+    [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]
+    """
+    filled = -(-turning.size // MULTIPLE) * MULTIPLE
+    if filled > head_size or head_size % MULTIPLE:
+        return None
+    if turning.interleaved or filled == turning.size:
+        return np.arange(head_size)
+    half, spare = turning.size // 2, (filled - turning.size) // 2
+    first, second = np.arange(half), np.arange(half, 2 * half)
+    still = np.arange(turning.size, head_size)
+    return np.concatenate([first, still[:spare], second, still[spare : 2 * spare], still[2 * spare :]])
+
+
+@dataclasses.dataclass(slots=True)
+class Angles:
+    """What the layers of one graph turn by, made once per source."""
+
+    graph: ir.Graph
+    context_length: int
+    tables: dict[tuple[object, ...], Table | None] = dataclasses.field(default_factory=dict)
+    values: dict[tuple[object, ...], Computed | None] = dataclasses.field(default_factory=dict)
+
+    def table_for(self, origins: list[Origin], head_size: int) -> Table | None:
+        """The table by which all these inputs turn, if their angles depend on the position alone."""
+        key = key_of(origins[0])
+        if key not in self.tables:
+            self.tables[key] = self.make_table(origins[0], head_size)
+        table = self.tables[key]
+        return table if table is not None and all_turn_by(table.arrays, origins, head_size) else None
+
+    def make_table(self, origin: Origin, head_size: int) -> Table | None:
+        """Tabulate; equal tables are stored once."""
+        turning = origin.turning
+        order = filled_order(turning, head_size) if turning is not None else None
+        if turning is None or order is None or self.context_length * turning.size * 4 > LARGEST_TABLES:
+            return None
+        try:
+            constant = independent_of_length(self.graph, origin.angles, self.context_length)
+            arrays = make_tables(origin.move, origin.columns, turning, head_size, self.context_length) if constant else None
+        except ValueError:  # angles that need more than positions
+            return None
+        if arrays is None:
+            return None
+        for other in self.tables.values():
+            if other is not None and all(np.array_equal(a, b) for a, b in zip(arrays, other.arrays, strict=True)):
+                return dataclasses.replace(other, order=order)
+        spare = -turning.size % MULTIPLE // 2
+        formula = find_formula(*arrays)
+        if formula is not None:
+            return Table(*add_tables(self.graph, formula, len(arrays[0]), spare), arrays, order)
+        return Table(*self.store_tables(arrays, spare), arrays, order)
+
+    def store_tables(self, arrays: tuple[Array, Array], spare: int) -> tuple[ir.Value, ir.Value]:
+        """The tables as initializers; a spare pair stands still."""
+        kinds = zip(("rotary.cos", "rotary.sin"), arrays, (1, 0), strict=True)
+        padded = {name: np.pad(array, ((0, 0), (0, spare)), constant_values=still) for name, array, still in kinds}
+        cos, sin = (add_constant(self.graph, name, ir.tensor(array)) for name, array in padded.items())
+        return cos, sin
+
+    def values_for(self, origins: list[Origin], head_size: int) -> tuple[ir.Value, ir.Value] | None:
+        """Cosines and sines [batch, new, size / 2] in the graph, for angles that cannot be tabulated."""
+        key = key_of(origins[0])
+        if key not in self.values:
+            self.values[key] = self.find_values(origins[0], head_size)
+        found = self.values[key]
+        return (found.cos, found.sin) if found is not None and all_turn_by(found.arrays, origins, head_size) else None
+
+    def find_values(self, origin: Origin, head_size: int) -> Computed | None:
+        """Pick cosine and sine out of what the turning reads, by comparing numbers."""
+        if origin.turning is None or len(origin.angles) != 2:
+            return None
+        asked = [value for value in self.graph.inputs if value.name in {"input_ids", "attention_mask"}]
+        start, new = 4, 3
+        feeds = {"input_ids": np.zeros((2, new), np.int64), "attention_mask": np.ones((2, start + new), np.int64)}
+        try:
+            found = Piece(self.graph, asked, origin.angles).run(feeds)
+        except ValueError:  # angles that need more than positions
+            return None
+        for value, array in zip(origin.angles, found, strict=True):
+            if value.shape is None:  # the library's fusions leave it open
+                value.shape = ir.Shape([None, *array.shape[1:-2], None, array.shape[-1]])
+                value.type = ir.TensorType(ir.DataType.FLOAT)
+        wanted = read_angles(origin.move, origin.columns, origin.turning, head_size, range(start, start + new))
+        picked = []
+        for want in wanted:
+            steps = [(value, step) for value, array in zip(origin.angles, found, strict=True) if (step := step_to(array, want))]
+            if not steps:
+                return None
+            picked.append(self.cut(*steps[0], origin.turning.size // 2))
+        arrays = read_angles(origin.move, origin.columns, origin.turning, head_size, range(FEW))
+        return Computed(picked[0], picked[1], arrays)
+
+    def cut(self, value: ir.Value, step: int, count: int) -> ir.Value:
+        """[batch, 1 (or not), new, width] -> [batch, new, count]: the first numbers, or every second."""
+        nodes: list[ir.Node] = []
+        producer, rank = value.producer(), len(value.shape or ())
+        assert producer is not None, "constants are no angles"
+        if rank == 4 and producer.op_type == "Unsqueeze" and producer.inputs[0] is not None:
+            value = producer.inputs[0]
+        elif rank == 4:
+            nodes.append(ir.node("Squeeze", [value, shared_constant(self.graph, "axes.1", np.array([1], np.int64))]))
+        if value.shape is None or value.shape[-1] != count:
+            bounds = {"starts.0": 0, f"ends.{step * count}": step * count, "axes.last": -1, f"steps.{step}": step}
+            constants = [shared_constant(self.graph, name, np.array([number], np.int64)) for name, number in bounds.items()]
+            nodes.append(ir.node("Slice", [nodes[-1].outputs[0] if nodes else value, *constants]))
+        if not nodes:
+            return value
+        self.graph.insert_after(producer, nodes)
+        out = nodes[-1].outputs[0]
+        out.type = ir.TensorType(ir.DataType.FLOAT)
+        return out
+
+
+def key_of(origin: Origin) -> tuple[object, ...]:
+    """Inputs with equal keys turn alike."""
+    return (origin.turning, *(value.name for value in origin.angles))
+
+
+def step_to(array: Array, want: Array) -> int:
+    """1 if the first numbers of [batch, 1 (or not), new, width] are the wanted ones [new, count], 2 if every second is, else 0."""
+    if array.ndim not in {3, 4} or (array.ndim == 4 and array.shape[1] != 1) or array.shape[0] != 2:
+        return 0
+    rows, count = array.reshape(2, -1, array.shape[-1]), want.shape[1]
+    for step in (1, 2):
+        cut = rows[:, :, : step * count : step]
+        if cut.shape == (2, *want.shape) and all(close(row, want) for row in cut):
+            return step
+    return 0
+
+
+def all_turn_by(arrays: tuple[Array, Array], origins: list[Origin], head_size: int) -> bool:
+    """Whether inputs of one key are all turned, and scaled, as these cosines and sines say; a key does not tell the scale."""
+    return all(
+        key_of(one) == key_of(origins[0])
+        and one.turning is not None
+        and agrees(one.move, one.columns, one.turning, head_size, arrays)
+        for one in origins
+    )

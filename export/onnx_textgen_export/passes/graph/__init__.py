@@ -1,0 +1,1 @@
+"""Questions that passes ask of a graph."""

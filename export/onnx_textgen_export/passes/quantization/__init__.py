@@ -1,0 +1,1 @@
+"""Matrices in 2, 4 and 8 bits."""

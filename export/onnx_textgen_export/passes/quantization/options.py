@@ -1,0 +1,114 @@
+"""What a weight-only quantisation is asked to do; the arithmetic is in `quantizers`, the graph in `quantize`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+from ...errors import ExportError
+from ..graph.products import Part
+
+Method = Literal["rtn", "k_quant", "hqq", "calibrated"]
+Bits = Literal[2, 4, 8]
+"""Of what is stored; 2 are for matrices that lose nothing by it (see `ternary`), and cannot be asked for."""
+WIDTHS = (4, 8)
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+SMALLEST_TABLE = 1024
+"""Embedding rows below which a table (of positions, say) is not worth its loss."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the matrices of a decoder are stored; norms, biases and small tables stay as they are.
+
+    >>> Quantization(4).describe()
+    'int4, block 32, symmetric, k_quant'
+    >>> Quantization(4, symmetric=False, head_bits=8).describe()
+    'int4, block 32, asymmetric, k_quant, head int8'
+    """
+
+    bits: Bits
+    """Of every matrix, where nothing below says otherwise."""
+    block_size: int = 32
+    """Weights, along the input dimension, that share one scale."""
+    finer_blocks: bool = False
+    """Where a budget wants more than `block_size` keeps, 4-bit matrices may go over to blocks of 16 before they get 8 bits: smaller
+    packages, whose products are slower on some processors."""
+    symmetric: bool = True
+    """Zero is the middle code; otherwise each block has a zero point of its own, which costs 4 or 8 bits more per block."""
+    method: Method = "k_quant"
+    """`rtn` rounds to the nearest code; `k_quant` searches each block's scale (and zero point) for the least weighted squared
+    error; `hqq` (half-quadratic quantisation) finds fractional zero points that ignore outliers; `calibrated` looks at what each
+    layer is given on real text, and is k_quant for what no layer multiplies with (see `calibration`)."""
+    head_bits: Bits | None = None
+    """Of the output layer, and so of a tied embedding; None: as the others."""
+    sensitive_bits: Bits | None = None
+    """Of the layers that suffer most from rounding, besides the head: the values' and the feed-forward's last projection,
+    but for a mixture's experts at the target `ort`, whose operator has one width."""
+    all_bits: Bits | None = None
+    """Of every product, whatever `bits` say, which tables keep; None: as `bits`."""
+    activations: Literal["fp16"] | None = None
+    """float16 for what is not a quantised matrix: what products are given, the cache and the logits; None: float32."""
+    accuracy_level: Literal[0, 1, 4] = 4
+    """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 its own choice."""
+
+    def __post_init__(self) -> None:
+        widths = {"head bits": self.head_bits, "sensitive bits": self.sensitive_bits, "all bits": self.all_bits}
+        for name, bits in [("bits", self.bits), *widths.items()]:
+            if bits not in WIDTHS and (bits is not None or name == "bits"):
+                raise ExportError(f"weights can be stored in 4 or 8 bits, found {name} {bits!r}; take 4 or 8")
+        if self.block_size not in BLOCK_SIZES:
+            raise ExportError(f"a block has 16, 32, 64, 128 or 256 weights, found {self.block_size!r}; take one of these")
+        if self.method not in get_args(Method):
+            raise ExportError(f"the quantizers are calibrated, k_quant, rtn and hqq, found {self.method!r}; take one of these")
+        if self.accuracy_level not in (0, 1, 4):
+            raise ExportError(f"the accuracy level is 0, 1 or 4, found {self.accuracy_level!r}; take 4 for speed, 1 for exactness")
+        if self.activations not in (None, "fp16"):
+            raise ExportError(f"activations are fp16 or fp32, found {self.activations!r}; take one of these")
+        if self.method == "hqq" and self.symmetric:
+            raise ExportError("hqq works by moving zero points, which a symmetric code has none of; add --asymmetric")
+        if self.method == "hqq" and self.bits != 4:
+            raise ExportError("hqq has fractional zero points, which ONNX Runtime takes at 4 bits only; take int4, or k_quant")
+
+    def bits_of(self, part: Part) -> Bits:
+        """Of a product that plays this part."""
+        if self.all_bits is not None:
+            return self.all_bits
+        if part == "head":
+            return self.head_bits or self.bits
+        return (self.sensitive_bits if part in ("values", "feed-forward out") else None) or self.bits
+
+    def describe(self) -> str:
+        """In words, for a line of a report."""
+        words = [f"int{self.bits}", f"block {self.block_size}", "symmetric" if self.symmetric else "asymmetric", self.method]
+        words += [f"{self.activations} activations"] if self.activations is not None else []
+        words += [f"head int{self.head_bits}"] if self.head_bits not in (None, self.bits) else []
+        words += [f"all products int{self.all_bits}"] if self.all_bits not in (None, self.bits) else []
+        words += [f"sensitive layers int{self.sensitive_bits}"] if self.sensitive_bits not in (None, self.bits) else []
+        return ", ".join(words)
+
+    def as_record(self) -> dict[str, Any]:
+        """As plain data, for the manifest, without what was left open."""
+        record = dataclasses.asdict(self) | {"finer_blocks": self.finer_blocks or None}
+        return {name: value for name, value in record.items() if value is not None}
+
+
+DEFAULTS: dict[str, Quantization] = {
+    "int8": Quantization(8, block_size=64, method="calibrated"),
+    "int4": Quantization(4, finer_blocks=True, symmetric=False, method="calibrated"),
+}
+"""By the name of the precision; see docs/precision.md for the measurements that chose them."""
+
+
+def default_for(precision: str, width: int) -> Quantization | None:
+    """The default of a precision for a model of that width, None where it is not quantised.
+
+    An embedding is quantised in whole blocks only, so they are smaller where they would not divide the width.
+
+    >>> default_for("int8", 320).describe(), default_for("int8", 96).describe()
+    ('int8, block 64, symmetric, calibrated', 'int8, block 32, symmetric, calibrated')
+    """
+    options = DEFAULTS.get(precision)
+    if options is not None and width % options.block_size:
+        return dataclasses.replace(options, block_size=32)
+    return options

@@ -1,0 +1,246 @@
+"""Store matrices in 8 or 4 bits, or in 2 where that loses nothing; norms, biases and tables of positions stay as they are.
+
+At the target `ort` a product becomes MatMulNBits and the embedding's Gather GatherBlockQuantized; a tied output layer shares the
+embedding's bytes. At the target `standard` a product reads its weight through DequantizeLinear, which ONNX Runtime turns into
+MatMulNBits when it loads the graph, and the embedding gathers 8-bit rows before they are dequantised (Gather takes no 4-bit ones).
+Weights are read when the file is written, one at a time. Matrices of more dimensions (mixtures of experts) are left as they are,
+and so are the routers of a mixture, whose rounding would send tokens elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from onnx_textgen.package.manifest import Target
+
+from ...errors import ExportError
+from ..experts import StackTensor
+from ..graph.linear import add_constant, replace, sizes_of
+from ..graph.products import Part, Product, find_products, find_tables, part_of
+from .layouts import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
+from .options import SMALLEST_TABLE, Bits, Quantization
+from .quantize_experts import quantize_experts
+from .quantizers import Codes, make_quantizer, quantize_matrix
+from .rounding import Rounding, Roundings
+from .smoothing import Norm, find_maker
+from .split_head import split_matrices
+from .ternary import BLOCK_SIZE, is_marked_ternary
+
+if TYPE_CHECKING:
+    from ...calibration.codes import FoundCodes
+    from ...calibration.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A weight in the graph."""
+
+    values: dict[str, ir.Value]
+    """By kind: codes, scales and, where there are any, zeros."""
+    bits: Bits
+    block_size: int
+
+
+def quantize(model: ir.Model, options: Quantization, target: Target = "ort", plan: Plan | None = None) -> Roundings:
+    """Quantise `model` in place; returns what that does to the module's parameters.
+
+    plan: codes found before; what it does not name is rounded as `options` say.
+
+    Raises `ExportError` where the target has no operator for what is asked.
+    """
+    if target == "standard" and options.method == "hqq":
+        raise ExportError("hqq has fractional zero points, which no operator of the ONNX standard takes; take k_quant")
+    graph = model.graph
+    if plan is not None:
+        split_matrices(graph, plan.splits)
+    products = find_products(graph)
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    parts = {node: part_of(product, products, logits) for node, product in products.items()}
+    tables = [node for node in find_tables(graph, SMALLEST_TABLE) if can_gather(node, options)]
+    tabled = frozenset(id(node.inputs[0]) for node in tables)
+    roundings = Roundings(arithmetic=options.activations or "fp32")
+    change = Change(graph, options, target, LastResult(), tables=tabled, plan=plan, roundings=roundings)
+    if plan is not None:
+        smooth(graph, products, plan)
+    for node in tables:
+        change.replace_gather(node, heads=[p for n, p in products.items() if parts[n] == "head" and p.weight is node.inputs[0]])
+    for node, product in products.items():
+        if parts[node] != "router":
+            change.replace_product(product, parts[node])
+    if target == "ort":
+        change.note_experts()
+        quantize_experts(graph, options, change.last)
+        model.opset_imports["com.microsoft"] = 1
+    common.RemoveUnusedNodesPass()(model)  # the weights in float32, and what turned them round
+    change.roundings.see_plain(graph)
+    return change.roundings
+
+
+def smooth(graph: ir.Graph, products: dict[ir.Node, Product], plan: Plan) -> None:
+    """Divide the inputs of products whose codes were found for smoothed ones, where a norm makes them."""
+    for product in products.values():
+        found = plan.found.get(str(product.weight.name))
+        if found is not None and found.smoothing is not None and isinstance(maker := find_maker(product, products), Norm):
+            maker.divide(graph, found.smoothing)
+
+
+def can_gather(node: ir.Node, options: Quantization) -> bool:
+    """Whether the table's rows are whole blocks, as the gathering operators want them."""
+    assert node.inputs[0] is not None, "find_tables looked at it"
+    return sizes_of(node.inputs[0])[1] % options.block_size == 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One quantisation of one graph."""
+
+    graph: ir.Graph
+    options: Quantization
+    target: Target
+    last: LastResult
+    tables: frozenset[int]
+    """Ids of the weights that are gathered from."""
+    plan: Plan | None = None
+    made: dict[tuple[int, bool], StoredWeight] = dataclasses.field(default_factory=dict)
+    """The tensors of each weight, by its id and whether it is read as [in, out]."""
+    roundings: Roundings = dataclasses.field(default_factory=Roundings)
+
+    def found(self, weight: ir.Value) -> FoundCodes | None:
+        """A weight's codes, where the plan has some."""
+        return self.plan.found.get(str(weight.name)) if self.plan is not None else None
+
+    def tensors(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool) -> StoredWeight:
+        """A weight's tensors, made once; `product`: for a product and not only for a table."""
+        key = (id(weight), inputs_first)
+        if key not in self.made:
+            found, gathered = self.found(weight), id(weight) in self.tables and not inputs_first
+            if found is not None:
+                self.made[key] = self.stored(weight, found, inputs_first=inputs_first, product=product, gathered=gathered)
+            else:
+                self.made[key] = self.rounded(weight, bits, inputs_first=inputs_first, product=product, gathered=gathered)
+        return self.made[key]
+
+    def rounded(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
+        """A weight that is rounded when it is written."""
+        source, options = weight.const_value, self.options
+        assert source is not None, "weights have data"
+        if not gathered and is_marked_ternary(source):
+            options, bits = dataclasses.replace(options, block_size=BLOCK_SIZE, symmetric=True, method="rtn"), 2
+            self.roundings.ternary += 1
+        block = options.block_size
+        fractional = options.method == "hqq" and bits == 4 and not gathered
+        zeros: Zeros = "none" if options.symmetric else "fractional" if fractional else "whole"
+        find = make_quantizer(options, bits, gathered=gathered)
+
+        def fill(store: Callable[[slice, Codes], None]) -> None:
+            quantize_matrix(source.numpy(), find, block, store, inputs_first=inputs_first, row_scales=bits)
+
+        rounding = Rounding(options, bits, gathered, inputs_first)
+        self.roundings.add(source, rounding, product=product, table=gathered)
+        layout = self.layout(weight, bits, block, zeros, inputs_first=inputs_first, product=product, gathered=gathered)
+        return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), bits, block)
+
+    def stored(self, weight: ir.Value, found: FoundCodes, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
+        """A weight whose codes were found before."""
+        assert self.plan is not None, "it has the codes"
+        gains, name = self.plan.gains.get(str(weight.name)), str(weight.name)
+
+        def fill(store: Callable[[slice, Codes], None]) -> None:
+            codes = found.load(gains)
+            store(slice(0, codes.codes.shape[1]), codes)
+
+        self.roundings.restore(self.plan.changes[name], product=product, table=gathered)
+        zeros: Zeros = "none" if found.symmetric else "whole"
+        layout = self.layout(
+            weight, found.bits, found.block_size, zeros, inputs_first=inputs_first, product=product, gathered=gathered
+        )
+        return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), found.bits, found.block_size)
+
+    def layout(
+        self, weight: ir.Value, bits: Bits, block_size: int, zeros: Zeros, *, inputs_first: bool, product: bool, gathered: bool
+    ) -> Packed | Plain:
+        """How a weight's codes lie in tensors."""
+        first, second = sizes_of(weight)
+        outputs, inputs = (second, first) if inputs_first else (first, second)
+        if self.target == "ort":
+            return Packed(outputs, inputs, bits, block_size, zeros, flat=not product)
+        return Plain(outputs, inputs, bits, block_size, zeros == "none", rows=gathered)
+
+    def note_experts(self) -> None:
+        """Note what `quantize_experts` is about to round."""
+        bits = self.options.bits
+        for node in self.graph:
+            if node.op_type == "MoE":
+                for value in (node.inputs[2], node.inputs[4]):
+                    tensor = value.const_value if value is not None else None
+                    stack = tensor.stack if isinstance(tensor, StackTensor) else None
+                    turned = stack is not None and stack.transposed
+                    rounding = Rounding(self.options, bits, gathered=True, inputs_first=turned, is_expert=True)
+                    self.roundings.add(stack.source if stack is not None else tensor, rounding, product=True, table=False)
+
+    def replace_gather(self, node: ir.Node, heads: list[Product]) -> None:
+        """Gather quantised rows; `heads` are the products that share the table."""
+        weight = node.inputs[0]
+        assert weight is not None, "find_tables looked at it"
+        shared = any(not head.inputs_first for head in heads)
+        bits: Bits = 8 if self.target == "standard" else self.options.bits_of("head") if shared else self.options.bits
+        made = self.tensors(weight, bits, inputs_first=False, product=shared)
+        if self.target == "standard":
+            rows = [ir.node("Gather", [value, node.inputs[1]]) for value in made.values.values()]
+            self.graph.insert_before(node, rows)
+            axis = len(node.outputs[0].shape) - 1 if node.outputs[0].shape is not None else 2
+            taken = [gather.outputs[0] for gather in rows]
+            replace(self.graph, node, [ir.node("DequantizeLinear", taken, {"axis": axis, "block_size": made.block_size})])
+            return
+        codes = made.values["codes"]
+        if shared:
+            count, blocks, block_bytes = sizes_of(codes)
+            codes = add_constant(self.graph, f"{weight.name}.rows", SameBytes(codes, (count, blocks * block_bytes)))
+        attributes = {"bits": made.bits, "block_size": made.block_size, "gather_axis": 0, "quantize_axis": 1}
+        inputs = [codes, node.inputs[1], *list(made.values.values())[1:]]
+        new = [ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft")]
+        found = self.found(weight) if shared else None
+        if found is not None and found.smoothing is not None:  # the product's inputs are divided by it, not these rows
+            name = f"{weight.name}.unsmoothing"
+            new.append(ir.node("Mul", [new[0].outputs[0], add_constant(self.graph, name, ir.tensor(1 / found.smoothing))]))
+        replace(self.graph, node, new)
+
+    def replace_product(self, product: Product, part: Part) -> None:
+        """Multiply with a quantised weight; a Gemm's bias becomes an Add."""
+        node, bits = product.node, self.options.bits_of(part)
+        made = self.tensors(product.weight, bits, inputs_first=product.inputs_first, product=True)
+        new = self.nbits(product, made) if self.target == "ort" else self.dequantised(product, made)
+        if product.bias is not None:
+            self.graph.insert_before(node, new)
+            new = ir.node("Add", [new.outputs[0], product.bias])
+        replace(self.graph, node, [new])
+
+    def nbits(self, product: Product, made: StoredWeight) -> ir.Node:
+        """A MatMulNBits."""
+        inputs, outputs = product.sizes
+        attributes = {
+            "K": inputs,
+            "N": outputs,
+            "bits": made.bits,
+            "block_size": made.block_size,
+            "accuracy_level": self.options.accuracy_level,
+        }
+        values = [product.node.inputs[0], *made.values.values()]
+        return ir.node("MatMulNBits", values, attributes, domain="com.microsoft", name=product.node.name)
+
+    def dequantised(self, product: Product, made: StoredWeight) -> ir.Node:
+        """A MatMul behind DequantizeLinear, in the form [in, out] that ONNX Runtime fuses; a table is turned round first."""
+        values = list(made.values.values())
+        if id(product.weight) in self.tables and not product.inputs_first:
+            turned = [ir.node("Transpose", [value], {"perm": [1, 0]}) for value in values]
+            self.graph.insert_before(product.node, turned)
+            values = [node.outputs[0] for node in turned]
+        attributes = {"axis": 0, "block_size": made.block_size}
+        weight = ir.node("DequantizeLinear", values, attributes)
+        self.graph.insert_before(product.node, weight)
+        return ir.node("MatMul", [product.node.inputs[0], weight.outputs[0]], name=product.node.name)

@@ -1,0 +1,121 @@
+"""What quantisation did to the module's own parameters: each rounded in place in PyTorch, it has the package's numbers.
+
+Blocks lie along a product's inputs and are rounded one by one, so it makes no difference that the package holds several
+parameters side by side, or their rows in another order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import onnx_ir as ir
+from torch import Tensor, nn
+
+from ..graph.linear import is_constant
+from ..graph.provenance import parameters_of
+from .options import Bits, Quantization
+from .quantizers import Codes, Floats, make_quantizer, quantize_matrix
+
+Change = Callable[[Tensor], None]
+"""Changes a parameter's numbers in place."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rounding:
+    """How the blocks of a parameter are rounded."""
+
+    options: Quantization
+    bits: Bits
+    gathered: bool
+    """As an embedding is."""
+    inputs_first: bool
+    """The parameter is [in, out], not [out, in]; of more dimensions, it is a stack of such."""
+    is_expert: bool = False
+    """It goes into an operator for experts, which takes scales in float32 alone."""
+
+    def __call__(self, parameter: Tensor) -> None:
+        """Round a float32 parameter in place."""
+        numbers = parameter.numpy()
+        for matrix in numbers.reshape(-1, *numbers.shape[-2:]):
+            self.round(matrix)
+
+    def round(self, matrix: Floats) -> None:
+        """Round a matrix in place."""
+        inputs = matrix.shape[0 if self.inputs_first else 1]
+
+        def store(chosen: slice, found: Codes) -> None:
+            rows = found.values(self.bits, inputs)
+            if self.inputs_first:
+                matrix[:, chosen] = rows.T
+            else:
+                matrix[chosen] = rows
+
+        find = make_quantizer(self.options, self.bits, gathered=self.gathered)
+        row_scales = 0 if self.is_expert else self.bits
+        quantize_matrix(matrix, find, self.options.block_size, store, inputs_first=self.inputs_first, row_scales=row_scales)
+
+
+@dataclasses.dataclass(slots=True)
+class Roundings:
+    """What was rounded in one graph, by the name that the graph has for the parameter."""
+
+    products: dict[str, Change] = dataclasses.field(default_factory=dict)
+    tables: dict[str, Change] = dataclasses.field(default_factory=dict)
+    """Whose rows are gathered."""
+    plain: frozenset[str] = frozenset()
+    """What the graph reads unrounded, perhaps besides."""
+    arithmetic: Literal["fp32", "fp16"] = "fp32"
+    """What the graph computes in, and so how near it is to PyTorch with the same rounded weights."""
+    ternary: int = 0
+    """Matrices that are stored in 2 bits, without loss."""
+    complete: bool = True
+    """All that was rounded is known to be made of parameters."""
+
+    def add(self, tensor: ir.TensorProtocol | None, rounding: Rounding, *, product: bool, table: bool) -> None:
+        """Note that a tensor, in the orientation of `rounding`, was rounded for a product, for a table, or for both."""
+        parameters = parameters_of(tensor)
+        self.complete &= bool(parameters)
+        for each in parameters:
+            own = dataclasses.replace(rounding, inputs_first=rounding.inputs_first != each.turned)
+            for used, known in ((product, self.products), (table, self.tables)):
+                if used:
+                    self.complete &= known.setdefault(each.name, own) == own
+
+    def restore(self, changes: Mapping[str, Change], *, product: bool, table: bool) -> None:
+        """Note what gives parameters the values of codes that were found before."""
+        for name, change in changes.items():
+            for used, known in ((product, self.products), (table, self.tables)):
+                if used:
+                    self.complete &= known.setdefault(name, change) is change
+
+    def see_plain(self, graph: ir.Graph) -> None:
+        """Note what is left unrounded in the finished graph."""
+        left = (value.const_value for value in graph.initializers.values() if is_constant(value))
+        self.plain = frozenset(each.name for tensor in left for each in parameters_of(tensor))
+
+    def by_name(self, module: nn.Module) -> dict[str, Change] | None:
+        """What each parameter of the module is rounded by, under each of its names; None where that does not say it all.
+
+        A tied parameter has several names, and may be rounded in a product and not in a table: then the name that an embedding has
+        for it stands for the table.
+        """
+        names: dict[int, list[str]] = {}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        found: dict[str, Change] = {}
+        for each in names.values():
+            product, table = (next((known[name] for name in each if name in known), None) for known in (self.products, self.tables))
+            split = self.plain.intersection(each) or (product and table and product != table)
+            if not split or (product is None and table is None):
+                one = product or table
+                found |= {name: one for name in each if one is not None}
+                continue
+            gathering = [name for name in each if isinstance(module.get_submodule(name.rpartition(".")[0]), nn.Embedding)]
+            if not 0 < len(gathering) < len(each) or (product and table and self.plain.intersection(each)):
+                return None
+            for name in each:
+                if (one := table if name in gathering else product) is not None:
+                    found[name] = one
+        return found if self.complete else None

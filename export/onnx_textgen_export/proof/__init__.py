@@ -1,0 +1,1 @@
+"""What is compared with PyTorch, and within which limits."""

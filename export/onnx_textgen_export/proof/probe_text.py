@@ -1,0 +1,39 @@
+"""The token ids on which an export is compared with PyTorch: real text, and at its end ids from all over the vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from ..errors import ExportError
+from ..sources.source import Source
+from .parity import LAST_STEPS, long_length
+
+PROBE_TEXT = (Path(__file__).parents[1] / "texts" / "probe_text.txt").read_text(encoding="utf-8")
+"""A story written for this; a thousand tokens that repeat nothing, so that a model cannot copy what it has to predict."""
+
+
+def probe_ids(source: Source, tokenizer: Tokenizer | None) -> list[int]:
+    """Real token ids to compare on: text where there is a tokenizer, else ids drawn once and for all; a spread at the end."""
+    needed, vocab_size = long_length(source), source.geometry.vocab_size
+    end = spread_ids(vocab_size, LAST_STEPS)
+    if tokenizer is None:
+        drawn = [int(i) for i in np.random.default_rng(1).integers(0, vocab_size, needed - len(end))] + end
+        return [(token_id + 1) % vocab_size if token_id == source.padding_id else token_id for token_id in drawn]
+    ids: list[int] = []
+    while len(ids) < needed - len(end):
+        more = tokenizer.encode(PROBE_TEXT, add_special_tokens=not ids).ids
+        if not more or max(more) >= vocab_size:
+            raise ExportError(
+                f"the tokenizer gives ids up to {max(more, default=0)}, the model has {vocab_size} logits; "
+                "they do not belong together"
+            )
+        ids += more
+    return ids[: needed - len(end)] + end
+
+
+def spread_ids(vocab_size: int, count: int) -> list[int]:
+    """Ids from the first to the last, evenly."""
+    return [int(i) for i in np.linspace(0, vocab_size - 1, count)]

@@ -1,0 +1,130 @@
+"""The strict half of a quantised package's proof: with the same rounded weights, PyTorch gives the same logits.
+
+Rounding to 4 bits moves logits so far that a small error of the graph would hide among the differences. So the package's own
+weights are run once more by a graph whose products compute in float32, against PyTorch whose parameters have been rounded in the
+same way; what still differs is no rounding of weights, and is judged as float32 is, or as float16 where activations are float16.
+The wide limits of the precision then judge the rounding alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
+from onnx_textgen.backends.protocol import CPU
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.package.manifest import Precision
+
+from ..errors import ExportError
+from ..passes.quantization.rounding import Change, Roundings
+from ..sources.source import Source
+from ..weights.streamed import Weights
+from .parity import (
+    REMEDIES,
+    TOLERANCES,
+    WHOLE_LENGTH,
+    Fed,
+    Reference,
+    Scenario,
+    Tolerance,
+    feed_in_pieces,
+    feed_long,
+    feed_ragged,
+    feed_whole,
+    judge_scenario,
+    why_it_does_not_run,
+)
+
+EXACT_GRAPH = "exact.onnx"
+FLOAT32 = 1
+"""The accuracy level at which ONNX Runtime multiplies in float32."""
+EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
+"""Tells ONNX Runtime the same of experts: its QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
+
+
+@contextlib.contextmanager
+def in_float32(graph: Path) -> Iterator[Session]:
+    """The graph of a quantised package, open beside its weights' file, with all products in float32."""
+    model = onnx.load(graph, load_external_data=False)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "accuracy_level":
+                attribute.i = FLOAT32
+    exact, before = graph.with_name(EXACT_GRAPH), os.environ.get(EXPERTS)
+    os.environ[EXPERTS] = "fp32"
+    try:
+        onnx.save(model, exact)
+        del model
+        options = make_options(None)
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", str(FLOAT32))
+        yield open_on(exact, CPU, options)
+    finally:
+        exact.unlink(missing_ok=True)
+        del os.environ[EXPERTS]
+        if before is not None:
+            os.environ[EXPERTS] = before
+
+
+@contextlib.contextmanager
+def opened_for_proof(
+    source: Source, graph: Path, *, precision: Precision, roundings: Roundings | None
+) -> Iterator[tuple[Session, dict[str, Change] | None, Tolerance]]:
+    """The graph, how PyTorch's weights have to be rounded to be the same ones, and how much the two may differ then.
+
+    Where that cannot be said (None), PyTorch keeps its weights, and the precision's own tolerance holds.
+    """
+    changes = roundings.by_name(source.module) if roundings is not None else None
+    if changes is None or roundings is None:
+        yield open_session(graph, device="cpu"), None, TOLERANCES[precision]
+        return
+    with in_float32(graph) as session:
+        yield session, changes, TOLERANCES[roundings.arithmetic]
+
+
+def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[Fed]:
+    """One text, its beginnings, and a long one where there are windows: every pass of PyTorch rounds all weights anew."""
+
+    def decoder(rows: int = 1) -> Decoder:
+        return Decoder(session, source.geometry, rows=rows)
+
+    text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
+    yield Fed("whole prompt", [(text, feed_whole(decoder(), text))])
+    yield Fed("several tokens over a past", [(text, feed_in_pieces(decoder(), text))])
+    texts = [text[: len(text) // 3], text, text[: len(text) // 2]]
+    ragged = feed_ragged(decoder(rows=len(texts)), texts, min(8, len(text) // 4))
+    yield Fed("ragged batch", list(zip(texts, ragged, strict=True)))
+    if source.windows or source.rotary_switch is not None:
+        yield Fed("long text", [(ids, feed_long(decoder(), ids))])
+
+
+def run_exactly(source: Source, graph: Path, ids: list[int]) -> list[Fed]:
+    """What the package's graph gives in float32; it is closed afterwards."""
+    with in_float32(graph) as session:
+        return list(feed_exactly(source, session, ids))
+
+
+def prove_exactly(source: Source, weights: Weights, graph: Path, ids: list[int], roundings: Roundings) -> list[Scenario]:
+    """Measure a quantised package as a float32 one; raises `ExportError` where it differs by more than its rounding.
+
+    Nothing is measured, and the list is empty, where a matrix was rounded that is no parameter of the module.
+    """
+    changes = roundings.by_name(source.module)
+    if changes is None:
+        return []
+    with why_it_does_not_run():
+        fed = run_exactly(source, graph, ids)
+    with weights.present(changes):
+        reference = Reference(source)
+        measured = [judge_scenario(reference, each) for each in fed]
+    for scenario in measured:
+        if not TOLERANCES[roundings.arithmetic].admits(scenario):
+            raise ExportError(
+                f"the export disagrees with PyTorch by more than its rounding ({scenario.in_words()}), so nothing was written; "
+                + REMEDIES["fp32"]
+            )
+    return measured

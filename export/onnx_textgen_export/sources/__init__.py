@@ -1,0 +1,1 @@
+"""The decoder as the exporter sees it, and its cache."""

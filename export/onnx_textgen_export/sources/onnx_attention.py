@@ -1,0 +1,181 @@
+"""The two ONNX forms of attention over a cache, written into the graph while it is traced.
+
+`ort` is ONNX Runtime's GroupQueryAttention, which updates one shared key/value buffer in place; `standard` is the Attention
+operator of ONNX opset 23 with growing caches, in every conforming runtime. Both stand in for `attention.EagerLayer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.onnx.ops as onnx_ops
+from torch import Tensor
+
+from onnx_textgen.package.manifest import Target
+
+from ..errors import ExportError
+from .attention import AttentionForm, LayerCache
+
+Presents = tuple[Tensor, Tensor]
+HIDDEN = -1e30
+"""Added to a score that must not count, where a mask is not boolean."""
+
+
+class TracedLayer(LayerCache, Protocol):
+    """A `LayerCache` that knows the layer's present key and value once it has attended."""
+
+    def presents(self) -> Presents:
+        """The cache after the call, in the target's layout."""
+        ...
+
+
+def attended(present: Presents | None) -> Presents:
+    """The presents of a layer, or a clear error where the decoder never used it."""
+    if present is None:
+        raise ExportError("a layer of the decoder did not attend while it was traced; does the module skip layers?")
+    return present
+
+
+def heads_last(x: Tensor) -> Tensor:
+    """[batch, heads, new, size] -> [batch, new, heads * size], the layout GroupQueryAttention reads."""
+    return x.transpose(1, 2).flatten(2)
+
+
+class GroupQueryLayer:
+    """`com.microsoft::GroupQueryAttention`; the past is a buffer of any capacity, of which `lengths` tokens count.
+
+    Several new tokens over a past work at batch 1 only; that is the operator's limit and the runtime's business.
+    """
+
+    def __init__(self, past: tuple[Tensor, Tensor], last_positions: Tensor, total: Tensor) -> None:
+        self.past, self.last_positions, self.total = past, last_positions, total
+        self.present: Presents | None = None
+
+    def presents(self) -> Presents:
+        """The shared buffers after the call."""
+        return attended(self.present)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
+        """See `attention.cached_attention`."""
+        batch, heads, new, size = query.shape
+        attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": key.shape[1]}
+        if form.scale is not None:
+            attributes["scale"] = float(form.scale)
+        if form.window:
+            attributes["local_window_size"] = int(form.window)
+        if form.softcap:
+            attributes["softcap"] = float(form.softcap)
+        sinks = (None, None, None, None, form.sinks) if form.sinks is not None else ()  # after cos, sin, positions and bias
+        output, present_key, present_value = onnx_ops.symbolic_multi_out(
+            "com.microsoft::GroupQueryAttention",
+            (heads_last(query), heads_last(key), heads_last(value), *self.past, self.last_positions, self.total, *sinks),
+            attributes,
+            dtypes=(query.dtype,) * 3,
+            shapes=((batch, new, heads * size), self.past[0].shape, self.past[1].shape),
+            version=1,
+        )
+        self.present = (present_key, present_value)
+        return output.view(batch, new, heads, size).transpose(1, 2)
+
+
+class StandardLayer:
+    """ONNX `Attention`: the past is as long as it is, the present is one piece longer."""
+
+    def __init__(self, past: tuple[Tensor, Tensor], visible: Callable[[AttentionForm], Tensor]) -> None:
+        self.past, self.visible = past, visible
+        self.present: Presents | None = None
+
+    def presents(self) -> Presents:
+        """Past and new, joined."""
+        return attended(self.present)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
+        """See `attention.cached_attention`."""
+        if form.sinks is not None:
+            return self.attend_with_sinks(query, key, value, form, form.sinks)
+        mask = self.visible(form)
+        shapes = [(*part.shape[:2], mask.shape[3], part.shape[3]) for part in (key, value)]
+        output, *present = standard_attention((query, key, value, mask, *self.past), form, presents=shapes)
+        self.present = (present[0], present[1])
+        return output
+
+    def attend_with_sinks(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, sinks: Tensor) -> Tensor:
+        """A sink is one more column: a key and a value of zeros, whose score is the mask's bias."""
+        key, value = torch.cat([self.past[0], key], dim=2), torch.cat([self.past[1], value], dim=2)
+        self.present = (key, value)
+        nothing_key, nothing_value = torch.zeros_like(key[:, :, :1]), torch.zeros_like(value[:, :, :1])
+        visible, heads = self.visible(form), query.shape[1]
+        bias = torch.where(visible, 0.0, HIDDEN).expand(-1, heads, -1, -1)
+        column = sinks.reshape(1, heads, 1, 1).expand(bias.shape[0], -1, bias.shape[2], 1)
+        joined = (torch.cat([nothing_key, key], dim=2), torch.cat([nothing_value, value], dim=2))
+        return standard_attention((query, *joined, torch.cat([column, bias], dim=3)), form, presents=[])[0]
+
+
+def standard_attention(
+    inputs: tuple[Tensor, ...], form: AttentionForm, *, presents: list[tuple[int | torch.SymInt, ...]]
+) -> Sequence[Tensor]:
+    """ONNX `Attention` of query, key, value, mask and the past, if any; gives its output and presents of these shapes.
+
+    `torch.onnx.ops.attention` would do, but takes values to be of the keys' size.
+    """
+    query, value = inputs[0], inputs[2]
+    attributes: dict[str, Any] = {}
+    if form.scale is not None:
+        attributes["scale"] = float(form.scale)
+    if form.softcap:
+        attributes["softcap"] = float(form.softcap)
+    shapes = [(*query.shape[:3], value.shape[3]), *presents]
+    return onnx_ops.symbolic_multi_out(
+        "::Attention", inputs, attributes, dtypes=(query.dtype,) * len(shapes), shapes=shapes, version=23
+    )
+
+
+def positions_from_mask(attention_mask: Tensor, new: int) -> Tensor:
+    """Positions [batch, new] of the new tokens: how many real tokens lie before each; right for padding on either side."""
+    counts = attention_mask.cumsum(1)[:, attention_mask.shape[1] - new :]
+    return (counts - 1).clamp(min=0)
+
+
+def make_visibility(attention_mask: Tensor, new: int) -> Callable[[AttentionForm], Tensor]:
+    """A function from window and chunk to the boolean mask [batch, 1, new, total], each made once.
+
+    A token always sees itself, padding too: a row of nothing but masked scores would turn into NaN and spread.
+    """
+    total = attention_mask.shape[1]
+    made: dict[tuple[int | None, int | None], Tensor] = {}
+
+    def make(form: AttentionForm) -> Tensor:
+        keys, queries = torch.arange(total)[None, :], torch.arange(new)[:, None] + (total - new)
+        seen = keys <= queries
+        if form.window:
+            seen = seen & (keys > queries - form.window)
+        allowed = seen[None] & attention_mask.bool()[:, None]  # [batch, new, total]
+        if form.chunk:
+            chunks = positions_from_mask(attention_mask, total) // form.chunk  # chunks begin with the text, not with its padding
+            allowed = allowed & (chunks[:, None, :] == chunks[:, total - new :, None])
+        return (allowed | (keys == queries)[None])[:, None]
+
+    def visible(form: AttentionForm) -> Tensor:
+        key = (form.window, form.chunk)
+        if key not in made:
+            made[key] = make(form)
+        return made[key]
+
+    return visible
+
+
+def make_traced_layers(
+    target: Target, pasts: list[tuple[Tensor, Tensor]], attention_mask: Tensor, new: int, *, in_place: bool = True
+) -> list[TracedLayer]:
+    """The layers' caches of one traced call; pasts: [batch, kv_heads, past or capacity, head_size] twice per layer.
+
+    `in_place=False` takes the standard operator at every target, for what GroupQueryAttention cannot do.
+    """
+    if target == "standard" or not in_place:
+        visible = make_visibility(attention_mask, new)
+        return [StandardLayer(past, visible) for past in pasts]
+    last_positions = (attention_mask.sum(1) - 1).to(torch.int32)
+    total = torch.scalar_tensor(attention_mask.shape[1], dtype=torch.int32)
+    return [GroupQueryLayer(past, last_positions, total) for past in pasts]

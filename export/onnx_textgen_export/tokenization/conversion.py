@@ -1,0 +1,149 @@
+"""The tokenizer of a checkpoint folder, as one `tokenizer.json`, whatever files it comes in.
+
+- `tokenizer.json` is taken as it is, with the added tokens of `tokenizer_config.json` and without truncation and padding.
+- A SentencePiece model is converted here (`sentencepiece_tokenizer`).
+- `vocab.json` with `merges.txt`, and `vocab.txt`, are converted by transformers.
+
+Every one is then compared with the original (`tokenizer_proof`). transformers' own reading of a `tokenizer.json` is not used:
+for Llama-like classes it rebuilds the tokenizer by a rule of its own, with other ids where a text begins with a space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from onnx_textgen.errors import first_line
+from onnx_textgen.package.hf_settings import read_json, read_tokenizer_settings, token_text
+from onnx_textgen.package.manifest import TOKENIZER
+
+from ..errors import ExportError
+from ..versions import named_versions
+from .equivalence import ByteLevelBPE, Reference, SameFile, WordPiece, prove_tokenizer
+from .probe_texts import PROBES
+from .sentencepiece import Original, convert_sentencepiece
+
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+SHIFTED = frozenset({"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T"})
+"""Classes whose ids are not the SentencePiece model's own."""
+NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+MOST_CUTS = 64
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Open a tokenizer.json, without the truncation and padding it may ask for."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ExportError(f"{path} is no tokenizer.json: {first_line(error)}") from error
+    return unlimited(tokenizer)
+
+
+def unlimited(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer, which neither cuts nor fills a text."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def convert_tokenizer(folder: Path) -> Tokenizer | None:
+    """The folder's tokenizer, proved equal to the original; None where the folder has none.
+
+    Raises `ExportError` for a kind that has no exact `tokenizer.json` form, naming a text that shows it.
+    """
+    settings = read_tokenizer_settings(folder)
+    name = next((name for name in (TOKENIZER, *SENTENCEPIECE, "vocab.json", "vocab.txt") if (folder / name).is_file()), None)
+    if name is None:
+        return None
+    path = folder / name
+    probes: tuple[str, ...] = PROBES
+    if name == TOKENIZER:
+        original: Reference = SameFile(path)
+        tokenizer = add_tokens(read_tokenizer(path), settings, path)
+    elif name in SENTENCEPIECE:
+        tokenizer, original = from_sentencepiece(path, settings)
+        if settings.get("legacy") is False:
+            probes = tuple(text for text in PROBES if not text.startswith((" ", "\N{LOWER ONE EIGHTH BLOCK}")))
+        probes += tuple(f"a{token}b" for token in sorted(original.cuts)[:MOST_CUTS])
+    else:
+        usual = "BertTokenizer" if name == "vocab.txt" else "GPT2Tokenizer"
+        tokenizer = add_tokens(from_transformers(folder, settings, usual), settings, path)
+        original = WordPiece(path, settings) if name == "vocab.txt" else ByteLevelBPE(folder, tokenizer)
+        probes = tuple(text for text in PROBES if "\U0010ffff" not in text)  # control or not: every implementation has its opinion
+    prove_tokenizer(tokenizer, original, str(path), probes)
+    return tokenizer
+
+
+def class_of(settings: Mapping[str, Any], folder: Path) -> str:
+    """The tokenizer's class without its ending, such as Llama or T5; "" where nothing names one."""
+    name = settings.get("tokenizer_class")
+    if not name:
+        with named_versions():
+            from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES  # noqa: PLC0415
+        name = TOKENIZER_MAPPING_NAMES.get(read_json(folder / "config.json").get("model_type", ""))
+    return str(name or "").removesuffix("Fast").removesuffix("Tokenizer")
+
+
+def added_tokens(settings: Mapping[str, Any], folder: Path) -> dict[int, AddedToken]:
+    """The tokens that a checkpoint adds to its vocabulary, by id, in the order of ids."""
+    found = {int(token_id): AddedToken(text, special=False) for text, token_id in read_json(folder / "added_tokens.json").items()}
+    for token_id, token in settings.get("added_tokens_decoder", {}).items():
+        found[int(token_id)] = AddedToken(token["content"], **{flag: token[flag] for flag in FLAGS if flag in token})
+    return dict(sorted(found.items()))
+
+
+def add_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) -> Tokenizer:
+    """Give `tokenizer` the tokens of its settings, each at the id they say; one it has already takes their flags."""
+    for token_id, token in added_tokens(settings, path.parent).items():
+        tokenizer.add_tokens([token])
+        if tokenizer.token_to_id(token.content) != token_id:
+            raise ExportError(
+                f"{path} gives the added token {token.content!r} the id {tokenizer.token_to_id(token.content)} and its settings "
+                f"say {token_id}; mend tokenizer_config.json or give a tokenizer.json with --tokenizer"
+            )
+    have = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for name in NAMED:
+        text = token_text(settings.get(name))
+        if text and text not in have and tokenizer.token_to_id(text) is not None:
+            tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)])
+    return tokenizer
+
+
+def from_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, Original]:
+    """Convert a SentencePiece model and give it the begin and end tokens that its settings ask for."""
+    name = class_of(settings, path.parent)
+    if name in SHIFTED:
+        raise ExportError(f"{path} has other ids than {name}Tokenizer gives its pieces; give a tokenizer.json with --tokenizer")
+    renamed = {token_id: token.content for token_id, token in added_tokens(settings, path.parent).items()}
+    tokenizer, original = convert_sentencepiece(path, renamed, prefix_after_special=settings.get("legacy") is not False)
+    add_tokens(tokenizer, settings, path)
+    bos = token_text(settings.get("bos_token")) or original.begin
+    eos = token_text(settings.get("eos_token")) or original.end
+    first = [bos] if bos and settings.get("add_bos_token", name != "T5") else []
+    last = [eos] if eos and settings.get("add_eos_token", name == "T5") else []
+    ids = {token: tokenizer.token_to_id(token) for token in first + last}
+    if ids and None not in ids.values():
+        tokenizer.post_processor = processors.TemplateProcessing(single=[*first, "$A", *last], special_tokens=list(ids.items()))
+    return tokenizer, original
+
+
+def from_transformers(folder: Path, settings: Mapping[str, Any], usual: str) -> Tokenizer:
+    """Let transformers convert vocabulary files; `usual` names their class where no file does."""
+    with named_versions():
+        import transformers  # noqa: PLC0415
+    config = read_json(folder / "config.json")
+    nameless = not (settings.get("tokenizer_class") or config.get("model_type") or "auto_map" in settings)
+    try:
+        loader: Any = getattr(transformers, usual) if nameless else transformers.AutoTokenizer
+        wrapper = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}") from error
+    if not isinstance(wrapper, transformers.PreTrainedTokenizerFast):
+        raise ExportError(
+            f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; give a tokenizer.json with --tokenizer"
+        )
+    return unlimited(wrapper.backend_tokenizer)

@@ -1,0 +1,168 @@
+"""A SentencePiece model as a `tokenizers` pipeline with the same ids, and the original to compare it with.
+
+transformers 5 reads these files too, but not as SentencePiece does: its prefix space is left out where a text begins with a space
+(57 of 640 texts come out with other ids for the Llama 2 vocabulary). What cannot be said in a `tokenizers` pipeline is found by
+`tokenizer_proof`, which compares both on probe texts.
+
+Order of the steps as in SentencePiece's normalizer.cc: character map, superfluous spaces, prefix, spaces to U+2581.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from onnx_textgen.errors import first_line
+
+from ..errors import ExportError
+
+Message: TypeAlias = Any
+"""A protobuf message; its classes are made when they are loaded."""
+
+UNIGRAM, BPE = 1, 2
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+BYTE_IN_TEXT = "<(?=0x[0-9A-F]{2}>)"
+"""Where a text spells out the name of a byte piece, such as <0x41>."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Original:
+    """SentencePiece's own processor."""
+
+    processor: Any
+    unknown_id: int
+    cuts: frozenset[str]
+    """User-defined pieces, which are found in a text before anything else."""
+    begin: str | None
+    end: str | None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids without begin and end tokens."""
+        return [int(token_id) for token_id in self.processor.encode(text)]
+
+    def decode(self, ids: list[int]) -> str | None:
+        """The text of ids; None where an unknown piece stands for what is lost."""
+        return None if self.unknown_id in ids else str(self.processor.decode(ids))
+
+
+def open_model(path: Path) -> tuple[Message, Original]:
+    """The parsed model and SentencePiece's processor of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the binding generator, at import
+        try:
+            from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2  # noqa: PLC0415
+        except ImportError as error:
+            raise ExportError(f"{path} needs SentencePiece; install it with: pip install sentencepiece protobuf") from error
+    messages: Any = sentencepiece_model_pb2
+    parsed = messages.ModelProto()
+    try:
+        parsed.ParseFromString(path.read_bytes())
+        processor = SentencePieceProcessor(model_proto=parsed.SerializeToString())
+    except Exception as error:
+        raise ExportError(
+            f"{path} is no SentencePiece model ({first_line(error)}); give a tokenizer.json with --tokenizer"
+        ) from error
+    begin, end = processor.bos_id(), processor.eos_id()
+    return parsed, Original(
+        processor,
+        unknown_id=processor.unk_id(),
+        cuts=frozenset(piece.piece for piece in parsed.pieces if piece.type == USER_DEFINED),
+        begin=processor.id_to_piece(begin) if begin >= 0 else None,
+        end=processor.id_to_piece(end) if end >= 0 else None,
+    )
+
+
+def rank_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every way to join two pieces to one of `scores`, the best piece first: SentencePiece joins what scores highest.
+
+    >>> rank_merges({"a": -9.0, "b": -9.0, "ab": -1.0, "abb": 0.0})
+    [('ab', 'b'), ('a', 'b')]
+    """
+    merges: list[tuple[str, str]] = []
+    for piece in sorted(scores, key=lambda piece: -scores[piece]):  # stable: equal scores keep the order of ids
+        for cut in range(1, len(piece)):
+            if piece[:cut] in scores and piece[cut:] in scores:
+                merges.append((piece[:cut], piece[cut:]))
+    return merges
+
+
+def build_model(parsed: Message, names: list[str], path: Path) -> models.Model:
+    """The BPE or Unigram model; `names` are the pieces' texts by id."""
+    spec = parsed.trainer_spec
+    unknown = next((index for index, piece in enumerate(parsed.pieces) if piece.type == UNKNOWN), None)
+    if spec.model_type == BPE:
+        scores = {name: piece.score for name, piece in zip(names, parsed.pieces, strict=True) if piece.type == NORMAL}
+        return models.BPE(
+            vocab={name: index for index, name in enumerate(names)},
+            merges=rank_merges(scores),
+            unk_token=None if unknown is None else names[unknown],
+            fuse_unk=True,
+            byte_fallback=spec.byte_fallback,
+        )
+    if spec.model_type == UNIGRAM:
+        vocab = [(name, piece.score) for name, piece in zip(names, parsed.pieces, strict=True)]
+        return models.Unigram(vocab, unk_id=unknown, byte_fallback=spec.byte_fallback)
+    raise ExportError(f"{path} splits words or characters; only BPE and Unigram SentencePiece models have a tokenizer.json form")
+
+
+def build_normalizer(spec: Message, *, prefix: bool) -> normalizers.Normalizer:
+    """The steps before splitting. Patterns are Oniguruma's, where ^ and $ would match at every line."""
+    steps: list[normalizers.Normalizer] = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    return normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
+
+
+def build_splitter(parsed: Message) -> pre_tokenizers.PreTokenizer | None:
+    """What keeps Unigram from reading a byte piece's written name as that byte; BPE has no merges that lead there."""
+    spec = parsed.trainer_spec
+    if spec.model_type != UNIGRAM or not spec.byte_fallback or any(p.type == NORMAL and "<0" in p.piece for p in parsed.pieces):
+        return None
+    return pre_tokenizers.Split(Regex(BYTE_IN_TEXT), "merged_with_previous")
+
+
+def build_decoder(parsed: Message) -> decoders.Decoder:
+    """Pieces to text: spaces, bytes, and without the prefix space."""
+    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " ")]
+    if parsed.trainer_spec.byte_fallback:
+        steps.append(decoders.ByteFallback())
+    steps.append(decoders.Fuse())
+    if parsed.normalizer_spec.add_dummy_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(steps)
+
+
+def convert_sentencepiece(
+    path: Path, renamed: Mapping[int, str], *, prefix_after_special: bool = True
+) -> tuple[Tokenizer, Original]:
+    """A tokenizer with the model's ids, and the original.
+
+    `renamed`: pieces that the checkpoint gives another text, by id. `prefix_after_special`: whether text after a special token
+    begins with the prefix space too; where it does not (`"legacy": false`), one leading space of a text is taken for the prefix,
+    as transformers takes it, because a `tokenizers` pipeline has no step for the exact rule.
+    """
+    parsed, original = open_model(path)
+    names = [renamed.get(index, piece.piece) for index, piece in enumerate(parsed.pieces)]
+    tokenizer = Tokenizer(build_model(parsed, names, path))
+    spec, splitter = parsed.normalizer_spec, build_splitter(parsed)
+    first_only = spec.add_dummy_prefix and not prefix_after_special
+    tokenizer.normalizer = build_normalizer(spec, prefix=spec.add_dummy_prefix and prefix_after_special)
+    if first_only and splitter is None:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first", split=False)
+    elif splitter is not None:
+        tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = build_decoder(parsed)
+    for name, piece in zip(names, parsed.pieces, strict=True):
+        if piece.type in (UNKNOWN, CONTROL, USER_DEFINED):
+            tokenizer.add_tokens([AddedToken(name, normalized=False, special=piece.type != USER_DEFINED)])
+    return tokenizer, original

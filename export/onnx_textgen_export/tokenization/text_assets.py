@@ -1,0 +1,55 @@
+"""What a package carries besides the graph: tokenizer, chat template, special ids, generation defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from onnx_textgen.package.end_tokens import every_end, read_template
+from onnx_textgen.package.hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
+from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
+
+from .conversion import convert_tokenizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextAssets:
+    """Everything about text that goes into the folder."""
+
+    tokenizer: Tokenizer | None = None
+    """None: the package takes and gives token ids only."""
+    chat_template: str | None = None
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+    generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write tokenizer.json and chat_template.jinja where there is one."""
+        if self.tokenizer is not None:
+            (folder / TOKENIZER).write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
+        if self.chat_template is not None:
+            (folder / CHAT_TEMPLATE).write_text(self.chat_template, encoding="utf-8")
+
+
+def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None) -> TextAssets:
+    """Tokenizer, template, ids and defaults of a checkpoint folder; `generation_config.json` wins over `config.json`.
+
+    `tokenizer` stands in for the folder's own, which is then not read. Raises `ExportError` for a tokenizer that cannot be
+    converted exactly, and `PackageError` for settings that are no JSON.
+    """
+    config = read_config(folder)
+    written = without_nulls(read_json(folder / "generation_config.json"))
+    settings = config | written
+    tokenizer = tokenizer or convert_tokenizer(folder)
+    template = read_template(folder)
+    return TextAssets(
+        tokenizer=tokenizer,
+        chat_template=template,
+        bos_id=special_id("bos", settings, tokenizer, folder),
+        eos_ids=every_end(folder, tokenizer, template, generation=written, config=config),
+        pad_id=special_id("pad", settings, tokenizer, folder),
+        generation=generation_defaults(settings),
+    )

@@ -1,0 +1,162 @@
+"""Opens what the user names: a module of one's own, a checkpoint folder or a hub name becomes a module, weights and text."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from onnx_textgen.errors import OptionError, first_line
+from onnx_textgen.package.hf_settings import read_json
+
+from ..errors import ExportError, innermost
+from ..sources.source import Source, source_from_module
+from ..sources.tiny_transformer import TinyTransformer
+from ..tokenization.conversion import read_tokenizer
+from ..tokenization.text_assets import TextAssets, read_text_assets
+from ..versions import named_versions
+from ..weights.hub import refuse_code, resolve_source
+from ..weights.streamed import OwnWeights, Weights, is_of_transformers
+
+Report = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opened:
+    """A decoder that nothing has been done with yet."""
+
+    module: nn.Module
+    weights: Weights
+    assets: TextAssets
+    name: str
+    origin: str
+
+
+def open_source(
+    source: str | Path | nn.Module,
+    *,
+    tokenizer: str | Path | Tokenizer | None = None,
+    allow_pickle: bool = False,
+    report: Report = lambda stage: None,
+) -> Opened:
+    """Open a module, `file.py:name`, a checkpoint folder, or `owner/name` on the hub; raises `ExportError` in one line."""
+    given = tokenizer if tokenizer is None or isinstance(tokenizer, Tokenizer) else read_tokenizer(Path(tokenizer))
+    if isinstance(source, str) and is_import(source):
+        source = import_module(source)
+    if isinstance(source, nn.Module):
+        module = as_it_runs(unwrapped(source))
+        origin = f"the module {type(module).__qualname__}"
+        return Opened(module, OwnWeights(module), TextAssets(tokenizer=given), type(module).__name__, origin)
+    folder = resolve_source(source, report, allow_pickle=allow_pickle)
+    weights: Weights
+    if read_json(folder / "config.json").get("model_type") == "tiny_transformer":
+        module = TinyTransformer.from_folder(folder)
+        weights = OwnWeights(module)
+    else:
+        refuse_code(folder)
+        with named_versions():
+            from ..huggingface.checkpoint import open_checkpoint  # noqa: PLC0415
+
+        module, weights = open_checkpoint(folder, allow_pickle=allow_pickle)
+    name = folder.resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
+    return Opened(module, weights, read_text_assets(folder, tokenizer=given), name, f"the checkpoint {name}")
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module within what torch.compile or a parallel wrapper made of it."""
+    with named_versions():
+        from torch._dynamo import OptimizedModule  # noqa: PLC0415  (private to torch)
+
+    while isinstance(module, OptimizedModule | nn.DataParallel | DistributedDataParallel):
+        module = module._orig_mod if isinstance(module, OptimizedModule) else module.module
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ExportError("the module is TorchScript, which cannot be traced again; give the nn.Module that it was made from")
+    return module
+
+
+def as_it_runs(module: nn.Module) -> nn.Module:
+    """The module in float32 on the CPU: a copy where the caller's own is not."""
+    tensors = (*module.parameters(), *module.buffers())
+    if any(tensor.is_meta for tensor in tensors):
+        raise ExportError(
+            f"{type(module).__name__} has parameters on the meta device, which have no numbers; load its weights first"
+        )
+    if all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors if t.is_floating_point()):
+        return module
+    return copy.deepcopy(module).to("cpu", torch.float32)
+
+
+@contextlib.contextmanager
+def as_source(opened: Opened, context_length: int | None) -> Iterator[Source]:
+    """Bring a decoder to the shape that is traced, in evaluation mode; what its own code raises becomes one line."""
+    module, was_training = opened.module, opened.module.training
+    module.train(False)
+    try:
+        with opened.weights.present():
+            source = make_source(module, context_length)
+        yield source
+    finally:
+        module.train(was_training)
+
+
+def make_source(module: nn.Module, context_length: int | None) -> Source:
+    """A source from a transformers model, or from any other module."""
+    try:
+        if is_of_transformers(module):
+            with named_versions():
+                from ..huggingface.decoder import source_from_model  # noqa: PLC0415
+
+            return source_from_model(cast(Any, module), context_length=context_length)
+        return source_from_module(module, context_length=context_length)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"{type(module).__name__} failed on two tokens: {first_line(innermost(error))}") from error
+
+
+def is_import(source: str) -> bool:
+    """Whether `source` names a Python object (`file.py:name`, `package.module:name`) and not a folder."""
+    module, colon, attribute = source.rpartition(":")
+    return bool(colon) and attribute.isidentifier() and len(module) > 1 and not Path(source).exists()
+
+
+def run_file(path: Path) -> ModuleType:
+    """A file as a module; its name is not its own, so that `random.py` does not take the place of Python's module."""
+    spec = importlib.util.spec_from_file_location(f"onnx_textgen_source_{path.stem}", path)
+    assert spec is not None and spec.loader is not None, "a .py path has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
+def import_module(source: str) -> nn.Module:
+    """Run the user's own file and return the decoder it defines or builds."""
+    where, _, attribute = source.rpartition(":")
+    try:
+        module = run_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except (ImportError, FileNotFoundError) as error:
+        raise OptionError(f"cannot import {where}: {error}") from error
+    found: Any = getattr(module, attribute, None)
+    if found is None:
+        raise OptionError(f"{where} defines no {attribute}; name an nn.Module, or a function without arguments that returns one")
+    made = found if isinstance(found, nn.Module) else found()
+    if not isinstance(made, nn.Module):
+        raise OptionError(f"{source} gave {type(made).__name__}; it should be an nn.Module, or a function that returns one")
+    return made

@@ -1,0 +1,1 @@
+"""Weights of a source, read one tensor at a time."""

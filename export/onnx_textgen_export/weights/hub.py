@@ -1,0 +1,151 @@
+"""From what a user names to a folder on this machine: a folder as it is, or a model of the Hugging Face hub, fetched or cached.
+
+Only settings, tokenizer, template and safetensors files are fetched: never code, never pickles unless asked for. The cache is
+huggingface_hub's own (HF_HOME), HF_HUB_OFFLINE keeps it off the network, HF_ENDPOINT names another hub.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import huggingface_hub.errors
+from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from onnx_textgen.errors import first_line
+from onnx_textgen.package.hf_settings import read_json
+from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
+
+from ..errors import ExportError
+from ..tokenization.conversion import SENTENCEPIECE
+from ..versions import named_versions
+from .tensor_files import MOST_INDEX_BYTES
+
+Report = Callable[[str], None]
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+SETTINGS = frozenset(
+    {
+        *("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+        *(TOKENIZER, "vocab.json", "merges.txt", "vocab.txt", *SENTENCEPIECE, CHAT_TEMPLATE, "chat_template.json"),
+    }
+)
+WEIGHTS = (
+    re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"),
+    re.compile(r"(?!adapter_|consolidated).*\.safetensors(\.index\.json)?"),
+)
+"""File names of weights; the second only where the first finds nothing."""
+NETWORK: type[Exception] = vars(huggingface_hub.errors).get("HTTPError", OSError)
+"""What the HTTP library raises that this huggingface_hub happens to use."""
+SECONDS = 10.0
+"""For the hub to answer what a model consists of."""
+PICKLES = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json")
+
+
+def resolve_source(source: str | Path, report: Report = lambda stage: None, *, allow_pickle: bool = False) -> Path:
+    """The local folder of a source: an existing folder, else the hub's `owner/name` or `owner/name@revision`.
+
+    Without a network, or with HF_HUB_OFFLINE, a copy in the cache is used. `report` is told what is fetched. Raises `ExportError`
+    for a source that is neither, that cannot be reached, or that has no safetensors (`allow_pickle`: nor `pytorch_model.bin`).
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    name, _, revision = str(source).partition("@")
+    if folder.exists() or isinstance(source, Path) or not HUB_NAME.fullmatch(name):
+        raise ExportError(f"{source} is not a folder; give a checkpoint folder, owner/name of a model on the hub, or file.py:name")
+    return fetch(name, revision or constants.DEFAULT_REVISION, report, allow_pickle=allow_pickle)
+
+
+def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool) -> Path:
+    """Fetch what is missing in the cache, and return the folder there."""
+    try:
+        siblings = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=SECONDS).siblings or []
+        sizes = {file.rfilename: file.size or 0 for file in siblings}
+        files = wanted(sizes, name, allow_pickle=allow_pickle)
+        report(f"fetch {name}, {sum(sizes[file] for file in files) / 1e6:,.1f} MB")
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+    except GatedRepoError as error:
+        raise ExportError(
+            f"{name} is only given to those who accept its terms at {constants.ENDPOINT}/{name}; do so and run: hf auth login"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ExportError(f"{name} has no revision {revision}; see {constants.ENDPOINT}/{name}/tree/main") from error
+    except RepositoryNotFoundError as error:
+        raise ExportError(
+            f"there is no folder {name}, and the hub has no such model or keeps it private; check the name, or run: hf auth login"
+        ) from error
+    except HFValidationError as error:
+        raise ExportError(f"{name} is no name of a model on the hub: {first_line(error)}") from error
+    except (OSError, NETWORK) as error:
+        return cached(name, revision, error, allow_pickle=allow_pickle, report=report)
+
+
+def cached(name: str, revision: str, error: Exception, *, allow_pickle: bool, report: Report) -> Path:
+    """The folder of a model in the cache, where the hub gave `error`."""
+    if isinstance(error, OfflineModeIsEnabled):
+        why, remedy = "HF_HUB_OFFLINE is set", "unset it"
+    else:
+        why, remedy = f"the hub at {constants.ENDPOINT} cannot be reached ({first_line(error)})", "try again with a network"
+    config = try_to_load_from_cache(name, "config.json", revision=revision)
+    if not isinstance(config, str):
+        raise ExportError(
+            f"there is no folder {name}, {why}, and the cache in {constants.HF_HUB_CACHE} has no such model; "
+            f"{remedy}, or give a local checkpoint folder"
+        ) from error
+    folder = Path(config).parent
+    if missing := missing_weights(folder, name, allow_pickle=allow_pickle):
+        raise ExportError(f"{why}, and the cache lacks {missing} of {name}; {remedy}, or give a local folder") from error
+    report(f"source: {name} from the cache")
+    return folder
+
+
+def wanted(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]:
+    """The files of a model's top folder that an export needs.
+
+    >>> wanted(["config.json", "model.py", "model.safetensors", "model.fp16.safetensors"], "a/b", allow_pickle=False)
+    ['config.json', 'model.safetensors']
+    """
+    names = sorted(name for name in names if "/" not in name)
+    settings = [name for name in names if name in SETTINGS]
+    for pattern in (*WEIGHTS, *([PICKLES] if allow_pickle else [])):
+        if weights := [name for name in names if pattern.fullmatch(name)]:
+            return settings + weights
+    if any(PICKLES.fullmatch(name) for name in names):
+        raise ExportError(f"{model} has pickled weights only, which can run code when read; if you trust them, add --allow-pickle")
+    other = next((f", only {name}" for name in names if name.endswith((".gguf", ".onnx", ".h5", ".msgpack", ".bin"))), "")
+    raise ExportError(f"{model} has no weights as safetensors{other}; give a model that has")
+
+
+def missing_weights(folder: Path, model: str, *, allow_pickle: bool) -> str | None:
+    """The first weights file that an index in `folder` names and that is not there; None where all are."""
+    try:
+        names = wanted((path.name for path in folder.iterdir()), model, allow_pickle=allow_pickle)
+    except ExportError:
+        return "the weights"
+    indexes = [read_json(folder / name, most=MOST_INDEX_BYTES) for name in names if name.endswith(".index.json")]
+    listed = [file for index in indexes for file in index["weight_map"].values()]
+    has_weights = any(name.endswith((".safetensors", ".bin")) for name in names)
+    return next((file for file in sorted(set(listed)) if not (folder / file).is_file()), None if has_weights else "the weights")
+
+
+def refuse_code(folder: Path) -> None:
+    """Raise `ExportError` for a checkpoint whose model transformers does not know: its own Python code is never run."""
+    config = read_json(folder / "config.json")
+    kind, code = config.get("model_type"), config.get("auto_map")
+    if not code:
+        return
+    with named_versions():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
+    if kind not in CONFIG_MAPPING:
+        raise ExportError(
+            f"{folder} is of the type {kind}, which this transformers does not know, and brings Python code of its own, which is "
+            "not run; upgrade transformers, or build the model yourself and give it as file.py:name"
+        )
