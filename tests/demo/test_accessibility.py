@@ -25,6 +25,7 @@ def axe_script():
     return (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
     script = axe_script()

@@ -261,6 +261,7 @@ def test_what_the_model_writes_is_never_run_and_nothing_is_fetched_from_elsewher
     assert [url for url in urls if not url.startswith((address, "data:", "blob:", "chrome:"))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_the_page_fits_every_width(chromium, served, width):
     resize(chromium, width, 900)
@@ -273,6 +274,7 @@ def test_the_page_fits_every_width(chromium, served, width):
         resize(chromium, 1280, 1100)
 
 
+@pytest.mark.slow
 def test_a_chosen_rival_takes_the_place_of_a_token_and_the_text_goes_on(chromium, served):
     model = onnx_textgen.load(TINY_PACKAGE)
     open_page(chromium, served(model))

@@ -89,6 +89,7 @@ def another_person(driver):
         driver.switch_to.window(first)
 
 
+@pytest.mark.slow
 @every_tab
 def test_stop_ends_the_run_and_another_one_may_follow(chromium, served, model, runs, tab):
     runs.seconds = 0.03
@@ -101,6 +102,7 @@ def test_stop_ends_the_run_and_another_one_may_follow(chromium, served, model, r
     assert "Traceback" not in element(chromium, "body").text
 
 
+@pytest.mark.slow
 @every_tab
 def test_an_error_in_mid_run_is_told_and_the_next_run_is_done(chromium, served, runs, tab):
     model = make_chatty(40)
@@ -119,6 +121,7 @@ def test_an_error_in_mid_run_is_told_and_the_next_run_is_done(chromium, served, 
     wait_until(chromium, lambda: "no memory" not in note_of(chromium, tab), "the end of the line about the error")
 
 
+@pytest.mark.slow
 @every_tab
 def test_two_people_run_at_once_and_neither_sees_or_stops_the_other(chromium, served, model, runs, tab):
     runs.seconds = 0.1
@@ -143,6 +146,7 @@ def test_two_people_run_at_once_and_neither_sees_or_stops_the_other(chromium, se
     stop(chromium, tab, runs)
 
 
+@pytest.mark.slow
 @every_tab
 def test_a_reload_in_mid_run_ends_it_and_gives_a_fresh_page(chromium, served, model, runs, tab):
     runs.seconds = 0.03

@@ -103,6 +103,7 @@ def test_a_visit_goes_forwards_and_back_and_no_further_than_the_text(model):
     assert (visit.place, len(visit.walk.looks)) == (0, 2)
 
 
+@pytest.mark.slow
 def test_a_person_walks_through_and_moves_the_temperature(chromium, served, model):
     open_page(chromium, served(model))
     open_tab(chromium, "Look inside")

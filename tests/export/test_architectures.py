@@ -51,6 +51,7 @@ def check(got: np.ndarray, want: np.ndarray) -> None:
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_a_whole_prompt_longer_than_the_window_gives_pytorchs_logits(pair) -> None:
     model, package = pair
     ids = ids_of_length(3 * WINDOW)

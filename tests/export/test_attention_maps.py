@@ -35,6 +35,7 @@ def check_rows(weights: np.ndarray, atol: float) -> None:
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "mistral", "gemma2"])
 def test_maps_are_those_of_transformers(model_type: str, target: str, tmp_path: Path) -> None:
@@ -53,6 +54,7 @@ def test_maps_are_those_of_transformers(model_type: str, target: str, tmp_path: 
         np.testing.assert_allclose(in_pieces, maps.weights[:, :, -25:], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_rounded_weights_give_maps_that_are_near(precision: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -67,6 +69,7 @@ def test_rounded_weights_give_maps_that_are_near(precision: str, tmp_path: Path)
     check_rows(weights, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_sinks_take_their_share_and_convolutions_do_not_attend(tmp_path: Path) -> None:
     sinks = tiny_model("gpt_oss")
     made = export(sinks, tmp_path / "sinks", attention_maps=True)
@@ -95,6 +98,7 @@ def test_maps_that_are_not_the_models_are_refused(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_packages_own_graph_and_weights_are_those_without_maps(tmp_path: Path) -> None:
     reference = tiny_model("llama")
     plain = export(reference, tmp_path / "plain", genai=False)

@@ -218,6 +218,7 @@ def tokenizer_of_bytes() -> Tokenizer:
     return tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_a_tied_model_with_a_tokenizer_is_calibrated_and_right_at_both_targets(tmp_path: Path, target: str, precision: str) -> None:
@@ -238,6 +239,7 @@ def test_a_budget_for_what_is_not_rounded_is_refused(tmp_path: Path) -> None:
         export(tiny(), tmp_path / "out", budget=Budget(max_kl=0.1))
 
 
+@pytest.mark.slow
 def test_a_package_with_all_its_graphs_fits_the_size_that_was_asked_for(tmp_path: Path) -> None:
     torch.manual_seed(5)
     sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 300}

@@ -152,6 +152,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_whole_greedy_texts_equal_transformers_generate(options, tiny_pair):
     model, package = tiny_pair

@@ -41,6 +41,7 @@ def test_the_default_is_the_one_whose_texts_are_the_same_in_company() -> None:
     assert Quantization(4, symmetric=False).block_size == 32
 
 
+@pytest.mark.slow
 @FEW
 @given(text=TEXT, data=st.data())
 def test_a_prompt_cut_at_even_places_has_the_logits_of_the_whole(

@@ -80,6 +80,7 @@ def is_exact(model: Model) -> bool:
     return model.manifest.precision != "int4" or model.manifest.quantization["block_size"] == 32
 
 
+@pytest.mark.slow
 @FEW
 @given(prompt=TEXT, choice=CHOICE, most=st.integers(1, 12))
 def test_texts_and_their_logits_are_those_without_guesses(model: Model, prompt: list, choice: dict, most: int) -> None:

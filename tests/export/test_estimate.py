@@ -22,6 +22,7 @@ PLAIN = Quantization(4, symmetric=False, method="rtn")
 CALIBRATED = DEFAULTS["int4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [True, False])
 def test_the_estimate_is_near_what_is_measured_and_leaves_the_model_as_it_is(tmp_path: Path, shared: Path, streamed: bool) -> None:
     checkpoint = shared / "checkpoints" / "stories260K"

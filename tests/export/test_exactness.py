@@ -122,6 +122,7 @@ def models() -> dict[str, transformers.PreTrainedModel]:
     return {kind: steady(kind, **options) for kind, options, _ in ERRORS.values()}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("error", ERRORS)
@@ -170,6 +171,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 WAYS = [Quantization(8), Quantization(4, symmetric=False), Quantization(4, 16, method="rtn", head_bits=8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("name", MODELS)
 def test_pytorch_with_the_same_rounded_weights_gives_the_same_logits(name: str, target: str, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
     return build()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize(
     ("build", "precision"),

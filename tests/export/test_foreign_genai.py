@@ -64,6 +64,7 @@ def built(
 PROMPTS = [[5], [150, 17, 42, 9, 111, 66, 3], list(range(3, 120, 3))]
 
 
+@pytest.mark.slow
 def test_folders_of_the_builder_open_as_they_are(built: tuple[str, Path, transformers.PreTrainedModel]) -> None:
     precision, folder, reference = built
     model = onnx_textgen.load(folder, threads=1, device="cpu")

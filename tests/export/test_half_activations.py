@@ -16,6 +16,7 @@ from onnx_textgen_export.cli import quantization_from
 from onnx_textgen_export.passes.quantization.options import Quantization
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_cache_and_logits_are_float16_and_right(

@@ -26,6 +26,7 @@ def llama() -> transformers.PreTrainedModel:
     return transformers.LlamaForCausalLM(config).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("precision", ERRORS)
@@ -52,6 +53,7 @@ def test_vectors_are_those_of_transformers(
     assert model.generate(texts[0], max_new_tokens=4, temperature=0).token_ids, "text is generated all the same"
 
 
+@pytest.mark.slow
 def test_a_recurrent_model_and_other_norms_give_hidden_states_too(tmp_path: Path) -> None:
     for model_type in ("gpt2", "gemma2", "opt", "mamba"):
         model = tiny_model(model_type)

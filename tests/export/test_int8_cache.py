@@ -56,6 +56,7 @@ def scales_of(graph: Path, kind: str) -> list[np.ndarray]:
     return [numpy_helper.to_array(each) for each in tensors if each.name.endswith(f".{kind}_scale")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "mistral", "gemma2", "gpt_oss", "gpt_neox", "lfm2", "qwen3"])
 def test_what_is_kept_is_what_the_float32_cache_keeps_rounded(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +174,7 @@ def test_other_graphs_and_engines_are_refused_in_one_line(made: Exported, monkey
         wrong.unlink()
 
 
+@pytest.mark.slow
 def test_what_has_no_such_cache_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExportError, match="no 8-bit cache: float16 is meant for GPUs"):
         export(tiny_model("llama"), tmp_path / "out", precision="fp16", int8_cache=True)

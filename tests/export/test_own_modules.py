@@ -37,6 +37,7 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> dict:
     return module.__dict__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("kind", ["MyDecoder", "PlainDecoder"])
 def test_the_documented_decoders_export_and_give_pytorchs_logits(documented, kind: str, target: str, tmp_path: Path) -> None:
@@ -79,6 +80,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_every_option_of_the_reference_decoder_exports(options: dict, target: str, tmp_path: Path) -> None:
@@ -190,6 +192,7 @@ def odd(name: str) -> nn.Module:
     return ODD[name]()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_once")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -274,6 +277,7 @@ print(made.manifest.precision)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "int4"])
 def test_a_module_of_ones_own_is_exported_and_verified_where_there_is_no_transformers(precision: str, tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", WITHOUT_TRANSFORMERS, str(tmp_path / "package"), precision]

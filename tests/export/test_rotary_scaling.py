@@ -50,6 +50,7 @@ def check(got: np.ndarray, want: np.ndarray) -> None:
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_every_fixed_scaling_exports_with_proof(kind: str, tmp_path) -> None:
     export(make_model({"rope_type": kind, **SCALINGS[kind]}), tmp_path / "package")  # compares, and raises on a difference

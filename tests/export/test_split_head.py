@@ -67,6 +67,7 @@ def decoder(tied: bool) -> transformers.LlamaForCausalLM:
     return transformers.LlamaForCausalLM(config).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activations", [None, "fp16"])
 @pytest.mark.parametrize("bits", [(8, 4), (4, 8), (8, 8), (4, 4)])
 @pytest.mark.parametrize("tied", [True, False])

@@ -80,6 +80,7 @@ def test_another_matrix_is_none(spoilt: str) -> None:
     assert not is_ternary(matrix, inputs_first=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("precision", ["int4", "int8"])
 def test_a_ternary_model_loses_nothing_but_in_its_table_and_its_activations(tmp_path: Path, precision: str, bias: bool) -> None:

@@ -56,6 +56,7 @@ def test_settings_ids_and_template_are_read_from_a_checkpoint_folder(shared: Pat
     assert ends == ([] if name == "llama2" else ["<|endoftext|>", "<|end|>"])
 
 
+@pytest.mark.slow
 def test_a_chat_template_travels_with_the_package(shared: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(shared / "checkpoints" / "stories260K", tmp_path / "checkpoint"))
     settings = json.loads((folder / "tokenizer_config.json").read_text())

@@ -16,6 +16,7 @@ from onnx_textgen_export.calibration.attempts import Budget
 SIZES = {"vocab_size": 1500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_no_node_reads_constants_alone_and_the_table_is_stored_once(precision: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -18,6 +18,7 @@ def golden(shared: Path, number: int) -> dict:
     return json.loads((shared / "checkpoints" / "stories260K" / "golden.json").read_text())["cases"][number]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("number", CASES)
 def test_greedy_text_equals_the_golden_continuation(stories: dict[str, Path], shared: Path, target: str, number: int) -> None:

@@ -82,6 +82,7 @@ def documents(shared: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> 
     return [tokenizer.decode(tokenizer(path.read_text(encoding="utf-8")[:12_000]).input_ids[:DOCUMENT]) for path in corpora]
 
 
+@pytest.mark.slow
 def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoint: Path, tmp_path: Path, shared: Path) -> None:
     model = onnx_textgen.load(export(checkpoint, tmp_path / "fp32").folder, device="cpu")
     reference = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
@@ -127,6 +128,7 @@ def packages(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pack
     return Packages(checkpoint, tmp_path_factory.mktemp("packages"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "most"), [("int8", 138), ("int4", 105)])
 def test_a_quantised_package_holds_its_budget(packages: Packages, precision: str, most: float) -> None:
     made, said = packages.get(precision)
@@ -147,6 +149,7 @@ def test_a_quantised_package_holds_its_budget(packages: Packages, precision: str
     assert np.isfinite(model.score(PROMPTS[0] + answer.text).perplexity)
 
 
+@pytest.mark.slow
 def test_exactly_four_bits_are_kept_with_a_warning(packages: Packages) -> None:
     made, said = packages.get("4 bits")
     assert "mix" not in made.manifest.quantization
@@ -154,6 +157,7 @@ def test_exactly_four_bits_are_kept_with_a_warning(packages: Packages) -> None:
     assert made.manifest.summary["kl_divergence"] > BUDGETS["int4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [2000, 6000])
 def test_a_cache_of_8_bits_keeps_the_predictions_far_into_a_text(packages: Packages, shared: Path, behind: int) -> None:
     made, _ = packages.get("int8")
@@ -170,6 +174,7 @@ def test_a_cache_of_8_bits_keeps_the_predictions_far_into_a_text(packages: Packa
     assert (own.argmax(axis=1) == small.argmax(axis=1)).mean() >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["int8", "int4"])
 def test_prompt_lookup_is_mostly_right_in_an_edit_and_changes_no_text(packages: Packages, form: str) -> None:
     model = onnx_textgen.load(packages.get(form)[0].folder, device="cpu", prefix_cache=0)

@@ -188,6 +188,7 @@ def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path: Path) 
     refused(tiny(), tmp_path, "int8, block 32, symmetric, k_quant is asked for", precision="int4", quantization=Quantization(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_biases_of_packed_layers_survive_every_precision(precision: str, target: str, tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_an_assistant_goes_with_rules_stops_sessions_shifts_and_other_callers(ex
     assert [each.token_ids for each in found] == [each.token_ids for each in plain]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["exact", "fast"])
 def test_drawn_tokens_have_the_models_own_distribution(way: Literal["exact", "fast"], tmp_path: Path) -> None:
     """The second new token's, over all first ones, against probabilities from NumPy; by a chi-square test."""

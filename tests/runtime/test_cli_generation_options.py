@@ -8,7 +8,7 @@ from onnx_textgen.cli import run
 from onnx_textgen.cli.generation_options import OPTIONS
 from onnx_textgen.options.generation_config import OPTION_NAMES
 
-NOT_ON_THE_COMMAND_LINE = {"bad_words_ids"}
+NOT_ON_THE_COMMAND_LINE = {"bad_words_ids", "logits_processor", "stopping_criterion"}
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}}}
 SCHEMA |= {"required": ["age"], "additionalProperties": False}
 

@@ -118,6 +118,7 @@ def leaned(request: pytest.FixtureRequest) -> tuple[str, np.ndarray, ir.Model]:
     return request.param, want, model
 
 
+@pytest.mark.slow
 def test_the_logits_stay(leaned) -> None:
     _, want, model = leaned
     assert np.abs(logits(model) - want).max() <= 5e-6 * np.abs(want).max()
@@ -154,6 +155,7 @@ def test_every_attention_turns_by_itself_where_its_angles_allow_it(leaned) -> No
     assert turning == [0 if name in {"phi3 with longrope", "gpt-2"} else 1] * LAYERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt-2"])
 def test_the_standard_target_stays_within_the_standard_and_keeps_its_logits(name: str) -> None:
     model = trace(make_source(name), "standard")
