@@ -34,6 +34,7 @@ def marked(driver):
     return [each.get_attribute("data-place") for each in elements(driver, "#text [aria-current]")]
 
 
+@pytest.mark.slow
 def test_a_typed_prompt_is_continued_while_one_watches(chromium, served):
     if DEFAULT_PACKAGE not in embedded_packages():
         pytest.skip("this checkout has no embedded model")
@@ -115,6 +116,7 @@ def test_a_pressed_token_shows_its_rivals(chromium, served):
         wait_until(chromium, lambda: f"token {index + 1}," in element(chromium, "#bars p").text, "its bars")  # noqa: B023
 
 
+@pytest.mark.slow
 def test_the_chosen_token_is_marked_and_arrow_keys_go_from_one_to_the_next(chromium, served):
     open_page(chromium, served(ScriptedModel()))
     generate(chromium)
@@ -221,6 +223,7 @@ def test_every_button_can_be_pressed_where_it_does_something(chromium, served, s
     wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "something to go on from")
 
 
+@pytest.mark.slow
 def test_after_an_error_another_text_can_be_asked_for(chromium, served):
     error = ModelError("the logits are not numbers; export the model again")
     open_page(chromium, served(ScriptedModel(fail_after=20, error=error)))
@@ -229,6 +232,7 @@ def test_after_an_error_another_text_can_be_asked_for(chromium, served):
     wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "the end of the text")
 
 
+@pytest.mark.slow
 def test_the_table_says_in_numbers_what_the_colours_say(chromium, served):
     open_page(chromium, served(ScriptedModel()))
     generate(chromium)
@@ -316,6 +320,7 @@ def test_an_error_in_mid_stream_leaves_the_text_and_says_what_happened(chromium,
     assert text_of(chromium).startswith(" a small cat")
 
 
+@pytest.mark.slow
 def test_another_model_is_picked_and_one_that_cannot_load_says_why(chromium, served):
     tiny = onnx_textgen.load(TINY_PACKAGE)
     shelf = Shelf({"good": lambda: tiny, "bad": lambda: onnx_textgen.load("no/such/folder")})

@@ -99,6 +99,7 @@ def test_nothing_is_drawn_before_there_is_a_measurement(chromium, served, model)
     assert not element(chromium, "#plots").text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Compare", "Measure"])
 def test_a_run_is_started_where_none_is_under_way_and_stopped_where_one_is(chromium, served, model, monkeypatch, name):
     runs, start = PacedRuns(monkeypatch), f"#{name.lower()}"

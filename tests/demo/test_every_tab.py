@@ -179,6 +179,7 @@ def test_two_packages_write_side_by_side_each_its_own_text(chromium, served, mod
         assert shown[f"Greedy - {name}"].get_attribute("textContent") == expected.replace("\r", "\n")  # as HTML has it
 
 
+@pytest.mark.slow
 def test_the_walk_of_a_person_outlives_an_error_and_is_not_that_of_another(chromium, served, model, runs):
     address = served(model)
     walk = Tab("Look inside", "#walk", "", "#picture", "#picture", "")

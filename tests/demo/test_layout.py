@@ -33,6 +33,7 @@ def selected_tab(driver):
     return element(driver, "button[role=tab][aria-selected=true]").text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("height", [400, 1100], ids=["scrolling", "at once"])
 def test_the_page_has_one_width_whatever_the_tab(chromium, served, tiny, height):
     resize(chromium, 1280, height)
@@ -48,6 +49,7 @@ def test_the_page_has_one_width_whatever_the_tab(chromium, served, tiny, height)
         resize(chromium, 1280, 1100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 390])
 def test_all_tabs_are_in_one_row_on_a_phone(chromium, served, width):
     resize(chromium, width, 844)
@@ -73,6 +75,7 @@ def test_a_model_has_the_name_it_is_picked_by_everywhere(chromium, served, tiny)
     assert tiny.manifest.name not in element(chromium, "body").text
 
 
+@pytest.mark.slow
 def test_no_button_is_called_like_a_tab(chromium, served):
     open_page(chromium, served(make_chatty(4)))
     names = set()

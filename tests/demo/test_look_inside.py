@@ -221,6 +221,7 @@ def test_every_bar_of_the_cache_is_what_a_run_kept_and_added(model):
         assert float(kept) + float(added) == pytest.approx(100 * look.run.cached_tokens / longest, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, story):
     resize(chromium, 390, 844)
     try:
@@ -244,6 +245,7 @@ def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, st
         resize(chromium, 1280, 1100)
 
 
+@pytest.mark.slow
 def test_only_ways_that_lead_somewhere_can_be_gone(chromium, served, model):
     open_page(chromium, served(model))
     open_tab(chromium, "Look inside")
@@ -270,6 +272,7 @@ def test_a_package_without_maps_says_how_to_get_them(model):
     assert "--attention-maps" in pictures.attention_picture(walk_of(model, 1), 0)
 
 
+@pytest.mark.slow
 def test_a_person_chooses_layer_and_head_by_keyboard_on_a_phone(chromium, served, story):
     resize(chromium, 390, 844)
     try:

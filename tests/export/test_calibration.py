@@ -256,6 +256,7 @@ def test_a_package_with_all_its_graphs_fits_the_size_that_was_asked_for(tmp_path
     assert all(smallest < size_of(str(most), most) <= most for most in asked)
 
 
+@pytest.mark.slow
 def test_a_layer_that_runs_twice_is_calibrated_once(tmp_path: Path) -> None:
     torch.manual_seed(6)
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 300}

@@ -68,6 +68,7 @@ def test_the_line_speaks_of_a_mix_only_where_one_is_to_be_made(shared: Path) -> 
     assert larger.narrow_bytes != found.narrow_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["gemma2", "granite"])
 def test_what_follows_the_output_layer_is_part_of_the_estimate(tmp_path: Path, model_type: str) -> None:
     """Gemma 2 caps its logits, Granite divides them."""

@@ -199,6 +199,7 @@ def test_a_stack_is_read_once_for_all_its_experts_and_then_forgotten() -> None:
     assert len(reads) == 2
 
 
+@pytest.mark.slow
 def test_experts_keep_one_width_where_other_layers_have_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime has no experts of two widths on the CPU; what is stored is proved with equal weights all the same."""
     monkeypatch.setitem(parity.TOLERANCES, "int4", parity.Tolerance(float("inf"), 0, float("inf")))  # the weights are random

@@ -88,6 +88,7 @@ def test_a_real_export_onto_a_full_disk_is_one_line_and_leaves_nothing(decoder: 
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_real_export_that_may_write_no_large_file_is_one_line_and_leaves_nothing(decoder: str, tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

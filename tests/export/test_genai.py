@@ -56,6 +56,7 @@ def test_its_tokenizer_reads_and_writes_the_same_text(stories: dict[str, Path]) 
     assert tokenizer.decode(np.array(ids, dtype=np.int32)).strip() == "Once upon a time, Lily saw a dog."
 
 
+@pytest.mark.slow
 def test_the_files_are_listed_in_the_manifest_small_and_left_out_on_demand(
     stories: dict[str, Path], shared: Path, tmp_path: Path
 ) -> None:

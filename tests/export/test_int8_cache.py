@@ -83,6 +83,7 @@ def test_what_is_kept_is_what_the_float32_cache_keeps_rounded(
         assert np.abs(wanted - codes[name]).max() < 0.5001
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(cuts=st.sets(st.integers(1, len(IDS) // 2 - 1)))
 def test_a_prompt_is_the_same_to_the_last_bit_however_it_is_cut(cuts: set[int], made: Exported, session: Session) -> None:
@@ -105,6 +106,7 @@ def test_single_tokens_are_kept_and_read_as_those_of_a_prompt(made: Exported, se
         assert (steps > 0).mean() < 0.05, "other last bits, which rounding makes a step of now and then"
 
 
+@pytest.mark.slow
 def test_rows_of_unequal_length_are_as_alone_with_more_threads_than_heads(tmp_path: Path) -> None:
     """Where threads share a head, each with a part of its tokens."""
     torch.manual_seed(0)
@@ -150,6 +152,7 @@ def test_commands_take_the_path_of_the_graph(made: Exported, capsys: pytest.Capt
     assert run(["generate", "--model", path, "--token-ids", "5,17,30", "--max-new-tokens", "3", "--json"]) == 0
 
 
+@pytest.mark.slow
 def test_the_packages_own_graph_and_weights_are_those_without_it(made: Exported, tmp_path: Path) -> None:
     plain = export(model_of_some_size(), tmp_path / "plain", precision="int8")
     assert package_digest(made.folder, made.manifest) == package_digest(plain.folder, plain.manifest)

@@ -309,6 +309,7 @@ def test_the_defaults_are_named_after_their_bits() -> None:
     assert {name: f"int{options.bits}" for name, options in DEFAULTS.items()} == {"int8": "int8", "int4": "int4"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_an_int8_package_is_close_to_pytorch_and_stores_tied_embeddings_once(tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(4)

@@ -18,6 +18,7 @@ from onnx_textgen_export.tokenization.text_assets import read_text_assets
 TEXTS = ["Hello, world!", "  two  spaces\n\nand lines", "naïve café 😀 日本語", "", "don't <|endoftext|> stop"]
 
 
+@pytest.mark.slow
 def test_a_gpt2_checkpoint_with_vocab_and_merges_becomes_a_package_that_tokenizes_alike(shared: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=64)

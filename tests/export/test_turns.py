@@ -7,6 +7,8 @@ import threading
 import warnings
 from pathlib import Path
 
+import pytest
+
 from onnx_textgen_export import DecoderConfig, TinyTransformer, export
 from onnx_textgen_export.proof.same_weights import EXPERTS
 
@@ -15,6 +17,7 @@ def shared_by_all_threads() -> tuple[object, ...]:
     return sys.stdout, sys.stderr, logging.root.manager.disable, list(warnings.filters), os.environ.get(EXPERTS)
 
 
+@pytest.mark.slow
 def test_exports_come_one_after_the_other_and_leave_what_threads_share_as_it_was(tmp_path: Path) -> None:
     before, stages, is_asked = shared_by_all_threads(), list[str](), threading.Event()
 

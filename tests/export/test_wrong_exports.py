@@ -216,6 +216,7 @@ def test_a_folder_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["package", "thesis.txt"]
 
 
+@pytest.mark.slow
 def test_a_forced_export_that_fails_keeps_the_old_package(tmp_path: Path) -> None:
     target = tmp_path / "package"
     export(tiny(), target)

@@ -48,6 +48,7 @@ def random_logits(size: int, scale: float = 3.0, seed: int = 0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(size) * scale).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("size", [60, 1500])
 def test_draws_follow_the_chains_probabilities(config, size):

@@ -43,6 +43,7 @@ def read_to_end(client: socket.socket) -> bytes:
     return received
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [b"", b"GET", HALF_HEADERS, WHOLE + b"GET", HALF_UNREAD])
 def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(
     story: Model, monkeypatch: pytest.MonkeyPatch, begin: bytes

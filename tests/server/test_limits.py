@@ -167,6 +167,7 @@ def test_tokenizing_takes_a_slot_and_no_text_longer_than_a_prompt_may_be(story: 
         assert server.slots.taken == 0
 
 
+@pytest.mark.slow
 def test_a_request_for_many_texts_leaves_room_for_others(story: Model) -> None:
     model = Model(story.folder, story.manifest, story.graph, chat_template=None, batch_size=2)
     many = LONG | {"context_limit": "shift", "max_tokens": 3000, "n": 6, "stream": True}
