@@ -205,40 +205,33 @@ def points(
     return cases
 
 
+def law(name: str, cases: Callable[[int, random.Random], Iterator[Case]], quick: int) -> Law:
+    """One of all points in time; a process forks for each, so its limits are those of all forks."""
+    return Law(name, cases, whole=1_000, quick=quick, cpu_seconds=600, memory_bytes=32 << 30)
+
+
 EXPORTS, SAVES = (FRESH, FORCE, IN_TWO_STEPS), (FRESH, FORCE)
 LAWS = (
     (
-        Law(
+        law(
             "An export that is killed leaves nothing or a whole package, the old one until the new one is there",
             points("export", EXPORTS, KILLS, export_case),
-            whole=1_000,
             quick=16,
-            cpu_seconds=600,
-            memory_bytes=32 << 30,
         ),
-        Law(
+        law(
             "An export whose disk fails says so in a line, and leaves nothing or a whole package",
             points("export", EXPORTS, ERRORS, export_case),
-            whole=1_000,
             quick=16,
-            cpu_seconds=600,
-            memory_bytes=32 << 30,
         ),
-        Law(
+        law(
             "A session whose save is killed is the old one or the new one",
             points("session", SAVES, KILLS, session_case),
-            whole=1_000,
             quick=12,
-            cpu_seconds=600,
-            memory_bytes=32 << 30,
         ),
-        Law(
+        law(
             "A session whose disk fails says so in a line, and is the old one or the new one",
             points("session", SAVES, ERRORS, session_case),
-            whole=1_000,
             quick=12,
-            cpu_seconds=600,
-            memory_bytes=32 << 30,
         ),
     )
     if find_spec("torch") is not None

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ..patient_http import read_to_end
 from .law import Violation
 
 LONGEST_WAIT = 300
@@ -106,15 +107,6 @@ def answers_in(received: bytes, method: str = "POST") -> list[Answer]:
     except (http.client.HTTPException, ValueError) as error:
         raise Violation(f"no HTTP answer ({error!r}): {received!r:.300}") from error
     return found
-
-
-def read_to_end(client: socket.socket) -> bytes:
-    """All that is sent until the connection closes."""
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        while piece := client.recv(65536):
-            received += piece
-    return received
 
 
 def head(line: str, *headers: str) -> bytes:

@@ -17,8 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..patient_http import read_to_end
 from .law import HARMLESS, REFUSED, Case, Law, Verdict, Violation, check_line, spread
-from .over_http import LONGEST_WAIT, Answer, ChildServer, answers_in, ask, connect, head, post, read_to_end
+from .over_http import LONGEST_WAIT, Answer, ChildServer, answers_in, ask, connect, head, post
 
 SHORT = 1.0
 """Seconds that the server of `IMPATIENT` waits for headers and bodies."""

@@ -190,7 +190,7 @@ def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_t
 ) -> None:
     stream, used = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True), model.engine.turns
     next(stream)
-    real, closed = used.goes_on_leading, list[bool]()
+    real, closed = used.stays_leader, list[bool]()
 
     def at_the_end() -> bool:
         if not closed:
@@ -200,7 +200,7 @@ def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_t
             closed.append(not closer.is_alive())
         return real()
 
-    monkeypatch.setattr(used, "goes_on_leading", at_the_end)
+    monkeypatch.setattr(used, "stays_leader", at_the_end)
     model.generate("A", max_new_tokens=2)
     assert closed == [True]
     assert is_idle(model)
@@ -519,10 +519,10 @@ def test_a_thread_that_is_interrupted_lets_another_lead(model: Model, expected: 
     other_waits = threading.Thread(target=turns.wait_for, args=(other,), daemon=True)
     turns.leader = gone  # as a thread that is interrupted before its first turn
     other_waits.start()
-    turns.has_to_go_on = lambda request: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[method-assign]
+    turns.join = lambda request: (_ for _ in ()).throw(KeyboardInterrupt())  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         turns.wait_for(gone)
-    del turns.has_to_go_on  # type: ignore[method-assign]
+    del turns.join  # type: ignore[method-assign]
     gone.is_abandoned = True
     other_waits.join(60)
     assert not other_waits.is_alive()

@@ -11,7 +11,7 @@ import pytest
 import patient_http
 from onnx_textgen import Model
 from onnx_textgen_server import connections
-from patient_http import LONGEST_WAIT
+from patient_http import LONGEST_WAIT, read_to_end
 from server.live_server import held, served, wait_until
 
 HALF_HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: appl"
@@ -32,15 +32,6 @@ def open_connections(url: str, count: int, begin: bytes) -> Iterator[list[socket
             if begin == WHOLE:  # answered, so that it waits again; one whose request is at work stays
                 assert found[-1].recv(65536).startswith(b"HTTP/1.1 200")
         yield found
-
-
-def read_to_end(client: socket.socket) -> bytes:
-    """All that the server sends until it closes the connection; raises `TimeoutError` where it does not."""
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        while piece := client.recv(65536):
-            received += piece
-    return received
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ class TurnTaking(Generic[W]):
     def wait_for(self, waiter: W) -> None:
         """Lead or follow until there is something for the caller."""
         try:
-            while self.has_to_go_on(waiter):
+            while self.join(waiter):
                 if self.leader is waiter:
                     self.lead(waiter)
                 else:
@@ -73,8 +73,8 @@ class TurnTaking(Generic[W]):
         finally:
             self.resign(waiter)
 
-    def has_to_go_on(self, waiter: W) -> bool:
-        """Whether the caller has nothing yet; then its thread is the leader, or one of the followers."""
+    def join(self, waiter: W) -> bool:
+        """Become the leader, or one of the followers; False where there is something for the caller already."""
         with self.lock:
             self.followers.pop(waiter, None)
             if waiter.is_ready:
@@ -93,7 +93,7 @@ class TurnTaking(Generic[W]):
         try:
             while not (waiter.is_ready or waiter.is_abandoned):
                 self.work.advance(waiter)
-            while self.goes_on_leading():
+            while self.stays_leader():
                 self.work.release_abandoned()
         except BaseException as error:  # an interrupt in the middle: what is half done is not known
             if self.leader is waiter:
@@ -102,8 +102,8 @@ class TurnTaking(Generic[W]):
         finally:
             self.resign(waiter)
 
-    def goes_on_leading(self) -> bool:
-        """Whether there is something to release; if not the leader leads no more, so that who leaves next sees to it alone."""
+    def stays_leader(self) -> bool:
+        """Whether there is something to release; if not the leader steps down, so that whoever leaves next releases its own."""
         with self.lock:
             holds_abandoned = self.work.holds_abandoned
             if not holds_abandoned:
