@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..patient_http import read_to_end
@@ -70,11 +71,16 @@ def connect(port: int) -> socket.socket:
 
 
 def ask(port: int, data: bytes) -> bytes:
-    """All that a server answers to some bytes on one connection, until it closes that."""
-    with connect(port) as client:
-        with contextlib.suppress(ConnectionError):  # it may close before it has read all
+    """All that a server answers to some bytes on one connection, until it closes that.
+
+    It is read while the rest is sent: where a server answers and closes before it has read all, the reset discards what nobody has
+    read yet.
+    """
+    with connect(port) as client, ThreadPoolExecutor(1) as reader:
+        received = reader.submit(read_to_end, client)
+        with contextlib.suppress(ConnectionError):
             client.sendall(data)
-        return read_to_end(client)
+        return received.result()
 
 
 class Answer:
