@@ -22,7 +22,7 @@ from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import GRAPH, MANIFEST, WEIGHTS, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 
-from ..cache_graphs import GRAPHS, Attention, Recurrent, Tiny
+from ..support.cache_graphs import GRAPHS, Attention, Recurrent, Tiny
 from .flips import open_model
 from .law import Case, Law, Verdict, judged, spread
 from .manifests import PACKAGE, check_command
@@ -36,7 +36,7 @@ Change = Callable[[Model], object]
 @functools.cache
 def written(tiny: Tiny) -> bytes:
     """A graph with its weights."""
-    from ..cache_graphs import Builder  # noqa: PLC0415  (beside what is made of it)
+    from ..support.cache_graphs import Builder  # noqa: PLC0415  (beside what is made of it)
 
     content: bytes = Builder(tiny).model().SerializeToString()
     return content

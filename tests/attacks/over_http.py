@@ -14,7 +14,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..patient_http import read_to_end
+from ..support.patient_http import read_to_end
 from .law import Violation
 
 LONGEST_WAIT = 300

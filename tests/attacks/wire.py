@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..patient_http import read_to_end
+from ..support.patient_http import read_to_end
 from .law import HARMLESS, REFUSED, Case, Law, Verdict, Violation, check_line, spread
 from .over_http import LONGEST_WAIT, Answer, ChildServer, answers_in, ask, connect, head, post
 

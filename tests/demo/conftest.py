@@ -11,19 +11,19 @@ from unittest import mock
 import pytest
 
 import onnx_textgen
-from demo.scripted_model import TINY_PACKAGE, ScriptedModel
-from patient_http import LONGEST_WAIT
+from support.patient_http import LONGEST_WAIT
+from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
 HERE = Path(__file__).parent
 MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
 collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 if not MISSING:
-    from demo import browser as browser_tools
     from onnx_textgen_demo.app import make_page
     from onnx_textgen_demo.mcp_guard import MCP_PATH, McpGuard
     from onnx_textgen_demo.server import serve
     from onnx_textgen_demo.shelf import Shelf
+    from support import browser as browser_tools
 
 
 def pytest_terminal_summary(terminalreporter):

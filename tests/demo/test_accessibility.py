@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
-from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen_demo.app import TABS
 from onnx_textgen_demo.pictures import ATTENTION
+from support.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
+from support.scripted_model import TINY_PACKAGE
 
 AXE = "axe.run({ exclude: ['.vega-embed'] }).then(arguments[0])"
 """The marks within a plot are Gradio's alone; its figures stand in a table beside it."""

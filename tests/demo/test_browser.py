@@ -6,12 +6,12 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
-from demo.browser import SEED, close_messages, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
-from demo.scripted_model import PIECES, TINY_PACKAGE, ScriptedModel
 from onnx_textgen.errors import ModelError
 from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages
 from onnx_textgen_demo.shelf import Shelf
 from onnx_textgen_demo.tabs.write import EXAMPLES
+from support.browser import SEED, close_messages, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
+from support.scripted_model import PIECES, TINY_PACKAGE, ScriptedModel
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import typer
 from selenium.webdriver.common.by import By
 
 import onnx_textgen
-from demo.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
-from demo.paced_runs import PacedRuns, make_chatty
-from demo.scripted_model import TINY_PACKAGE
+from support.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
+from support.paced_runs import PacedRuns, make_chatty
+from support.scripted_model import TINY_PACKAGE
 
 
 @pytest.fixture(scope="module")

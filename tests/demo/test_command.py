@@ -5,9 +5,9 @@ import socket
 import subprocess
 import sys
 
-import patient_http
-from demo.scripted_model import TINY_PACKAGE
-from patient_http import LONGEST_WAIT
+from support import patient_http
+from support.patient_http import LONGEST_WAIT
+from support.scripted_model import TINY_PACKAGE
 
 COMMAND = [sys.executable, "-m", "onnx_textgen.cli", "demo"]
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from selenium.webdriver.common.by import By
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, wait_until
-from demo.paced_runs import PacedRuns
-from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen_demo import plots
 from onnx_textgen_demo.background import in_background
 from onnx_textgen_demo.tabs import compare, measure
+from support.browser import element, elements, open_page, open_tab, wait_until
+from support.paced_runs import PacedRuns
+from support.scripted_model import TINY_PACKAGE
 
 
 @pytest.fixture(scope="module")

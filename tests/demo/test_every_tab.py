@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 
 import onnx_textgen
-from demo.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
-from demo.paced_runs import PacedRuns, make_chatty
 from onnx_textgen_demo.pictures import STAGES
 from onnx_textgen_demo.shelf import Shelf
+from support.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
+from support.paced_runs import PacedRuns, make_chatty
 
 NEW_TOKENS = 200
 

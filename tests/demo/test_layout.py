@@ -5,11 +5,11 @@ import itertools
 import pytest
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
-from demo.paced_runs import make_chatty
-from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen_demo.app import TABS
 from onnx_textgen_demo.shelf import Shelf
+from support.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
+from support.paced_runs import make_chatty
+from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
 
 @pytest.fixture(scope="module")

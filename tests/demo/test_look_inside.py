@@ -15,13 +15,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
-from demo.browser import element, elements, open_page, open_tab, resize, set_value, wait_until
-from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen.diagnostics.inspection import Token
 from onnx_textgen_demo import pictures, strips
 from onnx_textgen_demo.embeddings import embeddings_of
 from onnx_textgen_demo.tabs.look_inside import Visit
 from onnx_textgen_demo.walk import Walk
+from support.browser import element, elements, open_page, open_tab, resize, set_value, wait_until
+from support.scripted_model import TINY_PACKAGE
 
 SEED = 7
 EMBEDDINGS, LAYERS, CUTS = (

@@ -10,12 +10,12 @@ import threading
 import pytest
 
 import onnx_textgen
-import patient_http
 from demo.conftest import find_free_port, served_page
-from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen.cli import run
 from onnx_textgen_demo.limits import RUNS
-from patient_http import LONGEST_WAIT
+from support import patient_http
+from support.patient_http import LONGEST_WAIT
+from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
 WISH = {"prompt": "a cat", "max_new_tokens": 40, "temperature": 0.8, "seed": 7}
 

@@ -10,14 +10,14 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 import onnx_textgen
-import patient_http
-from can_bind import can_bind
-from demo.scripted_model import TINY_PACKAGE, ScriptedModel
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen_demo import api
 from onnx_textgen_demo.limits import RUNS
 from onnx_textgen_demo.server import DANGEROUS_VARIABLES, QUEUE_LENGTH, serve
-from patient_http import LONGEST_WAIT
+from support import patient_http
+from support.can_bind import can_bind
+from support.patient_http import LONGEST_WAIT
+from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
 PATIENCE = {"timeout": LONGEST_WAIT}
 INPUTS = {"prompt": "a cat", "max_new_tokens": 40, "temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7}

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 import onnx_textgen
-from demo.scripted_model import TINY_PACKAGE
 from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen.text.tokenizer import Streaming, TextTokenizer
 from onnx_textgen_demo import view, written
 from onnx_textgen_demo.tabs.write import make_go_on
 from onnx_textgen_demo.transcript import Token, Transcript
+from support.scripted_model import TINY_PACKAGE
 
 PIECES = {1: " cat", 2: "<script>alert(1)</script>", 3: "\n"}
 

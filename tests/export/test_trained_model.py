@@ -19,7 +19,7 @@ from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, WEIGHTS
 from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
 from onnx_textgen_export.proof.parity import log_softmax
-from smollm2 import smollm2_checkpoint
+from support.smollm2 import smollm2_checkpoint
 
 PROMPTS = [
     "The history of the town begins in the year",

@@ -16,7 +16,7 @@ TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{%
 if not MISSING:
     import openai
 
-    from server.live_server import served
+    from support.live_server import served
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,8 +4,8 @@ import httpx
 import openai
 import pytest
 
-import patient_http
 from onnx_textgen import Model
+from support import patient_http
 
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me of a dog."}]
 

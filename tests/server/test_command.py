@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 import onnx_textgen
-import patient_http
-from can_bind import can_bind
 from onnx_textgen.cli import run
 from onnx_textgen.cli.hosts import listen
 from onnx_textgen_server.cli import named
-from patient_http import LONGEST_WAIT
+from support import patient_http
+from support.can_bind import can_bind
+from support.patient_http import LONGEST_WAIT
 
 
 def test_it_answers_until_ctrl_c(tmp_path) -> None:

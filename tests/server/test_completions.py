@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-import patient_http
 from onnx_textgen import Model
+from support import patient_http
 
 PROMPT = "Once upon a time"
 

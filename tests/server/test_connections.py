@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import patient_http
 from onnx_textgen import Model
 from onnx_textgen_server import connections
-from patient_http import LONGEST_WAIT, read_to_end
-from server.live_server import held, served, wait_until
+from support import patient_http
+from support.live_server import held, served, wait_until
+from support.patient_http import LONGEST_WAIT, read_to_end
 
 HALF_HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: appl"
 HALF_BODY = b'POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"pr'

@@ -12,14 +12,14 @@ import httpx
 import openai
 import pytest
 
-import patient_http
-from can_bind import can_bind
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
 from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen_server import jobs
-from patient_http import LONGEST_WAIT
-from server.live_server import served, wait_until
+from support import patient_http
+from support.can_bind import can_bind
+from support.live_server import served, wait_until
+from support.patient_http import LONGEST_WAIT
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "seed": 1}
 

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from onnx_textgen_export.passes.gelus import gelus
-from small_graphs import Small, check_pass, tokens
+from support.small_graphs import Small, check_pass, tokens
 
 
 def written_out(*, cubic: float = 0.044715, power: float = 3.0, halve: str = "x", other: bool = False) -> ir.Model:

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_textgen_export.passes.last_positions import last_positions
-from small_graphs import Small, check_pass, tokens
+from support.small_graphs import Small, check_pass, tokens
 
 FEEDS = {"x": tokens(4, new=5), "positions": np.array([-1, 2])}
 

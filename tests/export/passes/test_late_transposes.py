@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from onnx_textgen_export.passes.late_transposes import late_transposes
-from small_graphs import Small, check_pass, tokens
+from support.small_graphs import Small, check_pass, tokens
 
 
 def heads_then_norm(perm: list[int], op_type: str = "RMSNormalization") -> ir.Model:

@@ -17,7 +17,7 @@ from onnx_textgen_export.passes.simplify import simplify
 from onnx_textgen_export.sources.source import Source, source_from_module
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
 from onnx_textgen_export.tracing.trace import trace
-from small_graphs import run
+from support.small_graphs import run
 
 CONTEXT, LAYERS = 128, 2
 PARTS = (40, 1, 1, 25, 1)

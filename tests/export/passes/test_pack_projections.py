@@ -5,7 +5,7 @@ import pytest
 
 from onnx_textgen_export.passes import pack_projections as packing
 from onnx_textgen_export.passes.pack_projections import pack_projections
-from small_graphs import READS, Small, check_pass, run, tokens
+from support.small_graphs import READS, Small, check_pass, run, tokens
 
 FEEDS = {"x": tokens(8)}
 

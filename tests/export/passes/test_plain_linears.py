@@ -5,7 +5,7 @@ import pytest
 
 from onnx_textgen_export.passes.plain_linears import plain_linears
 from onnx_textgen_export.passes.reshapes import reshapes
-from small_graphs import READS, Small, check_pass, run, tokens
+from support.small_graphs import READS, Small, check_pass, run, tokens
 
 
 def gemm(**attributes: float) -> ir.Model:

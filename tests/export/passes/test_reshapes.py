@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_textgen_export.passes.reshapes import reshapes
-from small_graphs import Small, check_pass, tokens
+from support.small_graphs import Small, check_pass, tokens
 
 
 def computed(small: Small, x: ir.Value, *sizes: int) -> ir.Value:

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from onnx_textgen_export.passes.skip_norms import skip_norms
-from small_graphs import Small, check_pass, tokens
+from support.small_graphs import Small, check_pass, tokens
 
 FEEDS = {"x": tokens(8), "y": tokens(8)[::-1].copy()}
 NORMS = {"RMSNormalization": "SkipSimplifiedLayerNormalization", "LayerNormalization": "SkipLayerNormalization"}

@@ -1,0 +1,157 @@
+"""What of a folder takes effect: of one of ours what its manifest lists and as it says, whoever else can write there."""
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onnx_textgen
+from onnx_textgen.api import loading
+from onnx_textgen.api import model as textgen
+from onnx_textgen.cli import run
+from onnx_textgen.diagnostics.inventory import list_models
+from onnx_textgen.errors import OnnxTextgenError, PackageError
+from onnx_textgen.files.graph_file import external_files
+from onnx_textgen.package.integrity import file_record
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, CHAT_TEMPLATE, GRAPH, MANIFEST, TOKENIZER, WEIGHTS, manifest_to_json
+from onnx_textgen.package.reading import read_manifest
+
+INJECTED = "INJECTED {{ messages[0].content }}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of a tiny package, which has no chat template."""
+    return Path(shutil.copytree(Path(__file__).parents[2] / "packages" / "ort", tmp_path / "package"))
+
+
+@pytest.mark.parametrize("name", ["chat_template.json", "special_tokens_map.json", "config.json", "generation_config.json"])
+def test_a_file_beside_a_manifest_that_does_not_list_it_takes_no_effect(folder: Path, name: str) -> None:
+    settings = {"chat_template": INJECTED, "eos_token_id": 5, "temperature": 0.1, "bos_token": "b"}
+    without = onnx_textgen.load(folder, threads=1, device="cpu")
+    (folder / name).write_text(json.dumps(settings))
+    model = onnx_textgen.load(folder, threads=1, device="cpu")
+    assert (model.chat_template, model.manifest) == (None, without.manifest)
+    assert [entry.has_chat_template for entry in list_models(folder)] == [False]
+
+
+def test_a_template_that_comes_after_the_files_were_checked_takes_no_effect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, opened = loading.open_graph, []
+
+    def late(*args, **options):
+        (folder / CHAT_TEMPLATE).write_text(INJECTED)
+        opened.append(args)
+        return checked(*args, **options)
+
+    monkeypatch.setattr(loading, "open_graph", late)
+    assert onnx_textgen.load(folder, threads=1, device="cpu").chat_template is None
+    assert opened
+
+
+def test_a_tokenizer_that_is_replaced_after_the_files_were_checked_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = textgen.Model.__init__
+
+    def late(self, *args, **options):
+        path = folder / TOKENIZER
+        path.write_text(path.read_text().replace("</s>", "</t>"))
+        build(self, *args, **options)
+
+    monkeypatch.setattr(textgen.Model, "__init__", late)
+    with pytest.raises(OnnxTextgenError, match=r"tokenizer.json is damaged: its sha256 is"):
+        onnx_textgen.load(folder, threads=1, device="cpu")
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_package_without_its_manifest_is_refused_as_its_damage_would_not_be_noticed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / MANIFEST).unlink()
+    flip_a_bit(folder / WEIGHTS)
+    missing = "was exported by onnx-textgen and its manifest.json is missing"
+    for place in (folder, folder / GRAPH):
+        with pytest.raises(PackageError, match=missing):
+            onnx_textgen.load(place, threads=1, device="cpu")
+    (entry,) = list_models(folder)
+    assert missing in (entry.problem or "")
+    for command in ("info", "verify"):
+        assert run([command, str(folder)]) == 1
+        assert "manifest.json" in capsys.readouterr().err
+
+
+THINGS = {
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": os.mkfifo,
+    "a link to nowhere": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a device": lambda path: path.symlink_to(os.devnull),
+}
+
+
+@pytest.mark.parametrize("thing", THINGS)
+def test_what_is_no_file_in_place_of_the_manifest_is_refused_in_a_folder_of_anybody(folder: Path, thing: str) -> None:
+    theirs = Path(shutil.copytree(Path(__file__).parents[2] / "packages" / "optimum", folder.parent / "theirs"))
+    (folder / MANIFEST).unlink()
+    for each in (folder, theirs):
+        THINGS[thing](each / MANIFEST)
+        for place in (each, each / GRAPH):
+            with pytest.raises(PackageError, match=r"manifest\.json is no file"):
+                onnx_textgen.load(place, threads=1, device="cpu")
+        assert "is no file" in (list_models(each)[0].problem or "")
+
+
+def list_again(folder: Path, name: str) -> None:
+    """Write into the manifest what a file is now."""
+    manifest = read_manifest(folder)
+    listed = dataclasses.replace(manifest, files=manifest.files | {name: file_record(folder / name)})
+    (folder / MANIFEST).write_text(manifest_to_json(listed), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [GRAPH, ATTENTION_GRAPH])
+def test_a_graph_that_reads_a_file_that_nobody_hashed_is_refused(tmp_path: Path, name: str) -> None:
+    onnx = pytest.importorskip("onnx", reason="a graph is changed here")
+    folder = Path(shutil.copytree(find_package("tiny-transformer"), tmp_path / "package"))
+    model = onnx.load(folder / name, load_external_data=False)
+    next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location").value = "unlisted.bin"
+    onnx.save(model, folder / name)
+    shutil.copy(folder / WEIGHTS, folder / "unlisted.bin")
+    list_again(folder, name)
+    with pytest.raises(PackageError, match=rf"{name} reads 'unlisted\.bin', which the manifest does not list"):
+        onnx_textgen.load(folder, threads=1, device="cpu").attentions("a cat")
+
+
+def test_the_files_of_weights_are_found_wherever_a_graph_can_name_them() -> None:
+    onnx = pytest.importorskip("onnx", reason="a graph is made here")
+    helper, names = onnx.helper, (f"file {number}" for number in range(100))
+
+    def tensor() -> Any:
+        entries = {"offset": "0", "location": next(names)}
+        return onnx.TensorProto(
+            data_type=1, dims=[1], external_data=[onnx.StringStringEntryProto(key=key, value=entries[key]) for key in entries]
+        )
+
+    def sparse() -> Any:
+        return onnx.SparseTensorProto(values=tensor(), indices=tensor(), dims=[2])
+
+    def graph(depth: int) -> Any:
+        node = helper.make_node(
+            "Anything", [], ["y"], one=tensor(), several=[tensor(), tensor()], few=sparse(), some=[sparse(), sparse()]
+        )
+        if depth:
+            node.attribute.extend([helper.make_attribute("g", graph(depth - 1)), helper.make_attribute("h", [graph(depth - 1)])])
+        return helper.make_graph([node], "g", [], [], [tensor()], sparse_initializer=[sparse()])
+
+    content = helper.make_model(graph(2)).SerializeToString()
+    found = sorted(external_files(content))
+    assert found == sorted(f"file {number}" for number in range(7 * 12)) == sorted(set(found))

@@ -1,0 +1,337 @@
+"""`onnx-textgen chat`: turns, the growing text, and the commands with a slash."""
+
+import re
+import stat
+import sys
+
+import pytest
+
+import onnx_textgen
+from onnx_textgen.cli import run
+from onnx_textgen.cli.commands import chat as chat_command
+from onnx_textgen.cli.terminal import line_input
+from onnx_textgen.errors import ModelError, PromptError
+from support.cli_model import BOS, CharacterModel
+
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.fixture
+def chat(monkeypatch):
+    def talk(model, *lines, options=()):
+        given = iter(lines)
+
+        def read(prompt=""):
+            line = next(given, EOFError())
+            if callable(line):
+                line = line() or ""
+            if isinstance(line, BaseException):
+                raise line
+            return line
+
+        monkeypatch.setattr("builtins.input", read)
+        monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: model)
+        return run(["chat", *options])
+
+    return talk
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A person at both ends, whose own history stays as it is."""
+    monkeypatch.setattr(line_input, "is_interactive", lambda: True)
+    monkeypatch.setenv(line_input.HISTORY_VARIABLE, "")
+
+
+def prompts(model):
+    return ["".join(map(chr, prompt)) for prompt, _ in model.calls]
+
+
+def test_each_line_is_a_turn_and_the_template_renders_the_whole_conversation(chat, capsys):
+    model = CharacterModel(("Hi", "!"), chat_template=TEMPLATE)
+    assert chat(model, "one", "two") == 0
+    assert prompts(model) == ["<s>[user]one[assistant]", "<s>[user]one[assistant]Hi![user]two[assistant]"]
+    assert capsys.readouterr().out == "Hi!\nHi!\n"
+
+
+def test_reset_forgets_the_turns_before(chat):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, "one", "/reset", "two") == 0
+    assert prompts(model) == ["<s>[user]one[assistant]", "<s>[user]two[assistant]"]
+
+
+def test_without_a_template_one_text_grows_and_stderr_says_so_once(chat, capsys):
+    model = CharacterModel(("bc", "\x02"))  # the reply ends with the end-of-text id
+    assert chat(model, "a", "", "d") == 0
+    assert prompts(model) == [chr(BOS) + "a", chr(BOS) + "abc", chr(BOS) + "abcbc\nd"]
+    assert capsys.readouterr().err.count("no chat template") == 1
+
+
+def test_quit_ends_and_an_unknown_command_is_no_turn(chat, capsys):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, "/help", "/nonsense", "/quit", "never read") == 0
+    assert model.calls == []
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "there is no command /nonsense" in err
+
+
+def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on_from_what_was_said(chat):
+    model = CharacterModel(("Hel", KeyboardInterrupt(), "lo"), chat_template=TEMPLATE)
+    assert chat(model, "one", "two") == 0
+    assert prompts(model)[1] == "<s>[user]one[assistant]Hel[user]two[assistant]"
+    assert model.closed == 2
+
+
+def test_a_turn_that_cannot_be_answered_is_said_and_forgotten(chat, capsys):
+    model = CharacterModel((PromptError("the prompt has 101 tokens"),), chat_template=TEMPLATE)
+    assert chat(model, "one", "two") == 0
+    assert prompts(model)[1] == "<s>[user]two[assistant]"
+    assert capsys.readouterr().err.count("error: the prompt has 101 tokens") == 2
+
+
+def test_a_wrong_option_ends_the_chat_as_a_usage_error(chat, capsys):
+    assert chat(CharacterModel(), "one", options=["--top-p", "2"]) == 2
+    assert "top_p" in capsys.readouterr().err
+
+
+def test_a_template_that_raises_is_said_in_one_line(chat, capsys):
+    model = CharacterModel(chat_template="{{ raise_exception('only questions, please') }}")
+    assert chat(model, "one") == 0
+    assert [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ") and "only questions, please" in line
+    ]
+
+
+def test_what_a_template_raises_commands_no_terminal(chat, capsys):
+    model = CharacterModel(chat_template=r"{{ raise_exception('no \x1b]0;owned\x07') }}")
+    assert chat(model, "one") == 0
+    assert "no \ufffd]0;owned\ufffd" in capsys.readouterr().err
+
+
+def test_options_reach_every_turn(chat):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, "one", "two", options=["-n", "9", "--seed", "4"]) == 0
+    assert [options for _, options in model.calls] == [{"max_new_tokens": 9, "seed": 4}] * 2
+
+
+def test_a_system_prompt_stands_before_the_conversation_also_one_that_has_begun(chat):
+    model = CharacterModel(("Hi",), chat_template=TEMPLATE)
+    assert chat(model, "one", "/system Brief.", "two", "/reset", "three", "/system", "four", options=["--system", "Kind."]) == 0
+    assert prompts(model) == [
+        "<s>[system]Kind.[user]one[assistant]",
+        "<s>[system]Brief.[user]one[assistant]Hi[user]two[assistant]",
+        "<s>[system]Brief.[user]three[assistant]",
+        "<s>[user]three[assistant]Hi[user]four[assistant]",
+    ]
+
+
+def test_a_template_that_takes_no_system_prompt_is_asked_before_one_is_set(chat, capsys):
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
+    model = CharacterModel(("Hi",), chat_template=template)
+    assert chat(model, "one", "/system Brief.", "two") == 0
+    assert prompts(model)[1] == "<s>[user]one[assistant]Hi[user]two[assistant]"
+    assert "no system role" in capsys.readouterr().err
+    assert chat(CharacterModel(), "/system Brief.") == 0
+    assert "no system prompt" in capsys.readouterr().err
+    assert chat(CharacterModel(), "never read", options=["--system", "Brief."]) == 2
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_undo_takes_one_exchange_back_at_a_time(chat, capsys, template):
+    model = CharacterModel(("Hi",), chat_template=template)
+    options = ["--system", "Kind."] if template else []
+    assert chat(model, "one", "two", "/undo", "three", "/undo", "/undo", "/undo", "four", options=options) == 0
+    first, second, third, fourth = prompts(model)
+    assert third == second.replace("two", "three")
+    assert fourth == first.replace("one", "four")
+    err = capsys.readouterr().err
+    assert re.findall("taken back: (.*)", err) == ["'two'", "'three'", "'one'"]
+    assert err.count("error: nothing was asked yet") == 1
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_retry_asks_the_same_again_with_other_seeds(chat, template):
+    model = CharacterModel(("Hi",), chat_template=template)
+    assert chat(model, "one", "two", "/retry", "/retry", "three", options=["--seed", "4"]) == 0
+    _, second, *again, last = prompts(model)
+    assert again == [second, second]
+    assert last.count("one") == last.count("two") == 1
+    assert [options["seed"] for _, options in model.calls] == [4, 4, 5, 6, 4]
+
+
+@pytest.mark.parametrize("failure", [ModelError("the graph failed"), KeyboardInterrupt()])
+def test_a_retry_that_fails_leaves_the_answer_there_was(chat, terminal, failure):
+    model = CharacterModel(("Hi",), chat_template=TEMPLATE)
+    assert chat(model, "one", lambda: setattr(model, "reply", (failure,)), "/retry", "two") == 0
+    assert prompts(model)[2] == "<s>[user]one[assistant]Hi[user]two[assistant]"
+
+
+def test_a_retry_that_could_only_give_the_same_says_so(chat, capsys):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, "/retry", "one", "/retry", options=["--temperature", "0"]) == 0
+    assert len(model.calls) == 1
+    err = capsys.readouterr().err
+    assert "nothing was asked yet" in err
+    assert "temperature 0" in err
+
+
+def test_a_failure_in_the_middle_of_an_answer_takes_its_question_back(chat, capsys):
+    model = CharacterModel(("Hel", ModelError("the graph failed")), chat_template=TEMPLATE)
+    assert chat(model, "one", "two") == 0
+    assert prompts(model)[1] == "<s>[user]two[assistant]"
+    assert capsys.readouterr().out == "Hel\nHel\n"
+
+
+def test_ctrl_c_before_the_first_token_takes_the_question_back(chat, capsys, terminal):
+    model = CharacterModel((KeyboardInterrupt(),), chat_template=TEMPLATE)
+    assert chat(model, "one", "two") == 0
+    assert prompts(model)[1] == "<s>[user]two[assistant]"
+    assert capsys.readouterr().out == ""
+
+
+def test_ctrl_c_in_a_pipe_ends_the_chat_with_130(chat):
+    assert chat(CharacterModel((KeyboardInterrupt(),)), "one", "never read") == 130
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (['"""', " one", "", "/two", '"""'], " one\n\n/two"),
+        (['"""one', 'two"""'], "one\ntwo"),
+        (['"""one"""'], "one"),
+        (['"""one', "two"], "one\ntwo"),
+        (["one \\", "  two\\", "three"], "one \n  two\nthree"),
+    ],
+)
+def test_several_lines_are_one_question(chat, lines, text):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, *lines) == 0
+    assert prompts(model) == [f"<s>[user]{text}[assistant]"]
+
+
+@pytest.fixture
+def chat_model(story):
+    """The embedded model, with a template that it knows nothing of."""
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    return onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=template)
+
+
+@pytest.mark.parametrize("has_template", [False, True])
+def test_a_conversation_is_saved_and_gone_on_with_by_the_real_model(chat, chat_model, tmp_path, capsys, has_template):
+    model, file = chat_model, str(tmp_path / "talk.session")
+    if not has_template:
+        model.chat_template = None
+    options = ["--seed", "1", "-n", "12"]
+    assert chat(model, "The dog", f"/save {file}", "It ran", options=options) == 0
+    assert capsys.readouterr().out
+    assert chat(model, f"/load {file}", "It ran", "/stats", "/undo", "/undo", options=options) == 0
+    out, err = capsys.readouterr()
+    assert out
+    assert f"loaded {file}: {'2 messages' if has_template else 'a text'}, " in err
+    assert re.search(r"context +\d+ of 512 tokens", err)
+    assert "kept)" in err, "the keys and values were in the file"
+    assert err.count("taken back") == (2 if has_template else 1), "nothing tells where the lines of a loaded text began"
+
+
+@pytest.mark.parametrize("has_template", [False, True])
+def test_a_loaded_conversation_is_shown(chat, chat_model, tmp_path, capsys, has_template):
+    file = str(tmp_path / "talk.session")
+    if not has_template:
+        chat_model.chat_template = None
+    assert chat(chat_model, "The dog", f"/save {file}", options=["--temperature", "0", "-n", "6"]) == 0
+    answer = capsys.readouterr().out
+    assert chat(chat_model, f"/load {file}") == 0
+    out, err = capsys.readouterr()
+    assert (out, err.endswith(f"> The dog\n{answer}" if has_template else f"The dog{answer}")) == ("", True)
+
+
+def test_of_a_long_conversation_that_is_loaded_the_end_is_shown(chat, chat_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(chat_command, "MOST_SHOWN", 10)
+    chat_model.chat_template, file = None, str(tmp_path / "talk.session")
+    assert chat(chat_model, "The dog", f"/save {file}", options=["--temperature", "0", "-n", "20"]) == 0
+    answer = capsys.readouterr().out.rstrip("\n")
+    assert chat(chat_model, f"/load {file}") == 0
+    assert capsys.readouterr().err.endswith(f"tokens\n... {answer[-10:]}\n")
+
+
+def test_a_loaded_conversation_writes_what_it_would_have_written(chat, chat_model, tmp_path, capsys):
+    file, options = str(tmp_path / "talk.session"), ["--temperature", "0", "-n", "12"]
+    assert chat(chat_model, "The dog", f"/save {file}", "It ran", options=options) == 0
+    whole = capsys.readouterr().out
+    assert chat(chat_model, f"/load {file}", "It ran", options=options) == 0
+    assert whole.endswith(capsys.readouterr().out)
+
+
+def test_what_cannot_be_saved_or_loaded_is_one_line_and_the_talk_goes_on(chat, chat_model, tmp_path, capsys):
+    place = tmp_path / "nowhere" / "talk.session"
+    lines = ["/save talk", "The dog", "/save", f"/save {place}", f"/load {place}", "/load", "And then", "/stats"]
+    assert chat(chat_model, *lines, options=["-n", "3"]) == 0
+    err = capsys.readouterr().err
+    assert err.count("error: ") == 5
+    assert f"{place} cannot be read (No such file or directory); give a file that a session was saved in" in err
+    assert re.search(r"exchanges +2\n", err)
+
+
+def test_a_text_whose_beginning_was_forgotten_has_nothing_to_go_back_to(chat, chat_model, capsys):
+    chat_model.chat_template = None
+    options = ["--context-limit", "shift", "--ignore-eos", "--seed", "1", "-n", "520"]
+    assert chat(chat_model, "The dog", "/undo", "/stats", options=options) == 0
+    err = capsys.readouterr().err
+    assert "error: nothing was asked yet, or its beginning was forgotten" in err
+    assert "taken back" not in err
+
+
+def test_a_conversation_can_be_saved_right_after_its_system_prompt_changed(chat, chat_model, tmp_path, capsys):
+    file = tmp_path / "talk.session"
+    assert chat(chat_model, "The dog", "/system Brief.", f"/save {file}", f"/load {file}", "/undo", options=["-n", "3"]) == 0
+    err = capsys.readouterr().err
+    assert "3 messages" in err
+    assert "error" not in err
+
+
+def test_a_question_that_no_longer_fits_is_refused_and_nothing_is_lost(chat, chat_model, capsys):
+    assert chat(chat_model, "The dog", "on and " * 600, "/stats", "and", options=["-n", "3"]) == 0
+    err = capsys.readouterr().err
+    assert re.search("error: the prompt has .*; /undo and /reset make room\n", err)
+    assert re.search(r"exchanges +1\n", err)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Python has no readline there")
+def test_the_history_is_kept_for_the_next_time_and_for_nobody_else(monkeypatch, tmp_path, terminal):
+    import readline  # noqa: PLC0415
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv(line_input.HISTORY_VARIABLE, raising=False)
+    file = tmp_path / "onnx-textgen" / "chat_history"
+    with line_input.history():
+        readline.add_history("The dog")
+    assert "The" in file.read_text(encoding="utf-8")
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
+    readline.clear_history()
+    with line_input.history():
+        assert readline.get_history_item(1) == "The dog"
+    readline.clear_history()
+
+
+def test_a_history_that_cannot_be_kept_is_no_error(monkeypatch, tmp_path, terminal):
+    monkeypatch.setenv(line_input.HISTORY_VARIABLE, str(tmp_path))  # a folder
+    with line_input.history():
+        pass
+    monkeypatch.setenv(line_input.HISTORY_VARIABLE, "")
+    assert line_input.history_file() is None
+
+
+def test_ctrl_c_at_the_prompt_says_how_to_end(chat, capsys, terminal):
+    assert chat(CharacterModel(chat_template=TEMPLATE), KeyboardInterrupt(), "one") == 0
+    assert "Ctrl-D ends" in capsys.readouterr().err
+
+
+def test_the_help_names_every_command(chat, capsys):
+    assert chat(CharacterModel(chat_template=TEMPLATE), "/help") == 0
+    err = capsys.readouterr().err
+    assert [name for name in ("system", "retry", "undo", "save", "load", "stats", "reset", "quit") if f"/{name}" not in err] == []
+    assert max(map(len, err.splitlines())) <= 80

@@ -1,0 +1,442 @@
+"""`onnx-textgen`: what goes to which stream, how errors read, and how the process ends."""
+
+import json
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import onnx_textgen
+from onnx_textgen.cli import run
+from onnx_textgen.cli.terminal.screen import collect, prefill_progress, writer
+from onnx_textgen.errors import ModelError
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import Progress
+from onnx_textgen.requirements import as_numbers
+from support.cli_model import CharacterModel
+
+STATS_LINE = "prompt 6 tokens 310 tok/s | text 2 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length\n"
+
+
+@pytest.fixture
+def model(monkeypatch):
+    model = CharacterModel()
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: model)
+    return model
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    def give(content: bytes):
+        monkeypatch.setattr("typer.get_binary_stream", lambda name: __import__("io").BytesIO(content))
+
+    return give
+
+
+def test_generated_text_alone_goes_to_stdout_and_the_numbers_to_stderr(model, capsys):
+    assert run(["generate", "Hello"]) == 0
+    assert capsys.readouterr() == ("Hello\n", STATS_LINE)
+
+
+@pytest.fixture
+def on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["Hi"], "\x1b[2mHi\x1b[0mHello\n"),
+        (["--token-ids", "1,72,105"], "\x1b[2mHi\x1b[0mHello\n"),
+        (["a\x1b[31mb"], "\x1b[2ma\N{REPLACEMENT CHARACTER}[31mb\x1b[0mHello\n"),
+        (["x" * 1000], f"\x1b[2m... {'x' * 500}\x1b[0mHello\n"),
+        ([], "\x1b[2mOnce upon a time\x1b[0mHello\n"),
+    ],
+)
+def test_a_person_sees_the_prompt_before_the_text(model, capsys, arguments, shown):
+    assert run(["generate", *arguments]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+def test_a_terminal_without_colours_shows_the_prompt_all_the_same(model, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(["generate", "Oh, "]) == 0
+    assert capsys.readouterr().out == "Oh, Hello\n"
+    assert run(["generate", "Oh, ", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == "Hello"
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+def test_the_prompt_stands_before_each_of_several_texts(story, monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    assert run(["generate", "The dog", "--num-return-sequences", "2", "-n", "3", "--seed", "1"]) == 0
+    assert [line[:11] for line in capsys.readouterr().out.splitlines()] == ["[1] The dog", "[2] The dog"]
+
+
+def test_the_seed_is_told_where_the_text_depends_on_it(model, capsys):
+    for options, told in {(): True, ("--temperature", "0"): False}.items():
+        assert run(["generate", "Hi", *options]) == 0
+        assert (" | seed 7 | " in capsys.readouterr().err) is told
+
+
+def test_the_numbers_of_the_best_of_several_texts_are_those_of_reading_the_prompt(story, monkeypatch, capsys):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    for seed in range(6):  # another of the three is the best
+        assert run(["generate", "The dog", "--best-of", "3", "-n", "5", "--seed", str(seed)]) == 0
+        err = capsys.readouterr().err
+        assert err.startswith("prompt 3 tokens ")
+        assert "kept" not in err and " 0.0 tok/s" not in err
+
+
+def test_json_is_one_object_with_the_new_ids_and_no_other_output(model, capsys):
+    assert run(["generate", "Hello", "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert set(answer) == {"text", "token_ids", "finish_reason", "stats"}
+    assert (answer["text"], answer["token_ids"], answer["finish_reason"]) == ("Hello", [72, 101, 108, 108, 111], "length")
+    assert answer["stats"]["seed"] == 7
+    assert (out.count("\n"), err) == (1, "")
+
+
+def test_every_option_reaches_the_model_and_those_not_given_do_not(model):
+    assert run(["generate", "a"]) == 0
+    options = "--max-new-tokens 5 --temperature 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 --seed 3 --stop . --stop !"
+    assert run(["generate", "a", *options.split()]) == 0
+    assert model.calls[0] == ("a", {})
+    given = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "seed": 3, "stop": [".", "!"]}
+    assert model.calls[1] == ("a", given)
+
+
+def test_what_to_open_and_where_reaches_load(monkeypatch):
+    seen = []
+    monkeypatch.setattr(onnx_textgen, "load", lambda *args, **options: seen.append((args, options)) or CharacterModel())
+    assert run(["generate", "a", "--model", "folder", "--device", "cpu", "--threads", "2"]) == 0
+    assert run(["generate", "a", "--model", "folder", "--assistant-model", "small"]) == 0
+    assert seen == [
+        (("folder",), {"device": "cpu", "threads": 2, "assistant_model": None}),
+        (("folder",), {"device": "auto", "threads": None, "assistant_model": "small"}),
+    ]
+
+
+def test_a_prompt_of_one_dash_is_read_from_stdin(model, stdin):
+    stdin("Grüße\n".encode())
+    assert run(["generate", "-", "--json"]) == 0
+    assert model.calls[0][0] == "Grüße\n"
+
+
+def test_token_ids_stand_in_for_a_prompt(model):
+    assert run(["generate", "--token-ids", "5, 17,100"]) == 0
+    assert model.calls[0][0] == [5, 17, 100]
+
+
+def test_without_a_prompt_the_embedded_model_gets_a_few_words(model):
+    assert run(["generate"]) == 0
+    assert model.calls[0][0] == "Once upon a time"
+
+
+def test_a_package_without_a_tokenizer_shows_its_ids(monkeypatch, capsys):
+    bare = CharacterModel(("", ""), tokenizer=False)
+    bare.speak = lambda prompt_tokens: iter([onnx_textgen.Chunk("", (5,)), onnx_textgen.Chunk("", (17,), finish_reason="length")])
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: bare)
+    assert run(["generate", "--token-ids", "3"]) == 0
+    assert capsys.readouterr().out == "5,17\n"
+
+
+def test_an_accelerator_that_auto_took_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: CharacterModel(device="cuda:0"))
+    assert run(["generate", "Hello"]) == 0
+    assert capsys.readouterr() == ("Hello\n", "device: cuda:0\n" + STATS_LINE)
+
+
+def test_ctrl_c_keeps_the_text_so_far_closes_the_stream_and_exits_with_130(model, capsys):
+    model.reply = ("Hel", KeyboardInterrupt(), "lo")
+    assert run(["generate", "Hello"]) == 130
+    assert capsys.readouterr() == ("Hel\n", "text 3 tokens | stop: cancelled\n")
+    assert model.closed == 1
+    assert run(["generate", "Hello", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out) == {
+        "text": "Hel",
+        "token_ids": [72, 101, 108],
+        "finish_reason": "cancelled",
+        "stats": None,
+    }
+
+
+def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
+    def load(package, *, device, threads, assistant_model):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(onnx_textgen, "load", load)
+    assert run(["generate", "Hello"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def told(reason: str) -> list[str]:
+    """What a value should be, where typer says it in a form that can be read: from 0.29 on; before, its own words are shown."""
+    return [reason] if as_numbers(version("typer")) >= (0, 29) else ["Invalid value for"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["generate", "a", "--temperature", "-1"], 2, ["temperature", "-1"]),
+        (["generate", "a", "--temperature", "nan"], 2, ["temperature", "nan"]),
+        (["generate", "a", "--temperature", "warm"], 2, ["--temperature", "generate -h"]),
+        (["generate", "a", "--top-p", "1.5"], 2, ["top_p", "1.5"]),
+        (["generate", "a", "--tempature", "1"], 2, ["--tempature", "--temperature"]),
+        (["generate", "a", "b"], 2, ["b", "generate -h"]),
+        (["info", "a", "b"], 2, ["b", "info -h"]),
+        (["generate", "a", "--num-beams", "4", "--top-k", "3"], 2, ["top_k", "num_beams", "leave it out"]),
+        (["generate", "a", "--token-ids", "5"], 2, ["PROMPT", "--token-ids"]),
+        (["generate", "--token-ids", "5;6"], 2, ["5,17,300", "'5;6'"]),
+        (["generate", "--model", "somewhere"], 2, ["somewhere", "PROMPT"]),
+        (["generate", ""], 2, ["prompt is empty", "--token-ids N"]),
+        (["inspect", ""], 2, ["prompt is empty", "--token-ids N"]),
+        (["score", ""], 2, ["prompt is empty; give some text"]),
+        (["generate", "The", "dog", "ran"], 2, ['in quotes: "The dog ran"', "generate -h"]),
+        (["inspect", "The", "--steps", "2", "dog"], 2, ['in quotes: "The dog"']),
+        (["score", "The", "dog", "--json"], 2, ['a TEXT of several words goes in quotes: "The dog"']),
+        (["score", "a", "--choice"], 2, ["--choice", "see: onnx-textgen score -h"]),
+        (["--color", "never", "generate", "a", "--stop"], 2, ["--stop", "see: onnx-textgen generate -h"]),
+        (["generate", "a", "--temperature", "hot"], 2, ["--temperature", *told("takes a number, found 'hot'")]),
+        (["generate", "a", "-n", "1.5"], 2, ["--max-new-tokens", *told("takes a whole number, found '1.5'")]),
+        (["info", "--batch", "0"], 2, ["--batch", *told("takes at least 1, found '0'")]),
+        (["--color", "pink", "list"], 2, ["--color", "'pink'", "always"]),
+        (["info", "somewhere", "--model", "elsewhere"], 2, ["somewhere", "elsewhere"]),
+        (["info", "somewhere"], 1, ["somewhere", "onnx-textgen list"]),
+        (["verify", "somewhere"], 1, ["somewhere"]),
+        (["score"], 2, ["TEXT"]),
+        (["genarate"], 2, ["genarate", "generate"]),
+        (["--nonsense"], 2, ["--nonsense"]),
+    ],
+)
+def test_an_error_is_one_line_that_names_the_thing(model, capsys, arguments, code, words):
+    assert run(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert all(word in err for word in words), err
+
+
+def test_an_error_commands_no_terminal(model, capsys):
+    model.reply = (ModelError("node \x1b]0;owned\x07 failed"),)
+    assert run(["generate", "a", "--max-new-tokens", "3"]) == 1
+    assert capsys.readouterr().err == "error: node \ufffd]0;owned\ufffd failed\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["generate", "a", "--num-beams", "3"], "several texts"),
+        (["generate", "a", "--prompt-lookup-num-tokens", "3"], "in its place"),
+        (["generate", "a", "--num-assistant-tokens", "0"], "--num-assistant-tokens 0"),
+        (["chat", "--prompt-lookup-num-tokens", "3"], "in its place"),
+    ],
+)
+def test_an_assistant_model_that_would_guess_nothing_is_an_error(model, capsys, command, why):
+    assert run([*command, "--assistant-model", "small"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("error: --assistant-model cannot take effect"), why in err) == ("", True, True)
+
+
+def test_a_failure_in_the_middle_of_a_text_is_one_line_and_exits_with_1(model, capsys):
+    model.reply = ("Hel", ModelError("the model failed while it ran:\nsomething"))
+    assert run(["generate", "Hello"]) == 1
+    assert capsys.readouterr() == ("Hel", "error: the model failed while it ran: something\n")
+
+
+def test_a_bug_is_one_line_too_and_its_traceback_is_there_for_who_asks(model, capsys, monkeypatch):
+    model.reply = (ZeroDivisionError("division by zero"),)
+    assert run(["generate", "Hello"]) == 1
+    assert capsys.readouterr().err == "error: ZeroDivisionError: division by zero; for the traceback set ONNX_TEXTGEN_DEBUG=1\n"
+    monkeypatch.setenv("ONNX_TEXTGEN_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(["generate", "Hello"])
+
+
+def test_an_empty_stdin_is_an_error(model, stdin, capsys):
+    stdin(b"")
+    assert run(["generate", "-"]) == 1
+    assert capsys.readouterr().err.startswith("error: stdin is empty; give some text")
+
+
+def test_text_that_is_no_utf8_on_stdin_is_an_error(model, stdin, capsys):
+    stdin(b"abc\xff")
+    assert run(["generate", "-"]) == 1
+    assert "not UTF-8 text (byte 3)" in capsys.readouterr().err
+
+
+class Terminal:
+    """Takes what is written, and says that it is a terminal."""
+
+    def __init__(self):
+        self.shown = ""
+
+    def write(self, text):
+        self.shown += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_is_not_sent_the_commands_a_model_writes():
+    terminal = Terminal()
+    answer = collect(CharacterModel(("a\tb\n", "\x1b[2J\x07", "\x9b1m")).speak(1), writer(terminal))
+    assert terminal.shown == "a\tb\n�[2J��1m"
+    assert answer.text == "a\tb\n\x1b[2J\x07\x9b1m"
+
+
+def test_the_reading_of_a_long_prompt_is_shown_on_a_terminal_and_wiped_off_at_its_end(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+    for done in (512, 1024, 1100):
+        prefill_progress(Progress(done, 1100))
+    assert terminal.shown.split("\r\033[K") == ["", "prompt: 512 of 1,100 tokens", "prompt: 1,024 of 1,100 tokens", ""]
+
+
+def test_a_terminal_that_knows_plain_text_alone_gets_no_progress(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    prefill_progress(Progress(512, 1100))
+    assert terminal.shown == ""
+
+
+def test_progress_is_not_written_into_a_file(capsys):
+    prefill_progress(Progress(512, 1100))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect"])
+def test_the_help_names_the_prompt_that_is_taken_where_none_is_given(command, capsys):
+    assert run([command, "-h"]) == 0
+    assert 'an embedded model gets "Once upon a time".' in " ".join(capsys.readouterr().out.split())
+
+
+def test_no_command_at_all_shows_the_help_on_stderr_and_is_a_usage_error(capsys):
+    assert run([]) == 2
+    out, err = capsys.readouterr()
+    assert (out, "Usage: onnx-textgen" in err) == ("", True)
+
+
+COMMANDS = ["generate", "chat", "list", "inspect", "score", "info", "verify", "bench", "doctor", "export", "demo"]
+
+
+def test_the_help_names_every_command(capsys):
+    assert run(["-h"]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"\n  {name} " not in out] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS[:-2])
+def test_every_command_explains_itself_at_80_columns(command, capsys):
+    assert run([command, "-h"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: onnx-textgen {command} ")
+    assert "-h, --help" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_version_is_that_of_the_installed_distribution(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"onnx-textgen {onnx_textgen.__version__}\n"
+
+
+def in_a_process(code: str) -> list[str]:
+    setup = "import sys; sys.path.insert(0, 'tests'); import onnx_textgen; from support.cli_model import CharacterModel; "
+    load = "onnx_textgen.load = lambda package, **options: CharacterModel(" + code + "); "
+    return [sys.executable, "-W", "error", "-c", setup + load + "from onnx_textgen.cli import main; main()"]
+
+
+INTERRUPTED = """
+import sys
+from importlib.metadata import version
+from importlib.abc import MetaPathFinder
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnx_textgen.cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from onnx_textgen.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_python_reads_the_modules_is_no_traceback():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_loading_of_a_model_is_shown_on_a_terminal_and_wiped_off(model, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert run(["generate", "a", "--model", "somewhere"]) == 0
+    assert terminal.shown.startswith("\r\033[Kloading somewhere ...\r\033[K")
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(request):
+    command = [*in_a_process("('word ' * 100,) * 10_000"), "generate", "Hello"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=request.config.rootpath) as process:
+        assert process.stdout.read(9) == b"word word"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
+    command = [*in_a_process("('Grüße 🙂',)"), "generate", "Hello"]
+    environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PATH": ""}
+    done = subprocess.run(command, capture_output=True, cwd=request.config.rootpath, env=environment, check=False, timeout=60)
+    assert (done.returncode, done.stdout.decode()) == (0, "Grüße 🙂\n")
+
+
+def test_output_that_nobody_reads_any_more_ends_the_command_as_other_programs_end():
+    command = f'set -o pipefail; "{sys.executable}" -m onnx_textgen.cli list 2>&1 | true'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+BEFORE_MAIN = """
+import sys
+from importlib.metadata import version
+before = set(sys.modules)
+import onnx_textgen.cli
+print(sorted(set(sys.modules) - before - {"__future__"}))
+"""
+
+
+def test_almost_nothing_is_imported_before_ctrl_c_is_taken_care_of():
+    done = subprocess.run([sys.executable, "-c", BEFORE_MAIN], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "['onnx_textgen', 'onnx_textgen.cli']\n"
+
+
+@pytest.mark.parametrize("options", [["--num-return-sequences", "3"], ["--best-of", "3"], ["--num-beams", "3"]], ids=" ".join)
+def test_ctrl_c_keeps_what_there_is_of_several_texts(story, monkeypatch, capsys, options):
+    monkeypatch.setattr(onnx_textgen, "load", lambda package, **options: story)
+    step, steps = Decoder.step, []
+
+    def interrupted(decoder, *given, **more):
+        steps.append(given)
+        if len(steps) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return step(decoder, *given, **more)
+
+    monkeypatch.setattr(Decoder, "step", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    assert run(["generate", "The dog", *options, "-n", "50", "--seed", "1"]) == 130
+    out, err = capsys.readouterr()
+    assert len(out.split()) >= 3
+    assert "stop: cancelled" in err
+    assert signal.getsignal(signal.SIGINT) is before

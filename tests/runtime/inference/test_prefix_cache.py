@@ -1,0 +1,147 @@
+"""What earlier calls computed is used again, within a number of bytes, and changes no bit of what comes out."""
+
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import onnx_textgen
+from onnx_textgen import Model
+from onnx_textgen.errors import OptionError
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.inference.prefix_cache import SHORTEST, PrefixStore
+from support.cache_graphs import GRAPHS
+
+BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
+ENDS = ["", "One day", "The dog ran", "The dog ran away and Lily", "Lily was sad because"]
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Model:
+    """The default without a store; its int8 products make a hundredth of a difference of the last bit."""
+    return onnx_textgen.load(threads=1, device="cpu", prefix_cache=0)
+
+
+@pytest.fixture
+def mindful() -> Model:
+    return onnx_textgen.load(threads=1, device="cpu")
+
+
+def test_every_text_is_the_one_that_a_model_without_a_store_writes(mindful: Model, forgetful: Model) -> None:
+    reused = []
+    for turn, end in enumerate([*ENDS, *reversed(ENDS)]):
+        options = {"max_new_tokens": 40, "seed": turn}
+        found = mindful.generate(BEGIN + end, **options)
+        want = forgetful.generate(BEGIN + end, **options)
+        assert (found.text, found.token_ids) == (want.text, want.token_ids)
+        longer = BEGIN + end + found.text + " Then"  # what was generated becomes a prompt
+        assert mindful.generate(longer, **options).text == forgetful.generate(longer, **options).text
+        assert want.stats.reused_tokens == 0
+        reused.append(found.stats.reused_tokens)
+    assert reused[0] == 0
+    assert min(reused[1:]) >= 20
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=6))
+@settings(max_examples=25)
+def test_logits_agree_to_the_last_bit_however_prompts_overlap(forgetful: Model, cuts: list) -> None:
+    """Prompts of a few texts, cut anywhere and gone on with: after each, what a fresh decoder has."""
+    store, geometry = PrefixStore(2**26), forgetful.manifest.geometry
+    for text, length, behind in cuts:
+        ids = np.random.default_rng(text).integers(2, geometry.vocab_size, 60)[:length].tolist()
+        decoder, fresh = forgetful.new_context(), forgetful.new_context()
+        store.prepare(decoder, ids)
+        np.testing.assert_array_equal(prefill(decoder, ids), prefill(fresh, ids))
+        for token in range(2, 2 + behind):
+            np.testing.assert_array_equal(decoder.feed([token]), fresh.feed([token]))
+        store.keep(decoder)
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_every_kind_of_cache_is_taken_out_and_put_back(kind: str, tmp_path) -> None:
+    tiny = GRAPHS[kind]
+    session, store = tiny.open(tmp_path), PrefixStore(2**20)
+    ids = [5, 9, 1, 0, 28, 3, 3, 7, 11, 2, 4, 8, 19, 19, 6, 21, 13, 2]
+    decoder = tiny.decoder(session, rows=3)
+    prefill(decoder, ids[:12], row=1)
+    store.keep(decoder, row=1)
+    for prompt in (ids, ids[:12], [*ids[:10], 1, 2, 3], [1, *ids]):
+        for row in (2, 0):
+            other = tiny.decoder(session, rows=3)
+            other.feed([1, 2, 3], row=1)
+            store.prepare(other, prompt, row=row)
+            want = tiny.logits(prompt)[-1]
+            np.testing.assert_allclose(prefill(other, prompt, row=row), want, atol=2e-5 * np.abs(want).max())
+            want = tiny.logits([1, 2, 3, 4])[-1]
+            np.testing.assert_allclose(other.feed([4], row=1)[0], want, atol=2e-5 * np.abs(want).max())
+    if not decoder.has_states:
+        other = tiny.decoder(session)
+        store.prepare(other, ids)
+        assert other.token_ids == [ids[:12]]
+
+
+def filled(story: Model, store: PrefixStore, seed: int, length: int) -> Decoder:
+    decoder = story.new_context()
+    prefill(decoder, np.random.default_rng(seed).integers(2, story.manifest.geometry.vocab_size, length).tolist())
+    store.keep(decoder)
+    return decoder
+
+
+def test_bytes_are_bounded_and_the_least_recently_used_goes_first(story: Model) -> None:
+    size = story.new_context().bytes_of(100)
+    store = PrefixStore(3 * size)
+    texts = [filled(story, store, seed, 100).token_ids[0] for seed in range(3)]
+    assert store.held_bytes == 3 * size
+    assert store.find(texts[0], 98)[1] == 98  # used last now
+    texts.append(filled(story, store, 3, 100).token_ids[0])
+    assert [store.find(text, 98)[1] for text in texts] == [98, 0, 98, 98]
+    assert store.held_bytes == 3 * size
+    filled(story, store, 4, 400)  # larger than the store
+    assert store.held_bytes == 3 * size
+    store.clear()
+    assert (store.held_bytes, store.find(texts[0], 98)) == (0, (None, 0))
+
+
+def test_a_longer_text_takes_the_place_of_its_beginning_and_short_ones_are_left_out(story: Model) -> None:
+    store = PrefixStore(2**26)
+    for length in (SHORTEST - 1, 50, 120, 80):
+        filled(story, store, 7, length)
+    assert store.held_bytes == story.new_context().bytes_of(120)
+
+
+def test_many_threads_share_one_store(mindful: Model, forgetful: Model) -> None:
+    want = {end: forgetful.generate(BEGIN + end, max_new_tokens=12, temperature=0).text for end in ENDS}
+    wrong: list[str] = []
+
+    def ask(number: int) -> None:
+        for turn in range(4):
+            end = ENDS[(number + turn) % len(ENDS)]
+            text = mindful.generate(BEGIN + end, max_new_tokens=12, temperature=0).text
+            if text != want[end]:
+                wrong.append(end)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_rows_of_a_list_share_their_beginning(mindful: Model, forgetful: Model) -> None:
+    prompts = [BEGIN + end for end in ENDS]
+    found = mindful.generate(prompts, max_new_tokens=10, seed=1)
+    assert [each.text for each in found] == [each.text for each in forgetful.generate(prompts, max_new_tokens=10, seed=1)]
+    assert found[0].stats.reused_tokens == 0
+    assert min(each.stats.reused_tokens for each in found[1:]) >= 20
+
+
+def test_the_number_of_bytes_is_checked() -> None:
+    with pytest.raises(OptionError, match="prefix_cache should be"):
+        onnx_textgen.load(prefix_cache=-1)

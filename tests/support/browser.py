@@ -1,0 +1,203 @@
+"""Debian's Chromium, headless, and what the tests do with the page in it.
+
+`python tests/support/browser.py` takes the pictures that the README and docs/web_page.md show, with the embedded models.
+"""
+
+import contextlib
+import io
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from onnx_textgen_demo.app import make_page
+from onnx_textgen_demo.server import serve
+from onnx_textgen_demo.shelf import make_shelf
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+LONGEST_WAIT = 300
+"""Seconds: a guard, and no measure."""
+SEED = "#sampling .seed input, #sampling .seed textarea"
+ROOT = Path(__file__).parents[2]
+PICTURES = {
+    "Write": ROOT / "demo" / "screenshot.png",
+    "Cuts": ROOT / "docs" / "pictures" / "look_inside.png",
+    "Attention": ROOT / "docs" / "pictures" / "attention.png",
+}
+
+
+def programs():
+    """Paths of chromium and its driver; None for one that is missing."""
+    return shutil.which("chromium"), shutil.which("chromedriver")
+
+
+@contextlib.contextmanager
+def chromium(width=1280, height=1100, *, dark=False):
+    binary, driver_binary = programs()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = binary
+        for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_binary))
+        try:
+            resize(driver, width, height)
+            scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+            yield driver
+        finally:
+            driver.quit()
+
+
+def resize(driver, width, height):
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def wait_until(driver, condition, what):
+    """The first true value of `condition()`; fails with `what` where it never comes."""
+    return WebDriverWait(driver, LONGEST_WAIT, poll_frequency=0.05).until(lambda _: condition(), message=f"waited in vain: {what}")
+
+
+def element(driver, selector):
+    return driver.find_element(By.CSS_SELECTOR, selector)
+
+
+def elements(driver, selector):
+    return driver.find_elements(By.CSS_SELECTOR, selector)
+
+
+def open_page(driver, address):
+    driver.get(address)
+    wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the page")
+
+
+def is_laid_out(driver):
+    """Whether the options of Write are open, or folded away on a phone; they are there last."""
+    seed = elements(driver, SEED)
+    return bool(seed) and seed[0].is_displayed() == driver.execute_script("return innerWidth > 600")
+
+
+def open_tab(driver, name):
+    """Press a tab; on a narrow page it may be in the menu of those that find no room."""
+    tabs = elements(driver, "button[role=tab], .overflow-menu button")
+    tab = next(each for each in tabs if each.get_attribute("textContent").strip() == name)
+    driver.execute_script("arguments[0].click()", tab)
+
+
+def close_messages(driver):
+    """Close what Gradio has put over the page, as far as it has not gone by itself."""
+
+    def are_closed():
+        for close in elements(driver, ".toast-close"):
+            with contextlib.suppress(WebDriverException):
+                close.click()
+        return not elements(driver, ".toast-close")
+
+    wait_until(driver, are_closed, "the end of the messages")
+
+
+def text_of(driver):
+    """What the model has written so far."""
+    return "".join(each.get_attribute("textContent") for each in elements(driver, "#text .new"))
+
+
+def status_of(driver):
+    return element(driver, "#status").text
+
+
+def set_value(driver, selector, value):
+    """Type into a field in place of what it holds."""
+    field = element(driver, selector)
+    field.clear()
+    field.send_keys(value)
+
+
+@contextlib.contextmanager
+def page_of_embedded_models(width, height):
+    """A browser with the page as `onnx-textgen demo` opens it."""
+    served = serve(make_page(make_shelf([], device="cpu", threads=None)), host="127.0.0.1", port=0)
+    try:
+        with chromium(width, height) as driver:
+            open_page(driver, served.address)
+            yield driver
+    finally:
+        served.close()
+
+
+def take_picture(driver, path, *, parts=()):
+    """Save what is seen, or the rectangle around some parts of it."""
+    driver.execute_script("document.activeElement.blur(); scrollTo(0, 0); document.documentElement.style.overflow = 'hidden'")
+    time.sleep(0.5)  # the scrolling and the fading of the focus ring
+    picture = Image.open(io.BytesIO(driver.get_screenshot_as_png()))
+    if parts:
+        places = [element(driver, part).rect for part in parts]
+        left, top = (min(place[side] for place in places) - 8 for side in ("x", "y"))
+        right, bottom = (max(place[side] + place[size] for place in places) + 8 for side, size in (("x", "width"), ("y", "height")))
+        picture = picture.crop((left, top, right, bottom))
+    picture.convert("RGB").quantize(128).save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
+
+
+def take_picture_of_write(path=PICTURES["Write"]):
+    """A finished text, with a token that was not the likeliest."""
+    with page_of_embedded_models(1280, 1000) as driver:
+        set_value(driver, SEED, "9")
+        element(driver, "#generate").click()
+        wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text")
+        chosen = elements(driver, "#text .token.band-3")[0]
+        place = chosen.get_attribute("data-place")
+        chosen.click()
+        wait_until(driver, lambda: f"token {place}," in element(driver, "#bars p").text, "its rivals")
+        take_picture(driver, path)
+
+
+def walk_to(driver, stage, prompt):
+    """Open Look inside at a stage, by its number from 1."""
+    open_tab(driver, "Look inside")
+    wait_until(driver, lambda: element(driver, "#walk").is_displayed(), "the tab")
+    set_value(driver, "#walk-prompt textarea", prompt)
+    element(driver, "#walk").click()
+    wait_until(driver, lambda: "1. Text" in element(driver, "#picture").text, "the first picture")
+    elements(driver, "#stages button")[stage - 1].click()
+    wait_until(driver, lambda: f"{stage}. " in element(driver, "#picture").text, "the stage")
+
+
+def take_picture_of_cuts(path=PICTURES["Cuts"]):
+    """What top-p leaves at temperature 1."""
+    with page_of_embedded_models(1280, 920) as driver:
+        walk_to(driver, 8, "Once upon a time, there was a little")
+        set_value(driver, "#walk-sampling input[aria-label='number input for Temperature']", "1")
+        wait_until(driver, lambda: len(elements(driver, "#picture tr.drawn")) > 3, "more tokens that are left")
+        take_picture(driver, path)
+
+
+def take_picture_of_attention(path=PICTURES["Attention"]):
+    """The heat map of a head."""
+    with page_of_embedded_models(1280, 1500) as driver:
+        walk_to(driver, 5, "The dog had a red ball. One day, the ball rolled away and")
+        element(driver, "#layer input[type=range]").send_keys(*[Keys.ARROW_RIGHT] * 3)
+        wait_until(driver, lambda: "In layer 4, head 1" in element(driver, "#picture").text, "the layer")
+        take_picture(driver, path, parts=["#whose", "#picture .heat"])
+
+
+if __name__ == "__main__":
+    take_picture_of_write()
+    take_picture_of_cuts()
+    take_picture_of_attention()
