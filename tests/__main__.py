@@ -1,7 +1,7 @@
 """`python -m tests`: lint, format, types, import boundaries, and the tests that a change is tried with, in some minutes.
 
 python -m tests                 the checks, and all tests but the slow ones
-python -m tests whole           the checks and all tests: what continuous integration runs
+python -m tests whole           the checks, types as on Windows and macOS too, and all tests: what continuous integration runs
 python -m tests tests/runtime   the tests of one part; arguments go to pytest
 python -m tests whole -k stop   the tests of one name, slow ones too
 
@@ -17,16 +17,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 WHOLE = "whole"
+OTHER_SYSTEMS = {
+    name: ["--platform", platform, "--cache-dir", f".mypy_cache/{platform}"]  # one cache serves one system
+    for name, platform in (("Windows", "win32"), ("macOS", "darwin"))
+}
 WORKERS = ["-n", "2", "--dist", "loadfile"]  # by file, so that what a file exports or serves is made once
 
 
 def checks(arguments: list[str]) -> dict[str, list[str]]:
     """Every check and its command, in the order of what they cost."""
-    selection = arguments[1:] if arguments[:1] == [WHOLE] else ["-m", "not slow", *arguments]
+    is_whole = arguments[:1] == [WHOLE]
+    selection = arguments[1:] if is_whole else ["-m", "not slow", *arguments]
+    mypy = [sys.executable, "-m", "mypy"]
     return {
         "ruff check": [sys.executable, "-m", "ruff", "check", "."],
         "ruff format": [sys.executable, "-m", "ruff", "format", "--check", "."],
-        "mypy": [sys.executable, "-m", "mypy"],
+        "mypy": mypy,
+        **{f"mypy for {name}": [*mypy, *options] for name, options in OTHER_SYSTEMS.items() if is_whole},
         "lint-imports": [str(SCRIPTS / "lint-imports")],
         "pytest": [sys.executable, "-m", "pytest", *WORKERS, *selection],
     }

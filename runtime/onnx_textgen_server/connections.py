@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import sys
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-try:
-    import resource
-except ImportError:  # Windows, where sockets are no files
-    resource = None  # type: ignore[assignment]
-
 from .schema import Problem
+
+if sys.platform != "win32":
+    import resource
 
 NO_REQUEST = Problem(400, "this is no HTTP request that the server can read; nothing more is read from this connection")
 SECONDS_FOR_HEADERS = 10.0
@@ -29,7 +28,10 @@ COUNTER = itertools.count()
 
 def open_files() -> int:
     """How many files and connections this process may have open."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource is not None else USUAL_OPEN_FILES
+    if sys.platform == "win32":  # where sockets are no files
+        limit = USUAL_OPEN_FILES
+    else:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit if 0 < limit < 2 * MOST_CONNECTIONS else 2 * MOST_CONNECTIONS
 
 

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,10 +26,8 @@ from onnx_textgen.package.reading import read_manifest
 
 from ..errors import ExportError
 
-try:
+if sys.platform != "win32":  # which has no such locks, and where nobody can clear away a folder that another process uses
     import fcntl
-except ImportError:  # Windows has none, and there a folder in use cannot be cleared away by another process anyway
-    fcntl = None  # type: ignore[assignment]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS})
@@ -39,9 +38,9 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 def flush(path: Path) -> None:
     """Wait until a file or a folder's entries are on disk."""
-    if os.name == "nt" and path.is_dir():
+    if sys.platform == "win32" and path.is_dir():
         return  # Windows opens no folders
-    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)  # Windows flushes only what may be written
     try:
         os.fsync(handle)
     finally:
@@ -168,7 +167,7 @@ def take_lock(path: Path) -> int | None:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if fcntl is not None:
+            if sys.platform != "win32":
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle
@@ -221,7 +220,9 @@ def put_in_place(partial: Path, target: Path, *, force: bool) -> None:
 
 def exchange(one: Path, other: Path) -> bool:
     """Let two folders change names in one step; False where the system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if sys.platform == "win32":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
     if rename is None:
         return False
     return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)

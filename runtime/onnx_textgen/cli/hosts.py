@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import socket
 
 from ..errors import OptionError
@@ -68,7 +67,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
         for each in found:
             each.close()
         is_name = isinstance(error, socket.gaierror)
-        why = error.strerror if is_name else os.strerror(error.errno or 0)
+        why = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address, which is in the line already
         if is_name or error.errno in ABSENT:
             raise OptionError(f"--host {host} is no address or name of this machine: {why}; choose another") from error
         raise OptionError(f"port {port} of {host} cannot be used ({why}); choose another with --port") from error

@@ -166,6 +166,8 @@ def test_what_someone_puts_at_the_target_during_an_export_stays(tmp_path: Path) 
 
 
 def test_a_file_system_without_locks_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fcntl", reason="these locks are POSIX's")
+
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

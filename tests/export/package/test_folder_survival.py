@@ -1,7 +1,6 @@
 """A full disk, two exports into one folder: the target folder is absent or complete. Kills: see tests/attacks/disk.py."""
 
 import contextlib
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,6 +89,8 @@ def test_a_real_export_onto_a_full_disk_is_one_line_and_leaves_nothing(decoder: 
 
 @pytest.mark.slow
 def test_a_real_export_that_may_write_no_large_file_is_one_line_and_leaves_nothing(decoder: str, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="a limit of what a process may write is POSIX's")
+
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 

@@ -65,11 +65,11 @@ def read_line(prompt: str) -> str:
 def history() -> Iterator[None]:
     """Line editing, and the lines of earlier conversations; only for a person, and only where Python has readline."""
     file = history_file()
-    if not is_interactive() or file is None:
+    if sys.platform == "win32" or not is_interactive() or file is None:
         yield
         return
     try:
-        import readline  # noqa: PLC0415  (absent on Windows)
+        import readline  # noqa: PLC0415  (absent on Windows, and where Python was built without it)
     except ImportError:
         yield
         return
