@@ -63,7 +63,7 @@ def impose(text: list[int], agreement: float) -> None:
 def measure(model: onnx_textgen.Model, name: str, prompt: list[int], drafts: dict[str, float], rounds: int, **options: int) -> None:
     """Print medians of tokens per second and of their ratios."""
     ways = {"plain": {}, **({way: drafts | {"draft_verification": way} for way in ("exact", "fast")})}
-    off = {} if model.assistant is None else {"num_assistant_tokens": 0}
+    off = {} if model.generator.assistant is None else {"num_assistant_tokens": 0}
     found: dict[str, list[onnx_textgen.Generation]] = {way: [] for way in ways}
     for seed in range(rounds):
         turn = seed % len(ways)
@@ -99,14 +99,14 @@ def main() -> None:
         assistant_model=arguments.assistant_model,
     )
     lookup = {"prompt_lookup_num_tokens": arguments.drafts}
-    if model.verification.verifier() is None:
+    if model.generator.verification.verifier() is None:
         print("nothing here checks guesses exactly, so none are made that way")
     if arguments.tasks:
         for name, task in TASKS.items():
             ids = model.encode_chat([{"role": "user", "content": task}])
             measure(model, name, ids, lookup, arguments.rounds, temperature=0)
         return
-    random, vocab_size = np.random.default_rng(0), model.limits.vocab_size
+    random, vocab_size = np.random.default_rng(0), model.encoder.vocab_size
     phrase = random.choice(vocab_size, PHRASE, replace=False).tolist()
     words = (random.zipf(1.3, NEW_TOKENS + 2 * PHRASE) % vocab_size).tolist()
     prompt, text = words[: 2 * PHRASE], words[2 * PHRASE :]
@@ -114,7 +114,7 @@ def main() -> None:
     measure(model, "lookup, text repeats", phrase * 2, lookup, arguments.rounds)
     impose(text, 0)
     measure(model, "lookup, text does not", prompt, lookup, arguments.rounds)
-    if model.assistant is not None:
+    if model.generator.assistant is not None:
         # random weights are never sure of anything
         assisted = {"num_assistant_tokens": arguments.drafts, "assistant_confidence_threshold": 1e-300}
         for agreement in (1.0, 0.75, 0.0):

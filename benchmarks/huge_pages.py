@@ -45,7 +45,7 @@ def measure(package: str, threads: int, *, are_huge: bool) -> None:
     prompts, steps = [], []
     for seed in range(TEXTS + 1):
         draw = random.Random(seed)
-        prompt = [draw.randrange(model.limits.vocab_size) for _ in range(PROMPT)]
+        prompt = [draw.randrange(model.encoder.vocab_size) for _ in range(PROMPT)]
         times = [time.perf_counter()]
         for _ in model.stream(prompt, max_new_tokens=NEW_TOKENS, temperature=0, ignore_eos=True, loop_guard="off"):
             times.append(time.perf_counter())

@@ -72,7 +72,7 @@ def compare_texts(models: dict[str, Model], path: Path, tokens: int) -> None:
     """Print what the two put next."""
     from onnx_textgen_export.proof.parity import compare, followers  # noqa: PLC0415 - torch, which the rest needs not
 
-    most, total = models["own"].limits.context_length - 1, 0
+    most, total = models["own"].encoder.context_length - 1, 0
     logits: dict[str, list[np.ndarray]] = {name: [] for name in models}
     targets = list[int | None]()
     for document in path.read_text(encoding="utf-8").split("<|endoftext|>"):
@@ -105,7 +105,7 @@ def main() -> None:
     models = {
         name: onnx_textgen.load(place, device="cpu", threads=arguments.threads, prefix_cache=0) for name, place in places.items()
     }
-    longest = models["own"].limits.context_length
+    longest = models["own"].encoder.context_length
     print("| behind | a token | a part of a prompt | cache, MB |\n|---:|---:|---:|---:|")
     for context in [each for each in arguments.contexts if each + 1024 <= longest]:
         measure(models, context)

@@ -68,7 +68,8 @@ def runtime_steps(model: onnx_textgen.Model, decoder: Decoder) -> Callable[[], f
 
     def measure() -> float:
         decoder.rewind(CONTEXT)
-        continuation = Continuation(None, [1], GenerationConfig(temperature=0, max_new_tokens=10**6), model.limits, seed=0)
+        config = GenerationConfig(temperature=0, max_new_tokens=10**6)
+        continuation = Continuation(None, [1], config, model.generator.limits)
         token, start = 1, time.perf_counter()
         for _ in range(STEPS):
             logits = decoder.feed([token])[-1]

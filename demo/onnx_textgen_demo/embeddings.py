@@ -48,7 +48,7 @@ def embeddings_of(model: Model, token_ids: tuple[int, ...]) -> Embeddings | None
 
     Those of the last few texts, of all visitors, are kept, so that going forwards and back opens no graph.
     """
-    path = model.graph.path if isinstance(model.graph, Session) else model.folder / model.graph_name
+    path = model.graph.path if isinstance(model.graph, Session) else model.folder / model.opened.graph_name
     try:
         found = look_up(path, model.graph.roles["input_ids"].name, token_ids)
     except Exception:  # noqa: BLE001 - graphs of others look ids up in any way: that costs a picture, and no more

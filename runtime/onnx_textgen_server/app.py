@@ -135,7 +135,7 @@ def token_ids_of(model: Model, wish: TokenizeRequest) -> list[int]:
         return model.encode_chat([message.as_data() for message in wish.messages])
     if wish.prompt is None or wish.messages is not None:
         raise OptionError("tokenize takes a prompt or messages; give one of them")
-    model.check_characters(wish.prompt)
+    model.encoder.check_characters(wish.prompt)
     return model.tokenizer.encode(wish.prompt, add_special_tokens=wish.add_special_tokens)
 
 
@@ -163,12 +163,12 @@ def add_routes(app: FastAPI, server: Server) -> None:
         _, model = server.model(wish.model)
         with server.slots.held():
             ids = await asyncio.to_thread(token_ids_of, model, wish)
-        return {"tokens": ids, "count": len(ids), "max_model_len": model.limits.context_length}
+        return {"tokens": ids, "count": len(ids), "max_model_len": model.encoder.context_length}
 
     @app.post("/detokenize")
     def detokenize(wish: DetokenizeRequest) -> dict[str, str]:
         _, model = server.model(wish.model)
-        model.check_vocabulary(wish.tokens)
+        model.encoder.check_vocabulary(wish.tokens)
         return {"prompt": model.tokenizer.decode(wish.tokens)}
 
     @app.post("/v1/completions")

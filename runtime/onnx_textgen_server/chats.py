@@ -23,7 +23,7 @@ class Chat:
         if model.chat_template is None:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions in place of messages")
         prompt = model.encode_chat([message.as_data() for message in wish.messages])
-        config = model.config(wish.options_of_call(model.limits.context_length))
+        config = model.config(wish.options_of_call(model.encoder.context_length))
         self.job = Job.begin(model, [prompt], config, wish.n or 1, most_seconds)
         self.envelope, self.tokens = Envelope("chat.completion", name, fingerprint(model)), Tokens(model)
 

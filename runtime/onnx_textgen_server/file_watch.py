@@ -18,7 +18,7 @@ class FileWatch:
 
     def __init__(self, model: Model) -> None:
         self.folder = model.folder
-        self.files = graph_files(model.folder, model.manifest, model.graph_name)
+        self.files = graph_files(model.folder, model.manifest, model.opened.graph_name)
         self.known = [identity(path) for path in self.files]
 
     def check(self) -> None:

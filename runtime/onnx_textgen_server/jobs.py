@@ -84,7 +84,7 @@ class Job:
         """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
         continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
-            samples = model.begin_samples(prompt, config, texts)
+            samples = model.generator.begin_samples(prompt, config, texts)
             continuations += samples
             firsts.append(samples[0])
         cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, most_seconds) if seconds is not None]
@@ -93,7 +93,7 @@ class Job:
     async def finish(self) -> None:
         """Wait for the end of all texts."""
         requests = [Request(each, self.watch, streams=False, caller=self) for each in self.continuations]
-        await self.run(lambda: self.model.engine.finish(requests))
+        await self.run(lambda: self.model.generator.engine.finish(requests))
 
     async def run(self, function: Callable[[], T]) -> T:
         """What a function returns, which works in a thread. Cancelling the task ends the job."""
@@ -109,7 +109,7 @@ class Job:
 
         async def drain(place: int, continuation: Continuation) -> None:
             nonlocal untaken
-            work = functools.partial(self.model.engine.chunks, Request(continuation, self.watch, caller=self))
+            work = functools.partial(self.model.generator.engine.chunks, Request(continuation, self.watch, caller=self))
             try:
                 async with contextlib.aclosing(iterate(work, Cancellation())) as stream:  # the end of one is not that of all
                     async for chunk in stream:

@@ -254,7 +254,7 @@ def crowd(choose: random.Random, _: Path) -> Verdict:
 
 def check_nothing_left(callers: list[Caller], before: set[threading.Thread]) -> None:
     """Raise `Violation` for a row, a place in the queue, a watch, a timer or a thread that is still there."""
-    engine = model().engine
+    engine = model().generator.engine
     for thread in set(threading.enumerate()) - before:  # timers that were cancelled end by themselves
         thread.join(LONGEST_WAIT)
     left = {

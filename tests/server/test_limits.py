@@ -128,8 +128,8 @@ def test_a_body_without_its_header_is_explained(live: tuple) -> None:
 def test_more_texts_than_the_server_takes_are_refused_and_those_it_took_are_answered(
     story: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, go_on = story.engine.scheduler.decode, threading.Event()
-    monkeypatch.setattr(story.engine.scheduler, "decode", lambda going: (go_on.wait(LONGEST_WAIT), step(going)))
+    step, go_on = story.generator.engine.scheduler.decode, threading.Event()
+    monkeypatch.setattr(story.generator.engine.scheduler, "decode", lambda going: (go_on.wait(LONGEST_WAIT), step(going)))
     with served({"story": story}, most_texts=2) as (url, server), ThreadPoolExecutor(2) as pool:
         taken = [pool.submit(patient_http.post, f"{url}/v1/completions", json=LONG) for _ in range(2)]
         assert wait_until(lambda: server.slots.taken == 2)
@@ -179,7 +179,7 @@ def test_a_request_for_many_texts_leaves_room_for_others(story: Model) -> None:
             next(lines)
             assert patient_http.post(f"{url}/v1/completions", json=many | {"n": 2}).status_code == 429
             assert patient_http.post(f"{url}/v1/completions", json={"prompt": "A", "max_tokens": 3}).status_code == 200
-            assert model.engine.scheduler.queue, "others of the six waited longer"
+            assert model.generator.engine.scheduler.queue, "others of the six waited longer"
         assert wait_until(lambda: server.slots.taken == 0)
 
 
@@ -193,7 +193,11 @@ def test_a_client_that_goes_away_frees_its_slots(story: Model, texts: int) -> No
             assert [next(lines)[:5] for _ in range(3)] == ["data:", "", "data:"]
             assert server.slots.taken == texts
         assert wait_until(lambda: server.slots.taken == 0)
-        assert wait_until(lambda: not model.engine.scheduler.rows or all(row.is_abandoned for row in model.engine.scheduler.rows))
+        assert wait_until(
+            lambda: (
+                not model.generator.engine.scheduler.rows or all(row.is_abandoned for row in model.generator.engine.scheduler.rows)
+            )
+        )
         with pytest.raises(httpx.ReadTimeout):
             patient_http.post(f"{url}/v1/completions", json=slow, timeout=httpx.Timeout(LONGEST_WAIT, read=0.5))
         assert wait_until(lambda: server.slots.taken == 0)
@@ -204,18 +208,18 @@ def test_a_client_that_goes_away_frees_its_slots(story: Model, texts: int) -> No
 
 def test_an_error_of_the_model_is_told_and_the_next_request_is_answered(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(story.folder, story.manifest, story.graph, chat_template=None)
-    real, runs = model.engine.scheduler.decode, [0]
+    real, runs = model.generator.engine.scheduler.decode, [0]
 
     def step(running: list) -> None:
         runs[0] += 1
         if runs[0] == 5:
             raise_in = ModelError("the model failed while it ran: no memory")
             for request in running:
-                model.engine.scheduler.set_error(request, raise_in)
+                model.generator.engine.scheduler.set_error(request, raise_in)
             return
         real(running)
 
-    monkeypatch.setattr(model.engine.scheduler, "decode", step)
+    monkeypatch.setattr(model.generator.engine.scheduler, "decode", step)
     with served({"story": model}) as (url, server):
         lines = [
             each for each in patient_http.post(f"{url}/v1/completions", json=LONG | {"stream": True}).text.split("\n\n") if each
@@ -242,7 +246,7 @@ def test_whatever_goes_wrong_in_a_stream_is_told(story: Model, monkeypatch: pyte
     def fail(*_: object) -> None:
         raise RuntimeError("a secret of the machine")
 
-    monkeypatch.setattr(model.engine, "chunks", fail)
+    monkeypatch.setattr(model.generator.engine, "chunks", fail)
     with served({"story": model}) as (url, server):
         answer = patient_http.post(f"{url}/v1/completions", json=LONG | {"stream": True})
         assert "the server failed (RuntimeError)" in answer.text

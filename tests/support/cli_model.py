@@ -61,39 +61,35 @@ class AlphabetDecoder:
     def rewind(self, length, *, row=0):
         del self.token_ids[row][length:]
 
-    def snapshot(self):
-        return SimpleNamespace(token_ids=tuple(self.token_ids[0]))
-
-    def restore(self, snapshot, length):
-        self.token_ids = [list(snapshot.token_ids[:length])]
-
-    def bytes_of(self, tokens):
-        return 192 * tokens
-
 
 class CharacterSession(Conversation):
     """A session whose texts the model below speaks."""
+
+    def __init__(self, model):
+        super().__init__(SimpleNamespace(opened=model, encoder=model))
+        self.model = model
 
     def stream(self, *, on_progress=None, **options):
         prompt = self.model.encode_chat(self.messages) if self.messages else list(self._token_ids)
         return self.listen(prompt, self.model.stream(prompt, **options))
 
     def fork(self):
-        other = super().fork()
-        other.__class__ = CharacterSession
+        other = CharacterSession(self.model)
+        other.messages, other._token_ids = list(self.messages), list(self._token_ids)
         return other
 
     def listen(self, prompt, chunks):
-        said = SimpleNamespace(token_ids=[], text="", finish_reason=None, limits=SimpleNamespace(context_length=100))
+        token_ids, text = [], ""
         try:
             for chunk in chunks:
-                said.token_ids += [i for i in chunk.token_ids if i != EOS]
-                said.text += chunk.text
-                self._token_ids = [*prompt, *said.token_ids]
+                token_ids += [i for i in chunk.token_ids if i != EOS]
+                text += chunk.text
+                self._token_ids = [*prompt, *token_ids]
                 yield chunk
         finally:
             chunks.close()
-            self.take_over(said)
+            if self.messages and token_ids:
+                self.messages.append({"role": "assistant", "content": text})
 
 
 class CharacterModel:
@@ -106,6 +102,13 @@ class CharacterModel:
         self.reply, self.device, self.chat_template = reply, device, chat_template
         self.tokenizer, self.has_tokenizer = CharacterTokenizer(), tokenizer
         self.calls, self.closed = [], 0
+
+    @property
+    def tokenizer_if_any(self):
+        return self.tokenizer if self.has_tokenizer else None
+
+    def memory(self, tokens):
+        return SimpleNamespace(total_bytes=192 * tokens)
 
     def piece(self, token_id):
         return self.tokenizer.piece(token_id) if self.has_tokenizer else f"<{token_id}>"

@@ -103,8 +103,8 @@ class BatchGenerator:
     def generate(self, prompts: Sequence[Any], seeds: Sequence[Any]) -> list[Generation]:
         """A text for each prompt, with a seed each."""
         model = self.model
-        rows = [model.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
-        model.engine.finish([Request(row, Watch(None, row.config.max_time), streams=False, caller=rows) for row in rows])
+        rows = [model.generator.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
+        model.generator.engine.finish([Request(row, Watch(None, row.config.max_time), streams=False, caller=rows) for row in rows])
         return [row.result() for row in rows]
 
     def config(self, model: Model, seed: object) -> GenerationConfig:

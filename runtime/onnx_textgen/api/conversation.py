@@ -1,29 +1,28 @@
-"""A session: one text, or one chat, that goes on. It is appended to, generated from, taken back, forked and saved.
+"""A session: one text, or one chat, that is appended to, generated from, rolled back, forked and saved.
 
-What it is are its token ids. The keys and values behind them are a memory that is gone on from as far as it serves: a session
-writes what `generate` would write from the same ids, to the last token.
+A session is its token ids. The cache it keeps only saves time: a session writes what `generate` would write from the same ids, to
+the last token. Its texts are rows of the model's engine, so sessions in several threads are decoded together.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack, cast
 
 from ..cancellation import Cancellation, Watch
 from ..errors import OptionError, PackageError, PromptError
 from ..generation.continuation import Continuation
-from ..generation.own_context import stream_over
-from ..generation.request import Request
+from ..generation.request import KeptContext, Request
+from ..generation.steps import shifted
 from ..inference.prefill import Progress
 from ..options.checks import whole_number
 from ..options.generation_config import Options
 from ..results import Chunk, Generation
 from ..text.prompts import Prompt, read_token_ids
 from .session_file import read_session, write_session
-
-if TYPE_CHECKING:
-    from .model import Model
+from .text_generator import TextGenerator
 
 Message = Mapping[str, Any]
 """One turn of a chat: `{"role": "user", "content": "Hello"}`."""
@@ -33,10 +32,11 @@ SHOWN_TOKENS = 10
 
 
 class Conversation:
-    """See the module; `Model.session` makes one. Not for several threads at once."""
+    """See the module; `Model.session` makes one. One thread at a time may use it; other sessions may run in other threads."""
 
-    def __init__(self, model: Model) -> None:
-        self.model, self.context = model, model.new_context()
+    def __init__(self, generator: TextGenerator) -> None:
+        self.generator, self.opened, self.encoder = generator, generator.opened, generator.encoder
+        self.context = KeptContext()
         self.messages: list[Message] = []
         """The turns of a chat; empty where the session is a plain text."""
         self._token_ids: list[int] = []
@@ -46,9 +46,9 @@ class Conversation:
     def __repr__(self) -> str:
         held = f"{len(self.messages)} messages, " if self.messages else ""
         end = ""
-        if self._token_ids and self.model.has_tokenizer:
-            end = f", ending {self.model.tokenizer.decode(self._token_ids[-SHOWN_TOKENS:])!r}"
-        return f"<onnx_textgen.Conversation with {self.model.manifest.name!r}: {held}{len(self):,} tokens{end}>"
+        if self._token_ids and self.opened.tokenizer_if_any is not None:
+            end = f", ending {self.opened.tokenizer.decode(self._token_ids[-SHOWN_TOKENS:])!r}"
+        return f"<onnx_textgen.Conversation with {self.opened.manifest.name!r}: {held}{len(self):,} tokens{end}>"
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ class Conversation:
     @property
     def text(self) -> str:
         """The same as text, special tokens left out."""
-        return self.model.tokenizer.decode(self._token_ids)
+        return self.opened.tokenizer.decode(self._token_ids)
 
     def __len__(self) -> int:
         return len(self._token_ids)
@@ -73,7 +73,7 @@ class Conversation:
         if messages is not None:
             if self._token_ids and not self.messages:
                 raise PromptError("this session is a plain text, which takes no chat messages; begin another one for them")
-            self.model.encode_chat([*self.messages, *messages])  # raises for what the template refuses, and what is too long
+            self.encoder.encode_chat([*self.messages, *messages])  # raises for what the template refuses, and what is too long
             self.messages += messages
         elif self.messages:
             raise PromptError('this session is a chat; append messages such as {"role": "user", "content": "Hello"}')
@@ -84,14 +84,14 @@ class Conversation:
     def lengthened(self, more: Prompt) -> list[int]:
         """The ids so far and those of what is appended; raises `PromptError`."""
         if not self._token_ids:
-            return self.model.encode(more)
+            return self.encoder.encode(more)
         if not isinstance(more, str):
             new = read_token_ids(more)
         elif more:
-            new = self.model.tokenizer.encode(more, add_special_tokens=False)
+            new = self.opened.tokenizer.encode(more, add_special_tokens=False)
         else:
             raise PromptError("the text to append is empty; give some text")
-        return self.model.encode([*self._token_ids, *new], new_tokens=0)
+        return self.encoder.encode([*self._token_ids, *new], new_tokens=0)
 
     def stream(
         self,
@@ -116,44 +116,44 @@ class Conversation:
 
     def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, Watch]:
         """A continuation of what there is; streams that were begun before it are no longer the last."""
-        config = self.model.config(options)
+        config = self.generator.config(options)
         if config.gives_several:
             raise OptionError("a session goes on with one text; search or draw several with generate() of the model, or of forks")
-        prompt_ids = self.model.encode_chat(self.messages) if self.messages else self._token_ids
+        prompt_ids = self.encoder.encode_chat(self.messages) if self.messages else self._token_ids
         if not prompt_ids:
             raise PromptError("the session is empty; append a text, token ids or chat messages first")
-        continuation = self.model.begin(prompt_ids, config)
+        continuation = self.generator.begin(prompt_ids, config)
         self._turns += 1
         return continuation, Watch(cancel, config.max_time)
 
     def chunks(
         self, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None, turn: int
     ) -> Generator[Chunk, None, None]:
-        """The loop, with what it gives taken into the session, whose count of turns was `turn` when it was asked for."""
+        """The request's chunks; what the caller was given is appended to the session, whose count of turns was `turn` then.
+
+        The engine may be ahead of the caller: tokens that were chosen and not given are no part of the session.
+        """
         self.check_turn(turn)
-        prompt_ids = list(continuation.prompt_ids)
-        if not self.context.token_ids[0]:
-            self.model.prefixes.prepare(self.context, prompt_ids)
-        try:
-            for chunk in stream_over(self.context, Request(continuation, watch, on_progress=on_progress)):
-                self.check_turn(turn)
-                self._token_ids = [*prompt_ids, *continuation.token_ids]
-                yield chunk
-        finally:
-            if self._turns == turn:  # else others have changed the session since
-                self.take_over(continuation)
+        request = Request(continuation, watch, on_progress=on_progress, context=self.context)
+        token_ids, text, has_answer = list(continuation.prompt_ids), "", False
+        with contextlib.closing(self.generator.engine.chunks(request)) as chunks:
+            try:
+                for chunk in chunks:
+                    self.check_turn(turn)
+                    token_ids, text = [*token_ids, *chunk.token_ids], text + chunk.text
+                    has_answer = has_answer or bool(chunk.token_ids) or chunk.finish_reason in ("eos", "stop")
+                    if len(token_ids) > continuation.limits.context_length:
+                        token_ids = shifted(token_ids, keep=continuation.kept_tokens)
+                    self._token_ids = token_ids
+                    yield chunk
+            finally:
+                if self._turns == turn and self.messages and has_answer:
+                    self.messages.append({"role": "assistant", "content": text})
 
     def check_turn(self, turn: int) -> None:
         """Raise `OptionError` for a stream that is no longer the last thing which was done with the session."""
         if self._turns != turn:
-            raise OptionError("the session was appended to, taken back or generated from meanwhile; end a stream first")
-
-    def take_over(self, continuation: Continuation) -> None:
-        """Make what a stream left, whole or in part, the end of the session."""
-        if len(self._token_ids) > continuation.limits.context_length:  # the beginning was forgotten on the way
-            self._token_ids = [*self.context.token_ids[0], *continuation.unfed]
-        if self.messages and (continuation.token_ids or continuation.finish_reason in ("eos", "stop")):
-            self.messages.append({"role": "assistant", "content": continuation.text})
+            raise OptionError("the session was appended to, rolled back or generated from meanwhile; end a stream first")
 
     def rewind(self, length: int | None = None, *, messages: int | None = None) -> None:
         """Forget all but the first `length` tokens, or all but the first so many messages of a chat.
@@ -164,7 +164,9 @@ class Conversation:
             raise OptionError("rewind takes one number: of tokens, or of messages=N")
         if messages is not None:
             count = whole_number("messages", messages, 0, len(self.messages))
-            self._token_ids = self.model.encode_chat(self.messages[:count]) if count else []  # raises before anything is forgotten
+            self._token_ids = (
+                self.encoder.encode_chat(self.messages[:count]) if count else []
+            )  # raises before anything is forgotten
             del self.messages[count:]
         elif self.messages:
             raise OptionError("a chat goes back by whole messages; rewind with messages=N")
@@ -173,11 +175,10 @@ class Conversation:
         self._turns += 1
 
     def fork(self) -> Conversation:
-        """Another session that has the same past; neither sees what becomes of the other."""
-        other = Conversation(self.model)
+        """Another session with the same tokens and messages; from here on each changes alone."""
+        other = Conversation(self.generator)
         other.messages, other._token_ids = list(self.messages), list(self._token_ids)
-        snapshot = self.context.snapshot()
-        other.context.restore(snapshot, len(snapshot.token_ids))
+        other.context.snapshot = self.context.snapshot
         return other
 
     def save(self, path: str | Path) -> None:
@@ -185,19 +186,18 @@ class Conversation:
 
         The file appears whole or not at all. Raises `PackageError` where it cannot be written.
         """
-        write_session(Path(path), self.model.digest, self._token_ids, self.messages, self.context.snapshot())
+        write_session(Path(path), self.opened.digest, self._token_ids, self.messages, self.context.snapshot)
 
     @classmethod
-    def load(cls, model: Model, path: str | Path) -> Conversation:
+    def load(cls, generator: TextGenerator, path: str | Path) -> Conversation:
         """Read what `save` wrote; raises `PackageError` for another file, a damaged one, or one of another model."""
-        session = cls(model)
-        token_ids, messages, snapshot = read_session(Path(path), model.digest, session.context)
+        session, opened = cls(generator), generator.opened
+        token_ids, messages, session.context.snapshot = read_session(Path(path), opened.digest, opened.new_context())
         if token_ids:
-            session._token_ids = model.encode(token_ids, new_tokens=0)
-        if messages and model.chat_template is None:
+            session._token_ids = generator.encoder.encode(token_ids, new_tokens=0)
+        if messages and opened.chat_template is None:
             raise PackageError(f"{path} is a chat, and this model has no chat template")
         session.messages = messages
-        session.context.restore(snapshot, len(snapshot.token_ids))
         return session
 
 

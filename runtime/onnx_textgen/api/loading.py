@@ -112,12 +112,12 @@ def assist(model: Model, other: Model) -> None:
     """Let another model guess for `model`; raises `OptionError` where ids mean something else to it, or it cannot go back."""
     if difference := difference_of_ids(model, other):
         raise OptionError(f"{other.folder} cannot guess for {model.folder}: {difference}; take a model of the same tokenizer")
-    if any(tensor.kind == "state" for tensor in other.cache_tensors):
+    if any(tensor.kind == "state" for tensor in other.opened.cache_tensors):
         raise OptionError(f"{other.folder} cannot guess: it has states, which do not go back to before a guess; take a transformer")
     seconds, seconds_of_model = (
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
     )
-    model.assistant = Source(other.new_context, other.prefixes, seconds / seconds_of_model)
+    model.generator.assistant = Source(other.new_context, other.prefixes, seconds / seconds_of_model)
 
 
 def difference_of_ids(model: Model, other: Model) -> str:
@@ -126,5 +126,5 @@ def difference_of_ids(model: Model, other: Model) -> str:
         return model.tokenizer.difference_to(other.tokenizer)
     if model.has_tokenizer or other.has_tokenizer:
         return "one of them has no tokenizer"
-    sizes = [each.limits.vocab_size for each in (model, other)]
+    sizes = [each.encoder.vocab_size for each in (model, other)]
     return "" if sizes[0] == sizes[1] else f"one has {sizes[0]:,} ids and the other {sizes[1]:,}"

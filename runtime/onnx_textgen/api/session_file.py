@@ -37,9 +37,10 @@ LONGEST_SAVE = 3600
 
 
 def write_session(
-    path: Path, digest: str, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]], snapshot: Snapshot
+    path: Path, digest: str, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]], snapshot: Snapshot | None
 ) -> None:
-    """Write a session beside its place, then move it there; what saves that were killed left beside it is cleared away."""
+    """Write a session to a file next to `path`, then rename it; leftovers of saves that were killed are removed."""
+    snapshot = snapshot or Snapshot((), {})
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.is_beyond, sorted(snapshot.states)
     try:
@@ -112,9 +113,9 @@ def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], 
                 for length in header["states"]
             }
             cached = [one for one in context.cache.tensors if one.length_axis is not None]
-            tensors = {one.past: arrays[CACHE + one.past] for one in cached}
+            tensors = {one.past: arrays[CACHE + one.past] for one in cached if held}
     with no_session(path):
-        for one in cached:
+        for one in cached if held else ():
             check_array(tensors[one.past], one.sized(1, len(held)), one.dtype)
         for length, each in states.items():
             if not 0 <= length <= len(held):

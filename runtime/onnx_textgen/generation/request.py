@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 
 from ..cancellation import Watch
 from ..inference.decoder import Logits
 from ..inference.prefill import Progress
+from ..kv_cache.snapshot import Snapshot
 from ..results import Chunk
 from .continuation import Continuation
+
+
+@dataclasses.dataclass(slots=True)
+class KeptContext:
+    """The cache that a session keeps between its requests, each of which takes it up when it gets a row and leaves its own."""
+
+    snapshot: Snapshot | None = None
+    """What the last request's row held of its prompt; None before the first one, and while a request is at work with it."""
+
+    def take(self) -> Snapshot | None:
+        """The snapshot, for a row to start from; forgotten here, so that memory does not hold it twice."""
+        taken, self.snapshot = self.snapshot, None
+        return taken
 
 
 class Request:
@@ -25,13 +40,16 @@ class Request:
         on_progress: Callable[[Progress], None] | None = None,
         streams: bool = True,
         caller: object = None,
+        context: KeptContext | None = None,
     ) -> None:
         """`streams`: whether the caller wants each chunk as it comes, and not only the end.
 
-        `caller`: the same for all texts that one caller wants; None where this is the only one.
+        `caller`: the same for all texts that one caller wants; None where this is the only one. `context`: what the row starts
+        from, and where its cache is left for the caller's next request; None: the model's prefix cache keeps it for all.
         """
         self.continuation, self.watch, self.on_progress, self.streams = continuation, watch, on_progress, streams
         self.caller = self if caller is None else caller
+        self.context = context
         self.chunks: collections.deque[Chunk] = collections.deque()
         """What the caller has not taken yet."""
         self.progress: collections.deque[Progress] = collections.deque()

@@ -106,7 +106,8 @@ class Scheduler:
             with self.errors_to(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.watch.active())
-                self.store.prepare_row(decoder, continuation.prompt_ids, row)
+                past = request.context.take() if request.context is not None else None
+                self.store.prepare_row(decoder, continuation.prompt_ids, row, past=past)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
                 request.parts = self.parts(request)
 
@@ -263,16 +264,20 @@ class Scheduler:
             self.release_row(self.rows.index(request))
 
     def release_row(self, row: int) -> None:
-        """Keep what a row holds for later prompts, and close the gap."""
+        """Keep what a row holds for later prompts, its session's or anyone's, and close the gap."""
         self.rows[row].work.close()
         last = len(self.rows) - 1
         if self.decoder is None:  # it could not be made
             self.rows.pop(row)
             return
-        forget_guesses(self.decoder, self.rows[row].continuation, row)
-        self.rows[row].continuation.close()
+        request = self.rows[row]
+        forget_guesses(self.decoder, request.continuation, row)
+        request.continuation.close()
         try:
-            self.store.keep(self.decoder, row=row)
+            if request.context is None:
+                self.store.keep(self.decoder, row=row)
+            else:
+                request.context.snapshot = self.decoder.snapshot(row=row)
         except Exception as error:  # noqa: BLE001 - no memory for a copy, say: the text is there, later ones are computed anew
             LOG.warning("what a prompt left was not kept: %s", first_line(error))
         if row != last:

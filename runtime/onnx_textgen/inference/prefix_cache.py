@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..kv_cache.snapshot import Snapshot
+from ..text.prefixes import common_prefix
 from .decoder import Decoder
 
 SHORTEST = 8
@@ -38,11 +39,13 @@ class PrefixStore:
         if snapshot is not None:
             decoder.restore(snapshot, length, row=row)
 
-    def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int) -> None:
-        """Give an empty row the longest beginning of a prompt that is known here or held by a row before it."""
+    def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int, *, past: Snapshot | None = None) -> None:
+        """Give an empty row the longest beginning of a prompt that is known: from `past`, from here, or from a row before it."""
         shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
-        longest = max(shared, default=0)
-        snapshot, length = self.find(token_ids, decoder.most_reusable(len(token_ids)))
+        longest, most = max(shared, default=0), decoder.most_reusable(len(token_ids))
+        snapshot, length = self.find(token_ids, most)
+        if past is not None and (own := past.usable(common_prefix(past.token_ids, token_ids[:most]))) >= max(1, length):
+            snapshot, length = past, own
         if snapshot is not None and length >= longest:
             decoder.restore(snapshot, length, row=row)
         elif longest >= SHORTEST:

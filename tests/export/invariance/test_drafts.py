@@ -110,7 +110,7 @@ def test_many_guesses_are_made_and_many_are_right(model: Model) -> None:
 def test_several_tokens_leave_what_single_ones_leave_in_any_row(model: Model, text: list, data: st.DataObject) -> None:
     if not is_exact(model):
         return
-    verifier = model.verification.verifier()
+    verifier = model.generator.verification.verifier()
     assert verifier is not None
     rows, row = 3, data.draw(st.integers(0, 2))
     alone, together = (Decoder(model.graph, model.manifest.geometry, rows=rows, capacity=8) for _ in range(2))

@@ -44,7 +44,7 @@ def test_texts_and_scores_equal_transformers(options, ends, tiny_pair):
         # Ends that come soon and often: the period, and two common words.
         ids = tuple({*package.manifest.eos_ids, *package.tokenizer.encode("It was. and", add_special_tokens=False)[-3:]})
         package = with_ends(package, ids)
-    eos_ids = sorted(package.limits.eos_ids)
+    eos_ids = sorted(package.generator.limits.eos_ids)
     for seed in range(3):
         prompt = np.random.default_rng(seed).integers(3, 500, 6).tolist()
         want = transformers_texts(model, prompt, eos_ids, options, 24)

@@ -1,6 +1,8 @@
 """Sessions write what their token ids alone would make the model write, however they came about."""
 
+import concurrent.futures
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -159,6 +161,55 @@ def test_a_stream_that_is_closed_or_cancelled_leaves_what_came(forgetful: Model)
         session.generate(max_new_tokens=5, seed=1).token_ids == forgetful.generate(ids + came, max_new_tokens=5, seed=1).token_ids
     )
     assert session.text.startswith(BEGIN)
+
+
+def test_sessions_are_decoded_together_and_each_text_is_its_own(forgetful: Model) -> None:
+    """Batched, where one thread per session would write them: a step of the graph serves both."""
+    sessions, together = [forgetful.session() for _ in range(3)], list[int]()
+    step = forgetful.generator.engine.scheduler.feed_together
+    for session, begin in zip(sessions, (BEGIN, "The dog", BEGIN + " Then"), strict=True):
+        session.append(begin)
+    alone = [forgetful.generate(list(session.token_ids), max_new_tokens=12, seed=4) for session in sessions]
+
+    def counted(requests: list) -> None:
+        together.append(len(requests))
+        step(requests)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(forgetful.generator.engine.scheduler, "feed_together", counted)
+        streams = [session.stream(max_new_tokens=12, seed=4) for session in sessions]
+        found = ["".join(chunk.text for chunk in chunks if chunk) for chunks in zip(*itertools.zip_longest(*streams), strict=True)]
+    assert found == [each.text for each in alone]
+    assert max(together) == 3
+    for session, each in zip(sessions, alone, strict=True):
+        assert session.token_ids == each.prompt_ids + each.token_ids
+
+
+def test_sessions_in_threads_write_what_they_write_alone(forgetful: Model) -> None:
+    def three_turns(number: int) -> tuple[int, ...]:
+        session = forgetful.session()
+        for turn in range(3):
+            session.append([5 + number, 9, 30 + turn, 11])
+            session.generate(max_new_tokens=6 + number, seed=number, ignore_eos=True)
+        return session.token_ids
+
+    alone = [three_turns(number) for number in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(three_turns, range(4))) == alone
+
+
+def test_a_stream_that_is_closed_early_leaves_only_what_it_gave_while_others_decode_on(forgetful: Model) -> None:
+    first, second = forgetful.session(), forgetful.session()
+    first.append(BEGIN)
+    second.append("The dog")
+    held, ids = first.stream(max_new_tokens=40, seed=3, ignore_eos=True), list(first.token_ids)
+    given = [token_id for chunk in itertools.islice(held, 2) for token_id in chunk.token_ids]
+    second.generate(max_new_tokens=20, seed=3, ignore_eos=True)  # steps the first one's row too, ahead of its caller
+    held.close()
+    assert list(first.token_ids) == [*ids, *given]
+    assert (
+        first.generate(max_new_tokens=8, seed=1).token_ids == forgetful.generate([*ids, *given], max_new_tokens=8, seed=1).token_ids
+    )
 
 
 def test_a_session_that_shifts_goes_on_with_what_it_kept(forgetful: Model) -> None:
@@ -364,7 +415,8 @@ def test_an_interrupt_in_the_middle_of_taking_over_a_run_is_no_wrong_text(kind: 
     session = model.session()
     session.append([5, 9, 1, 0, 28, 3])
     session.generate(max_new_tokens=3, temperature=0)
-    end, left = type(session.context.cache).end, [2]
+    cache = type(model.new_context().cache)
+    end, left = cache.end, [2]
 
     def interrupted(self: object, *given: object) -> None:
         end(self, *given)  # type: ignore[arg-type]
@@ -373,10 +425,10 @@ def test_an_interrupt_in_the_middle_of_taking_over_a_run_is_no_wrong_text(kind: 
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(session.context.cache), "end", interrupted)
+        patched.setattr(cache, "end", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.generate(max_new_tokens=9, temperature=0)
-    assert session.context.is_torn
+    assert session.context.snapshot is None  # nobody knows what the row holds
     ids = list(session.token_ids)
     assert list(session.generate(max_new_tokens=9, temperature=0).token_ids) == tiny.greedy(ids, 9)
     session.save(tmp_path / "saved")

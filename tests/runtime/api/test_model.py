@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.api import model as textgen
+from onnx_textgen.api import open_model
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
@@ -137,7 +137,7 @@ def test_the_context_limit_ends_the_text(story: Model) -> None:
     context = story.manifest.geometry.context_length
     ids = [5] * (context - 4)
     model_without_end = onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=None)
-    model_without_end.limits = dataclasses.replace(story.limits, eos_ids=frozenset())
+    model_without_end.generator.limits = dataclasses.replace(story.generator.limits, eos_ids=frozenset())
     result = model_without_end.generate(ids, max_new_tokens=50, temperature=0)
     assert result.finish_reason == "context"
     assert len(result.token_ids) == 4
@@ -409,7 +409,7 @@ def test_every_row_of_a_list_has_the_clock_of_its_own_prompt(exact: Model, monke
             clock[0] += len(token_ids) if len(token_ids) > 1 else 0
             return super().feed(token_ids, **options)
 
-    monkeypatch.setattr(textgen, "Decoder", Slow)
+    monkeypatch.setattr(open_model, "Decoder", Slow)
     lengths = [3, 40, 5]
     results = exact.generate([[7 + length] * length for length in lengths], max_new_tokens=2, temperature=0)
     assert [result.stats.prefill_seconds for result in results] == lengths
@@ -435,7 +435,7 @@ def test_the_capacity_given_to_load_holds_for_a_list_of_prompts(exact: Model, mo
             made.append(options.get("capacity"))
             super().__init__(*args, **options)
 
-    monkeypatch.setattr(textgen, "Decoder", Watched)
+    monkeypatch.setattr(open_model, "Decoder", Watched)
     model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, capacity=7)
     model.generate(["a", "b"], max_new_tokens=2)
     model.generate("a", max_new_tokens=2)

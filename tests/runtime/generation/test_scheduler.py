@@ -54,7 +54,7 @@ def expected(alone: Model) -> list[onnx_textgen.Generation]:
 
 
 def is_idle(model: Model) -> bool:
-    held, turns = model.engine.scheduler, model.engine.turns
+    held, turns = model.generator.engine.scheduler, model.generator.engine.turns
     return not (held.rows or held.queue or held.decoder) and turns.leader is None and not turns.followers
 
 
@@ -87,13 +87,13 @@ def test_many_threads_get_the_texts_they_would_get_alone(model: Model, expected:
 @settings(max_examples=25)
 def test_texts_do_not_depend_on_who_joins_and_leaves_when(alone: Model, expected: list, plan: list) -> None:
     """Requests come after so many turns; some callers leave after so many more."""
-    together = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3).engine.scheduler
+    together = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3).generator.engine.scheduler
     requests = list[tuple[int, Request, int | None]]()
     for pause, number, patience in plan:
         for _ in range(pause):
             together.step()
         config = alone.config(options_of(number))
-        request = Request(alone.begin(PROMPTS[number % len(PROMPTS)], config), Watch())
+        request = Request(alone.generator.begin(PROMPTS[number % len(PROMPTS)], config), Watch())
         together.submit(request)
         requests.append((number, request, patience))
         for _, other, left in requests[::2]:
@@ -133,7 +133,7 @@ def test_a_stream_that_is_closed_makes_room(model: Model, expected: list) -> Non
         stream.close()
     found = model.generate(PROMPTS[1], **options_of(1))
     assert found.text == expected[1].text
-    assert len(model.engine.scheduler.rows) == 1
+    assert len(model.generator.engine.scheduler.rows) == 1
     streams[0].close()
     assert is_idle(model)
 
@@ -158,7 +158,7 @@ def test_a_stream_that_python_closes_while_its_thread_looks_up_a_prompt_is_no_st
     next(stream)
 
     def look_up() -> None:
-        with model.prefixes._lock, model.engine.turns.lock:
+        with model.prefixes._lock, model.generator.engine.turns.lock:
             stream.close()
 
     thread = threading.Thread(target=look_up, daemon=True)
@@ -188,7 +188,7 @@ def test_a_list_that_fails_leaves_nothing_behind_though_nobody_calls_again(model
 def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_that_one(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, used = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True), model.engine.turns
+    stream, used = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True), model.generator.engine.turns
     next(stream)
     real, closed = used.stays_leader, list[bool]()
 
@@ -208,7 +208,7 @@ def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_t
 
 def test_a_stream_that_nobody_takes_rests_until_somebody_does(model: Model, alone: Model) -> None:
     wish = {"max_new_tokens": 300, "seed": 1, "ignore_eos": True}
-    stream, used = model.stream(BEGIN, **wish), model.engine.scheduler
+    stream, used = model.stream(BEGIN, **wish), model.generator.engine.scheduler
     texts = [next(stream).text]
     (request,) = used.rows
     for length in (40, 100):
@@ -258,11 +258,11 @@ def test_a_list_of_more_prompts_than_rows_is_worked_off(model: Model, alone: Mod
 
 
 def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: Scheduler = model.engine.scheduler
-    first = Request(model.begin("The dog", model.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})), Watch())
+    used: Scheduler = model.generator.engine.scheduler
+    first = Request(model.generator.begin("The dog", model.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})), Watch())
     used.submit(first)
     used.step()
-    long = Request(model.begin(list(range(2, 400)), model.config({"max_new_tokens": 3, "seed": 1})), Watch())
+    long = Request(model.generator.begin(list(range(2, 400)), model.config({"max_new_tokens": 3, "seed": 1})), Watch())
     used.submit(long)
     counts = []
     while long.logits is None and not long.is_done:
@@ -276,12 +276,12 @@ def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: py
 
 
 def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
-    many, used = object(), model.engine.scheduler
+    many, used = object(), model.generator.engine.scheduler
     lengths = [5 + 3 * number for number in range(4)] + [5] * 8
 
     def wish(length: int, caller: object = None) -> Request:
         config = model.config({"max_new_tokens": length, "min_new_tokens": length, "seed": 1})
-        return Request(model.begin("A", config), Watch(), caller=caller)
+        return Request(model.generator.begin("A", config), Watch(), caller=caller)
 
     texts, other = [wish(length, many) for length in lengths], wish(3)
     for each in texts:
@@ -302,9 +302,9 @@ def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
 def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "MOST_WAITING", 3)
     streams = [model.stream("The dog", max_new_tokens=3) for _ in range(9)]
-    requests = [Request(model.begin("A", model.config({})), Watch()) for _ in range(3)]
+    requests = [Request(model.generator.begin("A", model.config({})), Watch()) for _ in range(3)]
     for request in requests:
-        model.engine.scheduler.submit(request)
+        model.generator.engine.scheduler.submit(request)
     with pytest.raises(BusyError, match="3 requests are waiting already; try again later"):
         next(streams[0])
     for request in requests:
@@ -351,11 +351,13 @@ def test_a_run_that_fails_fails_those_it_was_for_and_no_others(at: int, model: M
 
     with monkeypatch.context() as patched:
         patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
-        requests = [Request(model.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
+        requests = [
+            Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)
+        ]
         for request in requests:
-            model.engine.scheduler.submit(request)
-        while model.engine.scheduler.rows or model.engine.scheduler.queue:
-            model.engine.scheduler.step()
+            model.generator.engine.scheduler.submit(request)
+        while model.generator.engine.scheduler.rows or model.generator.engine.scheduler.queue:
+            model.generator.engine.scheduler.step()
     for number, request in enumerate(requests):
         if request.error is not None:
             assert isinstance(request.error, ModelError)
@@ -511,8 +513,8 @@ def test_thirty_two_threads_of_fifty_short_requests_never_stall(exact: Model) ->
 
 def test_a_thread_that_is_interrupted_lets_another_lead(model: Model, expected: list) -> None:
     """It may have been chosen to lead the moment before, or have begun to."""
-    turns, used = model.engine.turns, model.engine.scheduler
-    requests = [Request(model.begin(PROMPTS[1], model.config(options_of(1))), Watch()) for _ in range(2)]
+    turns, used = model.generator.engine.turns, model.generator.engine.scheduler
+    requests = [Request(model.generator.begin(PROMPTS[1], model.config(options_of(1))), Watch()) for _ in range(2)]
     for request in requests:
         used.submit(request)
     gone, other = requests
@@ -575,7 +577,9 @@ def test_rows_that_cannot_be_made_are_an_error_of_the_request(
     model: Model, expected: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(model.engine.scheduler, "new_decoder", lambda rows: (_ for _ in ()).throw(ModelError("no memory")))
+        patched.setattr(
+            model.generator.engine.scheduler, "new_decoder", lambda rows: (_ for _ in ()).throw(ModelError("no memory"))
+        )
         for _ in range(2):
             with pytest.raises(ModelError, match="no memory"):
                 model.generate("A", max_new_tokens=1)
@@ -624,7 +628,7 @@ def test_a_copy_that_cannot_be_kept_costs_no_text(model: Model, expected: list, 
 
 def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: Model, expected: list, monkeypatch) -> None:
     """As in graphs of others, which may not leave padding out."""
-    real, used, runs = type(model.graph.ort).run_with_iobinding, model.engine.scheduler, [0]
+    real, used, runs = type(model.graph.ort).run_with_iobinding, model.generator.engine.scheduler, [0]
 
     def run(*given: object) -> object:
         runs[0] += 1
@@ -633,11 +637,11 @@ def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: 
         return real(*given)
 
     def apart(rows: int) -> Decoder:
-        made = model.new_rows(rows)
+        made = model.opened.new_rows(rows)
         made.steps_together = False
         return made
 
-    requests = [Request(model.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
+    requests = [Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
     with monkeypatch.context() as patched:
         patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
         patched.setattr(used, "new_decoder", apart)

@@ -34,8 +34,8 @@ GUESSING = {"assistant_confidence_threshold": 1e-9}
 def with_assistant(model: Model, other: Model, **options: int) -> Model:
     """A model with an assistant that counts as small; the fast way of checking is its default where it has no other."""
     found = onnx_textgen.load(model.folder, threads=1, device="cpu", assistant_model=other, **options)
-    object.__setattr__(found.assistant, "cost", 0.1)
-    if not found.verification.verifier():
+    object.__setattr__(found.generator.assistant, "cost", 0.1)
+    if not found.generator.verification.verifier():
         object.__setattr__(found.manifest, "generation", found.manifest.generation | {"draft_verification": "fast"})
     return found
 
@@ -62,9 +62,9 @@ class Hazy:
 def assisted(request: pytest.FixtureRequest, exact: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     """A model that guesses for itself: clearly, through some noise, and through nothing but noise."""
     model = with_assistant(exact, exact)
-    assert model.assistant is not None
-    real = model.assistant.new_decoder
-    object.__setattr__(model.assistant, "new_decoder", lambda: Hazy(real(), request.param))
+    assert model.generator.assistant is not None
+    real = model.generator.assistant.new_decoder
+    object.__setattr__(model.generator.assistant, "new_decoder", lambda: Hazy(real(), request.param))
     return model
 
 
@@ -80,7 +80,7 @@ def test_texts_are_those_without_an_assistant(exact: Model, assisted: Model, opt
 
 def test_a_clear_assistant_is_always_right_and_saves_runs(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_assistant(exact, exact, prefix_cache=0)
-    verifier = model.verification.verifier()
+    verifier = model.generator.verification.verifier()
     sessions = [model.graph.ort, *([verifier.session.ort] if verifier else [])]
     runs, real = [0], type(model.graph.ort).run_with_iobinding
 
@@ -133,7 +133,7 @@ def test_drawn_tokens_have_the_models_own_distribution(way: Literal["exact", "fa
         (tmp_path / name).mkdir()
         each.package(tmp_path / name)
     model = onnx_textgen.load(tmp_path / "large", threads=1, device="cpu", assistant_model=tmp_path / "small")
-    object.__setattr__(model.assistant, "cost", 0.01)
+    object.__setattr__(model.generator.assistant, "cost", 0.01)
     prompt, draws = [5, 9, 1], 3000
 
     def probabilities(ids: list[int]) -> np.ndarray:
@@ -163,7 +163,7 @@ def test_it_guesses_no_further_than_it_is_sure(exact: Model) -> None:
 
 def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     model = with_assistant(exact, exact)
-    real = model.assistant.new_decoder
+    real = model.generator.assistant.new_decoder
 
     def broken() -> Decoder:
         decoder, runs = real(), [0]
@@ -177,7 +177,7 @@ def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.M
         monkeypatch.setattr(decoder, "feed", feed)
         return decoder
 
-    object.__setattr__(model.assistant, "new_decoder", broken)
+    object.__setattr__(model.generator.assistant, "new_decoder", broken)
     found = model.generate(PROMPT, max_new_tokens=60, ignore_eos=True, seed=1, **GUESSING)
     assert found.token_ids == exact.generate(PROMPT, max_new_tokens=60, ignore_eos=True, seed=1).token_ids
     assert [each for each in caplog.messages if "assistant" in each] == [
@@ -187,15 +187,15 @@ def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.M
 
 def test_the_memory_of_an_assistant_ends_with_the_text(exact: Model) -> None:
     model, made = with_assistant(exact, exact), list[weakref.ref]()
-    real = model.assistant.new_decoder
+    real = model.generator.assistant.new_decoder
 
     def new_decoder() -> Decoder:
         decoder = real()
         made.append(weakref.ref(decoder))
         return decoder
 
-    object.__setattr__(model.assistant, "new_decoder", new_decoder)
-    model.engine.scheduler.most_rows = 1
+    object.__setattr__(model.generator.assistant, "new_decoder", new_decoder)
+    model.generator.engine.scheduler.most_rows = 1
     results = model.generate([[7, i] for i in range(10)], max_new_tokens=20, ignore_eos=True, seed=1, **GUESSING)
     gc.collect()
     assert sum(each.stats.drafted_tokens for each in results) > 0
@@ -207,20 +207,20 @@ def test_each_of_several_texts_is_guessed_with_its_own_random_numbers(exact: Mod
     model = with_assistant(exact, exact)
     config = model.config({"max_new_tokens": 60, "ignore_eos": True, "temperature": 1.0, "seed": 3, **GUESSING})
     for sample in (0, 1, 5):
-        continuation = model.begin(PROMPT, config, sample=sample)
-        model.engine.finish([Request(continuation, Watch(), streams=False)])
+        continuation = model.generator.begin(PROMPT, config, sample=sample)
+        model.generator.engine.finish([Request(continuation, Watch(), streams=False)])
         assert continuation.drafter.accepted == continuation.drafter.drafted > 30
 
 
 def test_cancelling_and_deadlines_reach_the_assistants_runs(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_assistant(exact, exact)
-    real, cancel = model.assistant.new_decoder, Cancellation()
+    real, cancel = model.generator.assistant.new_decoder, Cancellation()
 
     def cancelling() -> Decoder:
         cancel.cancel()
         return real()
 
-    object.__setattr__(model.assistant, "new_decoder", cancelling)
+    object.__setattr__(model.generator.assistant, "new_decoder", cancelling)
     found = model.generate(PROMPT, max_new_tokens=60, ignore_eos=True, cancel=cancel, seed=1)
     assert (found.finish_reason, len(found.token_ids)) == ("cancelled", 1)
 
@@ -233,7 +233,7 @@ def test_a_model_that_cannot_guess_for_another_is_refused(story: Model, exact: M
         onnx_textgen.load(threads=1, device="cpu", assistant_model=tmp_path)
     with pytest.raises(OptionError, match="cannot guess: it has states"):
         onnx_textgen.load(tmp_path, threads=1, device="cpu", assistant_model=tmp_path)
-    with pytest.raises(OptionError, match="num_assistant_tokens cannot take effect without a model to guess"):
+    with pytest.raises(OptionError, match="num_assistant_tokens needs a draft model"):
         exact.generate(PROMPT, num_assistant_tokens=4)
     assert exact.generate(PROMPT, max_new_tokens=2, num_assistant_tokens=0).stats.drafted_tokens == 0
     model = with_assistant(exact, exact)

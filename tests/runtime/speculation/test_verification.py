@@ -97,7 +97,7 @@ def test_where_nothing_takes_several_tokens_so_none_are_guessed(caplog: pytest.L
 
 
 def test_a_graph_that_computes_otherwise_is_found_out(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    verifier = story.verification.verifier()
+    verifier = story.generator.verification.verifier()
     assert verifier is not None
     real, runs = Decoder.verify, [0]
 

@@ -200,7 +200,7 @@ class Chat:
         tokens, most = len(self.session), self.model.manifest.geometry.context_length
         facts = {
             "model": f"{self.model.manifest.name} on {self.model.device}",
-            "context": f"{tokens:,} of {most:,} tokens, {screen.size(self.session.context.bytes_of(tokens))} of keys and values",
+            "context": f"{tokens:,} of {most:,} tokens, {screen.size(self.model.memory(tokens).total_bytes)} of keys and values",
             "exchanges": str(len(self.exchanges)),
             "system prompt": screen.quoted(shortened(self.system)) if self.system else "none",
         }

@@ -220,11 +220,15 @@ def chat_model(story):
     return onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=template)
 
 
+def without_template(model):
+    return onnx_textgen.Model(model.folder, model.manifest, model.graph, chat_template=None)
+
+
 @pytest.mark.parametrize("has_template", [False, True])
 def test_a_conversation_is_saved_and_gone_on_with_by_the_real_model(chat, chat_model, tmp_path, capsys, has_template):
     model, file = chat_model, str(tmp_path / "talk.session")
     if not has_template:
-        model.chat_template = None
+        model = without_template(model)
     options = ["--seed", "1", "-n", "12"]
     assert chat(model, "The dog", f"/save {file}", "It ran", options=options) == 0
     assert capsys.readouterr().out
@@ -241,7 +245,7 @@ def test_a_conversation_is_saved_and_gone_on_with_by_the_real_model(chat, chat_m
 def test_a_loaded_conversation_is_shown(chat, chat_model, tmp_path, capsys, has_template):
     file = str(tmp_path / "talk.session")
     if not has_template:
-        chat_model.chat_template = None
+        chat_model = without_template(chat_model)
     assert chat(chat_model, "The dog", f"/save {file}", options=["--temperature", "0", "-n", "6"]) == 0
     answer = capsys.readouterr().out
     assert chat(chat_model, f"/load {file}") == 0
@@ -251,7 +255,7 @@ def test_a_loaded_conversation_is_shown(chat, chat_model, tmp_path, capsys, has_
 
 def test_of_a_long_conversation_that_is_loaded_the_end_is_shown(chat, chat_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(chat_command, "MOST_SHOWN", 10)
-    chat_model.chat_template, file = None, str(tmp_path / "talk.session")
+    chat_model, file = without_template(chat_model), str(tmp_path / "talk.session")
     assert chat(chat_model, "The dog", f"/save {file}", options=["--temperature", "0", "-n", "20"]) == 0
     answer = capsys.readouterr().out.rstrip("\n")
     assert chat(chat_model, f"/load {file}") == 0
@@ -277,7 +281,7 @@ def test_what_cannot_be_saved_or_loaded_is_one_line_and_the_talk_goes_on(chat, c
 
 
 def test_a_text_whose_beginning_was_forgotten_has_nothing_to_go_back_to(chat, chat_model, capsys):
-    chat_model.chat_template = None
+    chat_model = without_template(chat_model)
     options = ["--context-limit", "shift", "--ignore-eos", "--seed", "1", "-n", "520"]
     assert chat(chat_model, "The dog", "/undo", "/stats", options=options) == 0
     err = capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""An open package: its manifest, graph, tokenizer and template, and empty caches over them. It generates nothing itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+from ..backends.onnxruntime_session import Session, open_session
+from ..backends.protocol import ClosedGraph, Graph
+from ..backends.signature import LOGITS, CacheTensor
+from ..errors import PackageError
+from ..files.graph_file import refuse_other_files
+from ..inference.decoder import Decoder
+from ..kv_cache.memory_plan import MemoryPlan, plan
+from ..options.checks import whole_number
+from ..package.integrity import check_files, package_digest
+from ..package.manifest import ATTENTION_GRAPH, GRAPH, TOKENIZER, Manifest
+from ..text.tokenizer import TextTokenizer
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class OpenModel:
+    """What every part of a `Model` works with."""
+
+    folder: Path
+    manifest: Manifest
+    graph: Graph
+    tokenizer_if_any: TextTokenizer | None
+    """None for a model that takes and gives token ids only."""
+    chat_template: str | None
+    capacity: int | None = None
+    """Tokens that a new cache has room for at first; None: the backend's choice."""
+    graph_name: str = GRAPH
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the graph was released."""
+        return isinstance(self.graph, ClosedGraph)
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The package's tokenizer; raises `PackageError` where it has none."""
+        if self.tokenizer_if_any is None:
+            raise PackageError(
+                f"{self.folder} has no {TOKENIZER}, so it takes and gives token ids; export it again with --tokenizer"
+            )
+        return self.tokenizer_if_any
+
+    def piece(self, token_id: int) -> str:
+        """The text of one id, for a person to read; `<5>` where the package has no tokenizer."""
+        return f"<{token_id}>" if self.tokenizer_if_any is None else self.tokenizer_if_any.piece(token_id)
+
+    def new_context(self, *, output: str = LOGITS) -> Decoder:
+        """An empty decoder of one row; `output` names another output of the graph than the logits."""
+        return Decoder(self.graph, self.manifest.geometry, capacity=self.capacity, output=output)
+
+    def new_rows(self, rows: int) -> Decoder:
+        """An empty decoder of `rows` rows."""
+        return Decoder(self.graph, self.manifest.geometry, rows=rows, capacity=self.capacity)
+
+    @functools.cached_property
+    def cache_tensors(self) -> tuple[CacheTensor, ...]:
+        """All that the graph carries from run to run."""
+        return self.graph.cache_tensors
+
+    def memory(self, tokens: int | None = None, batch: int = 1) -> MemoryPlan:
+        """The memory that keys and values of `batch` texts of `tokens` tokens take; None: a full context."""
+        most = self.manifest.geometry.context_length
+        length = most if tokens is None else whole_number("tokens", tokens, 0, most)
+        return plan(self.cache_tensors, length, whole_number("batch", batch, 1))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A sha256 of this graph and its weights. Files that the manifest has no hash of are read for it."""
+        return package_digest(self.folder, self.manifest, self.graph_name)
+
+    @property
+    def has_attention_maps(self) -> bool:
+        """Whether the package was exported with `--attention-maps`."""
+        return ATTENTION_GRAPH in self.manifest.files
+
+    @functools.cached_property
+    def attention_graph(self) -> Session:
+        """The graph that gives attention weights, opened at its first use; its files are checked again, since time has passed.
+
+        It runs on the CPU: ONNX Runtime's attention on CUDA gives no weights after softmax (microsoft/onnxruntime#28351).
+        """
+        if not self.has_attention_maps:
+            raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
+        graph = self.folder / ATTENTION_GRAPH
+        check_files(self.folder, self.manifest)
+        refuse_other_files(graph, self.manifest.files)
+        return open_session(graph, device="cpu", threads=self.graph.threads)
+
+
+def read_tokenizer(folder: Path, manifest: Manifest) -> TextTokenizer | None:
+    """The tokenizer that a manifest lists, checked by its hash; None where it lists none."""
+    if (listed := manifest.files.get(TOKENIZER)) is None:
+        return None
+    return TextTokenizer.from_file(folder / TOKENIZER, sha256=listed.sha256, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)

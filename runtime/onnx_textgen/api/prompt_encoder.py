@@ -1,0 +1,103 @@
+"""From a prompt, a chat, or a prompt and its continuation to token ids that the model can take; everything else is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import OptionError, PromptError, TemplateError
+from ..inference.scoring import split_pair
+from ..options.checks import shown
+from ..options.generation_config import GenerationConfig
+from ..text.chat_template import render_chat
+from ..text.prompts import Prompt, read_token_ids
+from .open_model import OpenModel
+
+CHARACTERS_PER_TOKEN = 256
+"""No tokenizer makes fewer tokens than one per so many characters; a longer prompt is refused before it is tokenized."""
+
+
+class PromptEncoder:
+    """Encodes for one open model."""
+
+    def __init__(self, opened: OpenModel) -> None:
+        self.opened = opened
+        geometry = opened.manifest.geometry
+        self.context_length, self.vocab_size = geometry.context_length, geometry.vocab_size
+
+    def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
+        """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
+        if isinstance(prompt, str):
+            if not prompt:
+                bos_id = self.opened.manifest.bos_id
+                begin = f" or the begin token alone: [{bos_id}]" if bos_id is not None else ""
+                raise PromptError(f"the prompt is empty; give some text{begin}")
+            if not any_length:
+                self.check_characters(prompt)
+            ids = self.opened.tokenizer.encode(prompt)
+        else:
+            ids = read_token_ids(prompt)
+        self.check_vocabulary(ids)
+        if len(ids) + new_tokens > self.context_length and not any_length:
+            most = self.context_length - new_tokens
+            raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a chat, through the model's template, up to where the next answer begins; checked as `encode` does.
+
+        Raises `TemplateError` where there is no template, or it refuses the messages.
+        """
+        manifest = self.opened.manifest
+        if self.opened.chat_template is None:
+            raise TemplateError(f"{manifest.name} has no chat template; give it a plain text")
+        tokenizer = self.opened.tokenizer
+        text = render_chat(
+            self.opened.chat_template,
+            messages,
+            bos_token="" if manifest.bos_id is None else tokenizer.piece(manifest.bos_id),
+            eos_token=tokenizer.piece(manifest.eos_ids[0]) if manifest.eos_ids else "",
+        )
+        self.check_characters(text)
+        return self.encode(tokenizer.encode(text, add_special_tokens=False))  # the template has written the special ones
+
+    def encode_pair(
+        self, text: Prompt, continuation: str | Sequence[int] | None, *, any_length: bool = False
+    ) -> tuple[list[int], int]:
+        """Token ids of a text and its continuation, and how many of them are the text's; 0 without a continuation."""
+        if continuation is None:
+            return self.encode(text, new_tokens=0, any_length=any_length), 0
+        if isinstance(text, str) != isinstance(continuation, str):
+            raise PromptError("prompt and continuation are one text and one list of ids; give both as text, or both as ids")
+        if isinstance(text, str) and isinstance(continuation, str):
+            self.encode(text + continuation, new_tokens=0, any_length=any_length)
+            return split_pair(self.opened.tokenizer.encode, text, continuation)
+        prompt_ids = self.encode(text, new_tokens=0, any_length=any_length)
+        return self.encode([*prompt_ids, *read_token_ids(continuation)], new_tokens=0, any_length=any_length), len(prompt_ids)
+
+    def check_vocabulary(self, ids: Sequence[int]) -> None:
+        """Raise `PromptError` for an id that has no row of logits."""
+        if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
+            raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {self.vocab_size - 1}")
+
+    def check_characters(self, text: str) -> None:
+        """Raise `PromptError` for a text that is too long whatever its tokens are."""
+        if len(text) > self.context_length * CHARACTERS_PER_TOKEN:
+            raise PromptError(
+                f"the prompt has {len(text):,} characters; this model takes {self.context_length:,} tokens. Shorten it"
+            )
+
+    def check_options(self, config: GenerationConfig) -> None:
+        """Raise `OptionError` for an option that names an id outside the vocabulary, or needs a tokenizer that is not there."""
+        if config.stop and self.opened.tokenizer_if_any is None:
+            raise OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens")
+        named = {
+            "logit_bias": [token_id for token_id, _ in config.logit_bias],
+            "suppress_tokens": config.suppress_tokens,
+            "bad_words_ids": [token_id for each in config.bad_words_ids for token_id in each],
+        }
+        for name, ids in named.items():
+            if ids and max(ids) >= (size := self.vocab_size):
+                raise OptionError(
+                    f"{name} names id {shown(max(ids))}, which is outside the vocabulary; ids go from 0 to {size - 1}"
+                )

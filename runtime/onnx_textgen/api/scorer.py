@@ -1,0 +1,89 @@
+"""What a model says of a text that is there: log-probabilities, ranked continuations, embeddings, attention weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from ..backends.signature import HIDDEN_STATES
+from ..cancellation import Cancellation, Watch
+from ..errors import OptionError, PackageError
+from ..inference.attention_maps import AttentionMaps, read_maps
+from ..inference.embeddings import Pooling, Vectors, pooled
+from ..inference.scoring import score_tokens
+from ..kv_cache.memory_plan import check_fits, plan
+from ..options.checks import shown, whole_number
+from ..results import Choice, Score
+from ..text.prompts import Prompt
+from .open_model import OpenModel
+from .prompt_encoder import PromptEncoder
+
+Measure = Literal["total", "token", "byte"]
+MEASURES = {"total": "logprob", "token": "logprob_per_token", "byte": "logprob_per_byte"}
+"""The field of a `Choice` that each measure compares."""
+
+
+class Scorer:
+    """Scores with one open model, each text over a cache that is dropped afterwards."""
+
+    def __init__(self, opened: OpenModel, encoder: PromptEncoder) -> None:
+        self.opened, self.encoder = opened, encoder
+
+    def score(
+        self,
+        text: Prompt,
+        continuation: str | Sequence[int] | None,
+        *,
+        logprobs: int,
+        stride: int | None,
+        cancel: Cancellation | None,
+    ) -> Score:
+        """One text's score; see `Model.score`."""
+        ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
+        context, watch, piece = self.opened.new_context(), Watch(cancel), self.opened.piece
+        with watch.active():
+            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=logprobs, piece=piece, watch=watch)
+        whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
+        if not isinstance(whole, str) and self.opened.tokenizer_if_any is None:
+            size = None
+        else:
+            size = len((whole if isinstance(whole, str) else self.opened.tokenizer.decode(ids)).encode())
+        return Score(tuple(ids), values, size, alternatives, prompt_tokens)
+
+    def rank(self, prompt: str, choices: Sequence[str], *, by: Measure) -> list[Choice]:
+        """The choices as continuations of the prompt, the likeliest first; see `Model.rank`."""
+        if by not in MEASURES:
+            raise OptionError(f"by should be one of {', '.join(map(repr, MEASURES))}, found {shown(by)}")
+        if isinstance(choices, str) or not choices or not all(choices):
+            raise OptionError("choices should be a list of texts, none of them empty")
+        context, ranked = self.opened.new_context(), list[Choice]()
+        for text in choices:
+            ids, count = self.encoder.encode_pair(prompt, text)
+            found, _ = score_tokens(context, ids, first=max(1, count))
+            total = math.fsum(found)
+            ranked.append(Choice(text, total, total / len(found), total / len(text.encode())))
+        return sorted(ranked, key=lambda choice: -getattr(choice, MEASURES[by]))
+
+    def embed(self, texts: Sequence[Prompt], *, pooling: Pooling, normalize: bool) -> Vectors:
+        """Texts as vectors [texts, width]; see `Model.embed`."""
+        if not isinstance(pooling, str) or pooling not in get_args(Pooling):
+            raise OptionError(f"pooling should be one of {', '.join(map(repr, get_args(Pooling)))}, found {shown(pooling)}")
+        graph = self.opened.graph
+        if graph.name_of(HIDDEN_STATES) not in graph.outputs:
+            raise PackageError(f"{self.opened.folder} gives no hidden states to embed by; export it again with --hidden-states")
+        encoded = [self.encoder.encode(each, new_tokens=0) for each in texts]
+        vectors = np.stack([pooled(self.opened.new_context(output=HIDDEN_STATES), ids, pooling) for ids in encoded])
+        if normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return vectors
+
+    def attentions(self, text: Prompt, *, last: int | None) -> AttentionMaps:
+        """How much each token looks at each one before it; see `Model.attentions`."""
+        rows = None if last is None else whole_number("last", last, 1)
+        graph, ids = self.opened.attention_graph, self.encoder.encode(text, new_tokens=0)
+        check_fits(plan(graph.cache_tensors, len(ids)))
+        layers, weights = read_maps(graph, self.opened.manifest.geometry, ids, rows=rows)
+        return AttentionMaps(tuple(ids), tuple(self.opened.piece(token_id) for token_id in ids), layers, weights)

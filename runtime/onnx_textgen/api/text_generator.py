@@ -1,0 +1,151 @@
+"""From a prompt and options to texts: makes a `Continuation` for each and hands it to the model's engine, or to a beam search."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from ..cancellation import Cancellation, Watch
+from ..errors import OptionError
+from ..generation.beam_driver import BeamDriver, best_drawn, joined
+from ..generation.continuation import Continuation, Limits
+from ..generation.engine import Engine
+from ..generation.own_context import stream_over
+from ..generation.request import Request
+from ..inference.decoder import Decoder
+from ..inference.prefill import Progress
+from ..inference.prefix_cache import PrefixStore
+from ..kv_cache.memory_plan import check_fits
+from ..options.generation_config import GenerationConfig, make_generation_config
+from ..results import Chunk, Generation
+from ..sampling.grammar import Rules
+from ..speculation.draft_model import Assistant, Source
+from ..speculation.drafter import RUN_COSTS, Drafter
+from ..speculation.prompt_lookup import PromptLookup
+from ..speculation.verification import Verification
+from ..text.prompts import Prompt
+from .open_model import OpenModel
+from .prompt_encoder import PromptEncoder
+
+
+class TextGenerator:
+    """Generates with one open model. Safe to use from several threads, whose texts are decoded together."""
+
+    def __init__(self, opened: OpenModel, encoder: PromptEncoder, prefixes: PrefixStore, *, batch_size: int) -> None:
+        self.opened, self.encoder, self.prefixes = opened, encoder, prefixes
+        geometry, eos_ids = opened.manifest.geometry, opened.manifest.eos_ids
+        self.limits = Limits(frozenset(eos_ids), geometry.context_length, geometry.vocab_size)
+        self.engine = Engine(opened.new_rows, prefixes, rows=batch_size)
+        self.rules = Rules(opened.tokenizer_if_any, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
+        self.verification = Verification(opened.graph, geometry)
+        self.assistant: Source | None = None
+        """The draft model, where there is one."""
+
+    @property
+    def batch_size(self) -> int:
+        """The most texts that are decoded together."""
+        return self.engine.scheduler.most_rows
+
+    def config(self, options: Mapping[str, Any]) -> GenerationConfig:
+        """The call's options over the package's defaults; raises `OptionError`."""
+        config = make_generation_config(self.opened.manifest.generation, options)
+        if self.assistant is None and options.get("num_assistant_tokens"):
+            raise OptionError("num_assistant_tokens needs a draft model; pass assistant_model to load()")
+        return config
+
+    def stream(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig,
+        *,
+        context: Decoder | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        cancel: Cancellation | None = None,
+    ) -> Generator[Chunk, None, None]:
+        """The chunks of one text; what is wrong with the prompt or the options is raised at once, not at the first chunk."""
+        if context is not None and (context.session is not self.opened.graph or context.rows != 1):
+            raise OptionError("this context belongs to another model; take one from this model's new_context()")
+        if config.gives_several:
+            raise OptionError("a stream gives one text while it is written; call generate() to search or draw several")
+        request = Request(self.begin(prompt, config), Watch(cancel, config.max_time), on_progress=on_progress)
+        return self.engine.chunks(request) if context is None else stream_over(context, request)
+
+    def generate(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
+        """For each prompt a text: by beam search, or the best of those that were drawn."""
+        return (self.search if config.num_beams > 1 else self.draw)(prompts, config, cancel)
+
+    def draw(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
+        """Draw `config.texts` texts for each prompt, all as rows of the engine."""
+        groups = [self.begin_samples(each, config, config.texts) for each in prompts]
+        watches = [Watch(cancel, config.max_time) for _ in groups]
+        requests = [
+            Request(text, watch, streams=False, caller=groups)
+            for group, watch in zip(groups, watches, strict=True)
+            for text in group
+        ]
+        self.engine.finish(requests)
+        compares, count = config.best_of is not None, config.num_return_sequences
+        return [joined([text.result() for text in best_drawn(group, count, compares=compares)]) for group in groups]
+
+    def search(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
+        """Beam search, one prompt after the other, each over a decoder of its own."""
+        watch, found = Watch(cancel, config.max_time), list[Generation]()
+        for prompt in prompts:
+            continuation, decoder = self.begin(prompt, config), self.opened.new_rows(config.num_beams)
+            self.prefixes.prepare(decoder, continuation.prompt_ids)
+            found.append(BeamDriver(decoder, continuation).search(watch))
+        return found
+
+    def begin_samples(self, prompt: Prompt, config: GenerationConfig, count: int) -> list[Continuation]:
+        """`count` continuations of one prompt and one seed, which differ in their sample number; none has a token yet."""
+        first = self.begin(prompt, config)
+        return [first, *(self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, count))]
+
+    def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0) -> Continuation:
+        """A continuation of `prompt` that has no token yet; draws a seed where the caller gave none.
+
+        Raises `PromptError`, and `OptionError` for options that this model cannot follow or has no memory for.
+        """
+        if config.seed is None:
+            config = dataclasses.replace(config, seed=secrets.randbits(31))
+        self.encoder.check_options(config)
+        needed = config.max_new_tokens if config.context_limit == "error" else 1
+        prompt_ids = self.encoder.encode(prompt, new_tokens=needed)
+        rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
+        check_fits(self.opened.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), rows))
+        constraint = self.rules.constraint(config)
+        drafter, verifier = self.drafter(prompt_ids, config, sample), None
+        if drafter is not None and config.draft_verification == "exact":
+            verifier = self.verification.verifier() if drafter.length else None
+            drafter = None if verifier is None else drafter
+        continuation = Continuation(
+            self.opened.tokenizer_if_any,
+            prompt_ids,
+            config,
+            self.limits,
+            sample=sample,
+            constraint=constraint,
+            drafter=drafter,
+            verifier=verifier,
+        )
+        if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
+            raise OptionError(
+                f"n_keep keeps {continuation.kept_tokens:,} tokens; at most half of the context, {most:,}, can be kept"
+            )
+        return continuation
+
+    def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig, sample: int) -> Drafter | None:
+        """What drafts the next tokens of a text: prompt lookup, the draft model, or nothing."""
+        if config.gives_several:
+            return None
+        if config.prompt_lookup_num_tokens:
+            most, longest = config.prompt_lookup_num_tokens, config.max_matching_ngram_size
+            return PromptLookup(prompt_ids, most, longest, run_cost=RUN_COSTS[config.draft_verification])
+        if self.assistant is None or not config.num_assistant_tokens:
+            return None
+        tokenizer = self.opened.tokenizer_if_any
+        piece = tokenizer.piece if tokenizer is not None else None
+        vocab_size, eos_ids = self.limits.vocab_size, self.limits.eos_ids
+        return Assistant(self.assistant, prompt_ids, config, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece, sample=sample)
