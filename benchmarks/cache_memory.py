@@ -17,17 +17,17 @@ import numpy as np
 import onnx_textgen
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.kv_cache import factory as cache
+from onnx_textgen.kv_cache import shared as cache
 
 STEPS = 12
 
 
 def apart(kinds: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-    """As `side_by_side`, but each array by itself."""
+    """As `allocate_contiguous`, but each array by itself."""
     return [np.empty(shape, dtype) for shape, dtype in kinds]
 
 
-WAYS = {"each by itself": apart, "side by side": cache.side_by_side}
+WAYS = {"each by itself": apart, "side by side": cache.allocate_contiguous}
 
 
 def measure(decoder: Decoder) -> float:
@@ -53,7 +53,7 @@ def main() -> None:
     ids = np.random.default_rng(0).integers(0, model.manifest.geometry.vocab_size, arguments.length).tolist()
     decoders = {}
     for name, allocate in WAYS.items():
-        cache.side_by_side, decoders[name] = allocate, model.new_context()
+        cache.allocate_contiguous, decoders[name] = allocate, model.new_context()
         prefill(decoders[name], ids)
     found: dict[str, list[float]] = {name: [] for name in WAYS}
     for turn in range(arguments.rounds):

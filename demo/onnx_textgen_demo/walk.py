@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from onnx_textgen.diagnostics.inspection import Step, Token, Weighing, look_at_step, tokens_of, weigh
-from onnx_textgen.inference.decoder import Logits
+from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.sampling.sampler import Chooser
 

@@ -6,7 +6,7 @@ import time
 import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
-from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.graph_runner import GraphRunner
 from support.scripted_model import TINY_PACKAGE
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -26,16 +26,16 @@ class PacedRuns:
     def __init__(self, monkeypatch):
         self.seconds, self.fails_at = 0.0, None
         self.count, self.last = 0, time.monotonic()
-        real = Decoder.run
+        real = GraphRunner.run
 
-        def run(decoder, *arguments, **more):
+        def run(runner, *arguments, **more):
             self.count, self.last = self.count + 1, time.monotonic()
             time.sleep(self.seconds)
             if self.count == self.fails_at:
                 raise ModelError(PROBLEM)
-            return real(decoder, *arguments, **more)
+            return real(runner, *arguments, **more)
 
-        monkeypatch.setattr(Decoder, "run", run)
+        monkeypatch.setattr(GraphRunner, "run", run)
 
     @property
     def stand_still(self):

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
-from onnx_textgen.inference.decoder import Decoder, Logits
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.graph_runner import Logits
 
 from ..proof.parity import ROWS_AT_A_TIME, Quality, log_softmax, why_it_does_not_run
 from ..sources.source import Source
@@ -86,7 +87,8 @@ class QualityMeter:
 def fed(source: Source, session: Session, window: list[int]) -> Iterator[Logits]:
     """Logits of every token of a text, some at a time."""
     decoder = Decoder(session, source.geometry)
-    step = 1 if decoder.one_by_one else len(window) if not decoder.takes_several_over_past else 4 * ROWS_AT_A_TIME
+    can = decoder.capabilities
+    step = 1 if can.takes_single_tokens else len(window) if not can.appends else 4 * ROWS_AT_A_TIME
     for start in range(0, len(window), step):
         yield decoder.feed(window[start : start + step], every_position=True)
 

@@ -33,7 +33,7 @@ def prove_hidden_states(
     opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)
     with why_it_does_not_run(), opened as (session, changes, tolerance):
         decoder = Decoder(session, source.geometry, output=HIDDEN_STATES)
-        cuts = pieces(len(text), PIECE, decoder.rotary_switch)
+        cuts = pieces(len(text), PIECE, decoder.capabilities.rope_switch_length)
         parts = [decoder.feed(text[start:end], every_position=True) for start, end in cuts]
     got = np.concatenate(parts).astype(np.float64)
     with weights.present(changes), torch.no_grad(), only_these_positions(source.head, torch.arange(len(text))) as taken:

@@ -22,7 +22,8 @@ import torch
 
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.errors import ModelError, PackageError, first_line
-from onnx_textgen.inference.decoder import Decoder, Logits
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.manifest import GoldenRun, Precision
 
@@ -226,7 +227,7 @@ def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
     """
     start, kept = len(ids) - LAST_STEPS, max(MOST_LOGITS // decoder.geometry.vocab_size, LAST_STEPS + 1)
     first = max(len(ids) - kept, 0)
-    switch = decoder.rotary_switch or 0
+    switch = decoder.capabilities.rope_switch_length or 0
     cuts = sorted({*range(first, start, ROWS_AT_A_TIME), start, *(cut for cut in (switch, switch + 1) if first < cut < start)})
     parts = [] if first == 0 else [prefill(decoder, ids[:first])[None]]
     parts += [decoder.feed(ids[at:end], every_position=True) for at, end in itertools.pairwise(cuts)]

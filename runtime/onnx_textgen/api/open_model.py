@@ -11,6 +11,7 @@ from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
 from ..errors import PackageError
 from ..files.graph_file import refuse_other_files
+from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..kv_cache.memory_plan import MemoryPlan, plan
 from ..options.checks import whole_number
@@ -51,13 +52,19 @@ class OpenModel:
         """The text of one id, for a person to read; `<5>` where the package has no tokenizer."""
         return f"<{token_id}>" if self.tokenizer_if_any is None else self.tokenizer_if_any.piece(token_id)
 
+    @functools.cached_property
+    def capabilities(self) -> Capabilities:
+        """What the graph can do, read once for all decoders over it."""
+        return Capabilities.of(self.graph, self.manifest.geometry)
+
     def new_context(self, *, output: str = LOGITS) -> Decoder:
         """An empty decoder of one row; `output` names another output of the graph than the logits."""
-        return Decoder(self.graph, self.manifest.geometry, capacity=self.capacity, output=output)
+        capabilities = self.capabilities if output == LOGITS else None
+        return Decoder(self.graph, self.manifest.geometry, capacity=self.capacity, output=output, capabilities=capabilities)
 
     def new_rows(self, rows: int) -> Decoder:
         """An empty decoder of `rows` rows."""
-        return Decoder(self.graph, self.manifest.geometry, rows=rows, capacity=self.capacity)
+        return Decoder(self.graph, self.manifest.geometry, rows=rows, capacity=self.capacity, capabilities=self.capabilities)
 
     @functools.cached_property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:

@@ -42,7 +42,7 @@ def write_session(
     """Write a session to a file next to `path`, then rename it; leftovers of saves that were killed are removed."""
     snapshot = snapshot or Snapshot((), {})
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
-    header["is_beyond"], header["states"] = snapshot.is_beyond, sorted(snapshot.states)
+    header["is_beyond"], header["states"] = snapshot.uses_long_rope, sorted(snapshot.states)
     try:
         written = json.dumps(header).encode()
         partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
@@ -123,7 +123,7 @@ def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], 
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
         snapshot = Snapshot(tuple(held), tensors, states, bool(header["is_beyond"]))
-        if snapshot.usable(len(held)) != len(held) or (held and bool(states) != context.has_states):
+        if snapshot.usable(len(held)) != len(held) or (held and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not go with its tokens")
         return token_ids, messages, snapshot
 

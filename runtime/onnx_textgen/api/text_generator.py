@@ -65,7 +65,7 @@ class TextGenerator:
         cancel: Cancellation | None = None,
     ) -> Generator[Chunk, None, None]:
         """The chunks of one text; what is wrong with the prompt or the options is raised at once, not at the first chunk."""
-        if context is not None and (context.session is not self.opened.graph or context.rows != 1):
+        if context is not None and (context.graph is not self.opened.graph or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
         if config.gives_several:
             raise OptionError("a stream gives one text while it is written; call generate() to search or draw several")

@@ -158,7 +158,7 @@ class BoundRun:
             self.options = new_run_options()
         return self
 
-    def give(self, name: str, array: npt.NDArray[Any]) -> None:
+    def set_input(self, name: str, array: npt.NDArray[Any]) -> None:
         """See `Run.give`."""
         held = self.given.get(name)
         if held is array:

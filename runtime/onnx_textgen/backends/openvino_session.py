@@ -106,7 +106,7 @@ class OpenVINORun:
     def __init__(self, openvino: Any, request: Any) -> None:  # noqa: ANN401 - OpenVINO's own
         self.openvino, self.request, self.stopped = openvino, request, False
 
-    def give(self, name: str, array: npt.NDArray[Any]) -> None:
+    def set_input(self, name: str, array: npt.NDArray[Any]) -> None:
         """See `Run.give`."""
         self.request.set_tensor(name, self.openvino.Tensor(array))
 

@@ -95,7 +95,7 @@ class ClosedGraph:
 class Run(Protocol):
     """One run of a graph, prepared by a cache."""
 
-    def give(self, name: str, array: npt.NDArray[Any]) -> None:
+    def set_input(self, name: str, array: npt.NDArray[Any]) -> None:
         """Set an input that is no part of the cache; the array is in order, of the input's type, and if read-only for good."""
         ...
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..inference.decoder import Decoder, Logits
+from ..inference.decoder import Decoder
+from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from ..options.generation_config import GenerationConfig
 from ..sampling.draw import Survivors, uniform

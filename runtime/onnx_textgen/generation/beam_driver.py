@@ -11,7 +11,8 @@ import numpy as np
 
 from ..cancellation import InterruptedRunError, Watch
 from ..errors import OptionError
-from ..inference.decoder import Decoder, Logits
+from ..inference.decoder import Decoder
+from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from ..results import FinishReason, Generation
 from ..sampling.draw import most_likely

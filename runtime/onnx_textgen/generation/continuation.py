@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..inference.decoder import Logits
+from ..inference.graph_runner import Logits
 from ..inference.scoring import likeliest, mean_logprob, target_logprobs
 from ..options.generation_config import GenerationConfig
 from ..results import Alternative, Chunk, FinishReason, Generation, Stats

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ..cancellation import Watch
-from ..inference.decoder import Logits
+from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress
 from ..kv_cache.snapshot import Snapshot
 from ..results import Chunk

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from ..backends.onnxruntime_session import LOG
 from ..cancellation import InterruptedRunError
 from ..errors import BusyError, ModelError, OnnxTextgenError, first_line
-from ..inference.decoder import Decoder, Logits
+from ..inference.decoder import Decoder
+from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress, prefill_in_parts
 from ..inference.prefix_cache import SHORTEST, PrefixStore
 from ..kv_cache.memory_plan import fits, plan
@@ -125,7 +126,7 @@ class Scheduler:
     def part_size(self) -> int:
         """Tokens of prompts at a time: fewer while texts wait for their next token."""
         assert self.decoder is not None, "admit made it"
-        return self.decoder.chunk if len(self.feeding) == len(self.rows) else self.decoder.short_chunk(SHORT_PART)
+        return self.decoder.chunk if len(self.feeding) == len(self.rows) else self.decoder.capabilities.short_chunk(SHORT_PART)
 
     def can_be_fed_with(self, request: Request, feeding: list[Request]) -> bool:
         """Whether a prompt can go along with those that are being fed; one that begins as they do waits and goes on from them."""
@@ -229,7 +230,7 @@ class Scheduler:
         assert self.decoder is not None, "admit made it"
         row = self.rows.index(request)
         held = len(self.decoder.token_ids[row])
-        fits = held < continuation.limits.context_length and not self.decoder.must_begin_anew(row, 1)
+        fits = held < continuation.limits.context_length and not self.decoder.must_recompute(row, 1)
         return len(continuation.unfed) == 1 and fits
 
     def feed_together(self, requests: list[Request]) -> None:

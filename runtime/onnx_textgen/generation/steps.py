@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..cancellation import Watch
-from ..inference.decoder import Decoder, Logits
+from ..inference.decoder import Decoder
+from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from .continuation import Continuation
 
@@ -40,9 +41,7 @@ def propose(decoder: Decoder, continuation: Continuation, new: int, room: int, w
     drafter, left = continuation.drafter, continuation.config.max_new_tokens - len(continuation.token_ids) - 1
     if continuation.verifier is not None:  # several tokens that a rule forces are fed as they are without guesses
         left = min(left, continuation.verifier.most_tokens - new) if new == 1 else 0
-    if drafter is None or decoder.has_states or decoder.one_by_one or min(room, left) < 1:
-        return []
-    if decoder.rotary_switch is not None or not decoder.takes_several_over_past or decoder.last_row_only:
+    if drafter is None or not decoder.capabilities.can_verify_drafts or min(room, left) < 1:
         return []
     return drafter.propose(continuation.token_ids, min(room, left), watch)
 

@@ -64,9 +64,10 @@ def read_maps(
         raise PackageError("the graph gives no attention; export the model again with --attention-maps")
     tokens = len(token_ids)
     rows = tokens if rows is None else min(rows, tokens)
-    decoder = Decoder(session, geometry, capacity=tokens, beside=list(layers.values()))
+    decoder = Decoder(session, geometry, capacity=tokens, extra_outputs=list(layers.values()))
     row_bytes = 4 * len(layers) * geometry.heads * tokens
-    parts = list(pieces(tokens, max(1, min(size or decoder.chunk, PIECE_BYTES // row_bytes)), decoder.rotary_switch))
+    most = max(1, min(size or decoder.chunk, PIECE_BYTES // row_bytes))
+    parts = list(pieces(tokens, most, decoder.capabilities.rope_switch_length))
     longest = max(end - start for start, end in parts)
     if (wanted := max(rows, longest) * row_bytes) > MOST_BYTES:
         raise PromptError(
@@ -80,7 +81,7 @@ def read_maps(
         skipped = max(first - start, 0)
         if start + skipped >= end:
             continue
-        for layer, found in enumerate(decoder.seen_beside):
+        for layer, found in enumerate(decoder.last_extra_outputs):
             if found.shape != (1, geometry.heads, end - start, end):
                 raise PackageError(f"the graph gave the attention {found.shape} for {end - start} of {end} tokens")
             maps[layer, :, start + skipped - first : end - first, :end] = found[0, :, skipped:]

@@ -18,7 +18,7 @@ Vectors = npt.NDArray[np.float32]
 def pooled(decoder: Decoder, token_ids: Sequence[int], pooling: Pooling) -> Vectors:
     """One vector [width] of a text; `decoder` gives hidden states. A long text's are never held together."""
     total: npt.NDArray[np.float64] | None = None
-    for start, end in pieces(len(token_ids), decoder.chunk, decoder.rotary_switch):
+    for start, end in pieces(len(token_ids), decoder.chunk, decoder.capabilities.rope_switch_length):
         states = decoder.feed(token_ids[start:end], every_position=pooling == "mean")
         if pooling == "last" or total is None:
             total = states[-1].astype(np.float64) if pooling == "last" else states.sum(axis=0, dtype=np.float64)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ..cancellation import NOBODY, Watch
-from .decoder import Decoder, Logits
+from .decoder import Decoder
+from .graph_runner import Logits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ def prefill_in_parts(
     decoder.rewind(start, row=row())
     decoder.reserve(end, row=row())
     while start < end:
-        following = next_cut(start, end, size=size(), last_alone=decoder.has_states)
-        if decoder.has_states and following == end:
+        following = next_cut(start, end, size=size(), last_alone=decoder.capabilities.has_states)
+        if decoder.capabilities.has_states and following == end:
             decoder.keep(row=row())  # for the same prompt again, or one that goes on from it
         logits = decoder.feed(token_ids[start:following], row=row(), watch=watch)
         if on_progress is not None:

@@ -35,14 +35,14 @@ class PrefixStore:
 
     def prepare(self, decoder: Decoder, token_ids: Sequence[int], *, row: int = 0) -> None:
         """Give an empty row the longest beginning of a prompt that is known."""
-        snapshot, length = self.find(token_ids, decoder.most_reusable(len(token_ids)))
+        snapshot, length = self.find(token_ids, decoder.capabilities.most_reusable(len(token_ids)))
         if snapshot is not None:
             decoder.restore(snapshot, length, row=row)
 
     def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int, *, past: Snapshot | None = None) -> None:
         """Give an empty row the longest beginning of a prompt that is known: from `past`, from here, or from a row before it."""
         shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
-        longest, most = max(shared, default=0), decoder.most_reusable(len(token_ids))
+        longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
         snapshot, length = self.find(token_ids, most)
         if past is not None and (own := past.usable(common_prefix(past.token_ids, token_ids[:most]))) >= max(1, length):
             snapshot, length = past, own
@@ -69,7 +69,7 @@ class PrefixStore:
 
     def keep(self, decoder: Decoder, *, row: int = 0) -> None:
         """Take a snapshot of a row's prompt, unless it is short, larger than the whole store, or known already."""
-        length = decoder.prefilled[row]
+        length = decoder.reusable_length[row]
         if length < SHORTEST or decoder.bytes_of(length) > self.size_bytes:
             return
         known, shared = self.find(decoder.token_ids[row], length)

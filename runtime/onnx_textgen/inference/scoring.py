@@ -15,7 +15,8 @@ from ..cancellation import NOBODY, Watch
 from ..errors import ModelError, PromptError
 from ..results import Alternative
 from ..sampling.truncation import top_k_ids
-from .decoder import Decoder, Logits
+from .decoder import Decoder
+from .graph_runner import Logits
 
 MOST_LOGITS = 1 << 22
 """Most float32 logits held at a time (16 MiB)."""
@@ -84,7 +85,7 @@ def predictions(
     decoder.rewind(held)
     for start in range(held, first - 1, size):
         decoder.feed(ids[start : min(start + size, first - 1)].tolist(), watch=watch)
-    start, switch = first - 1, decoder.rotary_switch
+    start, switch = first - 1, decoder.capabilities.rope_switch_length
     while start < len(ids) - 1:
         end = min(start + size, len(ids) - 1)
         if switch is not None and start < switch < end:

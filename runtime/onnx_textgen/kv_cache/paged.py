@@ -68,8 +68,8 @@ class PagedCache:
             self.reserve(row, self.lengths[row] + new)
         held = [self.blocks[row][: self.blocks_for(self.lengths[row] + new)] for row in rows]
         run = self.requests.begin()
-        run.give(BLOCK_INDICES, np.concatenate(held).astype(np.int32))
-        run.give(BLOCK_BEGINS, np.cumsum([0, *map(len, held)]).astype(np.int32))
+        run.set_input(BLOCK_INDICES, np.concatenate(held).astype(np.int32))
+        run.set_input(BLOCK_BEGINS, np.cumsum([0, *map(len, held)]).astype(np.int32))
         return run
 
     def end(self, rows: range, advanced: Sequence[int]) -> None:

@@ -21,8 +21,8 @@ class Snapshot:
     """Keys and values of all tokens."""
     states: dict[int, Arrays] = dataclasses.field(default_factory=dict)
     """States of recurrent layers, by the number of tokens behind which they are so."""
-    is_beyond: bool = False
-    """Whether keys were turned for a text beyond the graph's rotary switch."""
+    uses_long_rope: bool = False
+    """Whether keys were rotated for a text beyond the graph's rope switch."""
 
     @property
     def size_bytes(self) -> int:

@@ -14,7 +14,8 @@ import numpy as np
 from ..backends.onnxruntime_session import LOG
 from ..cancellation import InterruptedRunError, Watch
 from ..errors import ModelError, first_line
-from ..inference.decoder import Decoder, Logits
+from ..inference.decoder import Decoder
+from ..inference.graph_runner import Logits
 from ..inference.prefix_cache import PrefixStore
 from ..inference.scoring import target_logprobs
 from ..options.generation_config import GenerationConfig

@@ -19,7 +19,7 @@ from ..backends.signature import LOGITS
 from ..backends.single_attention import MOST_TOKENS, links_for, present_of_link, with_single_attention
 from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
 from ..inference.decoder import Decoder
-from ..kv_cache.factory import SharedCache
+from ..kv_cache.shared import SharedCache
 from ..package.manifest import Geometry
 
 TOKENS_BEFORE = 8

@@ -57,13 +57,13 @@ def test_rewinding_forgets_and_growing_keeps(exact: Model) -> None:
 def test_prefill_feeds_only_what_the_cache_does_not_hold(exact: Model) -> None:
     ids = exact.encode(PROMPTS[2])
     decoder, fed = exact.new_context(), []
-    run = decoder.run
+    run = decoder.runner.run
 
-    def counted(tokens, *rest, **options):
+    def counted(cache, tokens, *rest, **options):
         fed.append(tokens.shape[1])
-        return run(tokens, *rest, **options)
+        return run(cache, tokens, *rest, **options)
 
-    decoder.run = counted  # type: ignore[method-assign]
+    decoder.runner.run = counted  # type: ignore[method-assign]
     prefill(decoder, ids)
     prefill(decoder, [*ids, 5, 6])
     prefill(decoder, [*ids[:4], 9])

@@ -25,7 +25,7 @@ def test_a_cache_that_forgets_is_found(exact: onnx_textgen.Model, monkeypatch: p
     begin = cache.begin
 
     def forgetful(self, rows, new, active=()):
-        values = self.buffers if hasattr(self, "buffers") else self.apart[rows.start]
+        values = self.buffers if hasattr(self, "buffers") else self.per_row[rows.start]
         for value in values.values():
             value.update_inplace(np.zeros(value.shape(), np.float32))
         return begin(self, rows, new, active)

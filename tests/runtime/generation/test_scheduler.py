@@ -20,6 +20,7 @@ from onnx_textgen.generation import scheduler
 from onnx_textgen.generation.request import Request
 from onnx_textgen.generation.scheduler import Scheduler
 from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.graph_runner import GraphRunner
 from onnx_textgen.inference.prefill import Progress
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
@@ -315,13 +316,13 @@ def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyP
 def test_short_prompts_that_wait_together_are_fed_together(alone: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=8)
     prompts = [f"{one} and they all went home to eat." for one in ("The dog ran", "Lily sang", "It was a cold night", "Tom fell")]
-    runs, real = [], Decoder.run
+    runs, real = [], GraphRunner.run
 
-    def run(decoder: Decoder, ids, *given: object, **more: object):
+    def run(runner: GraphRunner, cache, ids, *given: object, **more: object):
         runs.append(ids.shape)
-        return real(decoder, ids, *given, **more)
+        return real(runner, cache, ids, *given, **more)
 
-    monkeypatch.setattr(Decoder, "run", run)
+    monkeypatch.setattr(GraphRunner, "run", run)
     together = model.generate(prompts, max_new_tokens=6, temperature=0)
     lengths = [len(text.prompt_ids) for text in together]
     assert runs == [(4, max(lengths) + max(lengths) % 2), *[(4, 1)] * 5]

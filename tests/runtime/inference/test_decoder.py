@@ -14,7 +14,7 @@ from onnx_textgen.backends.onnxruntime_session import Session
 from onnx_textgen.backends.signature import CacheTensor, present_of
 from onnx_textgen.errors import ModelError, PackageError, PromptError
 from onnx_textgen.inference.capabilities import check_graph
-from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.graph_runner import GraphRunner
 from onnx_textgen.inference.prefill import Progress, prefill
 from onnx_textgen.kv_cache.recurrent_states import States
 from support.cache_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, Attention, Recurrent, Tiny
@@ -100,8 +100,8 @@ def test_rows_that_feed_step_idle_and_rewind_in_any_order_are_rows_alone(case: C
 def test_rows_of_a_batch_are_stepped_together_in_one_run(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny, session = case
     decoder, shapes = tiny.decoder(session, ROWS), []
-    run = Decoder.run
-    monkeypatch.setattr(Decoder, "run", lambda self, ids, *rest, **more: shapes.append(ids.shape) or run(self, ids, *rest, **more))
+    run = GraphRunner.run
+    monkeypatch.setattr(GraphRunner, "run", lambda *given, **more: shapes.append(given[2].shape) or run(*given, **more))
     decoder.step([1, 2, 3], [True, False, True])
     assert shapes == [(ROWS, 1)]
 
@@ -168,7 +168,7 @@ def test_states_go_back_to_the_beginning_or_to_what_was_kept_and_say_so_elsewher
 def test_keys_and_values_alone_go_back_to_any_length(case: Case) -> None:
     tiny, session = case
     decoder = tiny.decoder(session)
-    if decoder.has_states:
+    if decoder.capabilities.has_states:
         pytest.skip("has states")
     decoder.feed(IDS)
     for length in (11, 4, 1, 0):
@@ -182,19 +182,19 @@ def test_a_row_that_was_rewound_has_memory_of_its_own(tmp_path) -> None:
     tiny = Tiny((Attention(0, 1, 6, 4),))  # with one head, the beginning of a tensor is one piece of its memory
     decoder = tiny.decoder(tiny.open(tmp_path))
     decoder.feed(IDS)
-    before = decoder.cache.apart[0]
+    before = decoder.cache.per_row[0]
     decoder.rewind(len(IDS) - 1)
-    for name, value in decoder.cache.apart[0].items():
+    for name, value in decoder.cache.per_row[0].items():
         assert not before[name].data_ptr() <= value.data_ptr() < before[name].data_ptr() + before[name].tensor_size_in_bytes()
 
 
 def test_a_prompt_that_comes_again_or_goes_on_is_not_computed_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny, session = case
     decoder, fed = tiny.decoder(session), []
-    run = Decoder.run
-    monkeypatch.setattr(Decoder, "run", lambda self, ids, *rest, **more: fed.append(ids.size) or run(self, ids, *rest, **more))
+    run = GraphRunner.run
+    monkeypatch.setattr(GraphRunner, "run", lambda *given, **more: fed.append(given[2].size) or run(*given, **more))
     longer, other = [*IDS[:9], 17, 18, 20], [1, 2, 3, 4]
-    odd, even = (1, 1) if decoder.has_states else (3, 2)  # keys and values are gone on from at an even place
+    odd, even = (1, 1) if decoder.capabilities.has_states else (3, 2)  # keys and values are gone on from at an even place
     for prompt, new in ((IDS[:9], 9), (IDS[:9], odd), (longer, 4), (longer, even), (other, 4)):
         fed.clear()
         check(prefill(decoder, prompt), tiny.logits(prompt)[-1])
@@ -219,7 +219,7 @@ def test_a_long_prompt_reports_and_can_be_stopped_between_its_parts(case: Case) 
     check(prefill(decoder, prompt), tiny.logits(prompt)[-1])
     assert prefill(tiny.decoder(session), prompt, on_progress=told.append) is not None
     assert told[-1] == Progress(40, 40)
-    assert told[-2].done < 40 if decoder.has_states else len(told) > 0
+    assert told[-2].done < 40 if decoder.capabilities.has_states else len(told) > 0
 
 
 def test_a_text_may_fill_the_context_and_no_more(case: Case) -> None:

@@ -80,7 +80,7 @@ def test_every_kind_of_cache_is_taken_out_and_put_back(kind: str, tmp_path) -> N
             np.testing.assert_allclose(prefill(other, prompt, row=row), want, atol=2e-5 * np.abs(want).max())
             want = tiny.logits([1, 2, 3, 4])[-1]
             np.testing.assert_allclose(other.feed([4], row=1)[0], want, atol=2e-5 * np.abs(want).max())
-    if not decoder.has_states:
+    if not decoder.capabilities.has_states:
         other = tiny.decoder(session)
         store.prepare(other, ids)
         assert other.token_ids == [ids[:12]]

@@ -11,8 +11,10 @@ import onnx_textgen
 from onnx_textgen.backends.onnxruntime_session import LentMemory, OrtValue
 from onnx_textgen.errors import ModelError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.kv_cache import factory as cache
-from onnx_textgen.kv_cache.factory import GrowingCache, SharedCache
+from onnx_textgen.kv_cache import growing
+from onnx_textgen.kv_cache import shared as cache
+from onnx_textgen.kv_cache.growing import GrowingCache
+from onnx_textgen.kv_cache.shared import SharedCache
 
 Model = onnx_textgen.Model
 TEXTS = [[5, 9, 40, 41], [7, 8], [100, 3, 60, 61, 62, 63, 64]]
@@ -104,10 +106,10 @@ def test_feeding_one_row_leaves_the_tensors_of_the_others_where_they_are(exact: 
     if not isinstance(decoder.cache, GrowingCache):
         pytest.skip("a shared cache is written in place")
     decoder.feed(TEXTS[0], row=0)
-    values = decoder.cache.apart[0]
+    values = decoder.cache.per_row[0]
     decoder.feed(TEXTS[1], row=1)
     decoder.feed(TEXTS[1], row=1)
-    assert decoder.cache.apart[0] is values
+    assert decoder.cache.per_row[0] is values
 
 
 def test_a_step_refuses_what_does_not_fit_its_rows_or_the_context(exact: Model) -> None:
@@ -140,6 +142,7 @@ def test_running_out_of_memory_while_growing_leaves_the_cache_as_it_was(exact: M
     for left in range(3):
         with monkeypatch.context() as patch:
             patch.setattr(cache, "OrtValue", FailingAfter)
+            patch.setattr(growing, "OrtValue", FailingAfter)
             FailingAfter.left = left
             with pytest.raises(ModelError, match=r"failed while it ran: MemoryError$"):
                 decoder.step([1, 2], [True, True])
@@ -156,7 +159,7 @@ def no_numbers(kinds):
 def test_what_no_row_holds_is_never_read(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers begin with whatever the memory held; here it holds no numbers at all."""
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "side_by_side", no_numbers)
+        patch.setattr(cache, "allocate_contiguous", no_numbers)
         decoder = decoder_of(exact, 3)
         steps = [decoder.feed(ids, row=row) for row, ids in enumerate(TEXTS)]
         steps += [decoder.step([1, 2, 3], [True, False, True]), decoder.step([4, 5, 6], [False, True, True])]
@@ -227,7 +230,7 @@ def test_a_cache_of_an_unknown_element_type_is_refused(exact: Model) -> None:
 
 @given(kinds=st.lists(st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.sampled_from("fdei")), max_size=6))
 def test_arrays_side_by_side_are_aligned_and_do_not_overlap(kinds: list) -> None:
-    arrays = cache.side_by_side([(tuple(shape), np.dtype(kind)) for shape, kind in kinds])
+    arrays = cache.allocate_contiguous([(tuple(shape), np.dtype(kind)) for shape, kind in kinds])
     assert [(list(array.shape), array.dtype) for array in arrays] == [(shape, np.dtype(kind)) for shape, kind in kinds]
     for number, array in enumerate(arrays):
         assert array.ctypes.data % cache.ALIGNMENT == 0

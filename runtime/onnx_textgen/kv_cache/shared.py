@@ -1,0 +1,188 @@
+"""The cache of graphs whose attention updates it in place: one buffer per tensor, bound as past and as present.
+
+The capacity is raised by half when it runs out; memory beyond a row's length is never read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..backends.onnxruntime_session import BoundRun, IOBinding, OrtValue, Session
+from ..backends.protocol import mask_of
+from ..backends.signature import CacheTensor
+from .protocol import EVERY, Tensors
+from .recurrent_states import States
+from .snapshot import Arrays, copied
+
+ALIGNMENT = 64
+"""Bytes of a cache line of the processor."""
+MASK_COLUMNS = 64
+"""Masks of single tokens have a multiple of so many columns, so that a binding to one lasts for as many steps."""
+
+
+def allocate_contiguous(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[npt.NDArray[Any]]:
+    """Arrays of these shapes and types in one piece of memory, whose content means nothing yet.
+
+    NumPy asks Linux for huge pages where a piece is 4 MiB or larger, which a single layer's keys seldom are; a step behind 2,048
+    tokens takes a sixteenth less with them (`benchmarks/cache_memory.py`).
+    """
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
+    starts = [0, *itertools.accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+    whole = np.empty(starts[-1] + ALIGNMENT, np.uint8)
+    whole = whole[-whole.ctypes.data % ALIGNMENT :]
+    pieces = [whole[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+    return [piece.view(dtype).reshape(shape) for piece, (shape, dtype) in zip(pieces, kinds, strict=True)]
+
+
+class SharedCache:
+    """One buffer per tensor, [rows_held, kv_heads, capacity, head_size] with sizes of its own, updated in place by the graph.
+
+    A graph that has states alone is a shared cache without buffers.
+    """
+
+    def __init__(
+        self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int, capacity: int, context_length: int
+    ) -> None:
+        self.session, self.tensors, self.rows, self.context_length = session, tensors, rows, context_length
+        self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
+        self.lengths = [0] * rows
+        self.capacity = 0
+        self.rows_held = 0
+        """Of how many rows the buffers are: as many as have been used."""
+        self.buffers: Tensors = {}
+        self.states = States(session, tensors, rows)
+        self.runs: dict[tuple[range | int, int], BoundRun] = {}
+        self.ones = np.ones((1, 0), dtype=np.int64)
+        """What masks of a single row are cut from."""
+        self.step_mask = np.ones((1, 0), dtype=np.int64)
+        """The last mask of a single token of a single row: arrays made anew would take a hundredth of a step."""
+        self.least = capacity
+        """Tokens that buffers have room for at first."""
+
+    @property
+    def room(self) -> int:
+        """See `Cache.room`."""
+        return self.capacity
+
+    def reserve(self, row: int, tokens: int) -> None:
+        """See `Cache.reserve`."""
+        self.make_room(row + 1, tokens)
+
+    def make_room(self, rows: int, length: int) -> None:
+        """Grow where the buffers have no place for so many rows, or for so many tokens of each, or are not there yet."""
+        held, capacity = self.rows_held, self.capacity
+        if rows > held:
+            held = min(max(rows, 2 * held), self.rows)
+        if max(length, 1) > capacity:  # room beyond what is asked for, as a prompt is followed by a text
+            capacity = max(length, min(max(capacity * 3 // 2, length + self.least), self.context_length))
+        if (held, capacity) != (self.rows_held, self.capacity):
+            self.grow(held, capacity)
+
+    def grow(self, rows: int, capacity: int) -> None:
+        """Make buffers for `rows` rows of `capacity` tokens and carry the used part over."""
+        device = self.session.device
+        buffers = {}
+        arrays = allocate_contiguous([(tensor.sized(rows, capacity), tensor.dtype) for tensor in self.by_token])
+        for tensor, array in zip(self.by_token, arrays, strict=True):
+            for row, used in enumerate(self.lengths):
+                if used:
+                    part = tensor.part(row, slice(used))
+                    array[part] = self.buffers[tensor.past].numpy()[part]
+            buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
+        self.ones = np.ones((1, capacity), dtype=np.int64)
+        self.ones.flags.writeable = False
+        self.buffers, self.rows_held, self.capacity, self.runs = buffers, rows, capacity, {}  # once nothing can fail any more
+
+    def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
+        """See `Cache.begin`; a binding lasts until the buffers move."""
+        self.make_room(rows.stop, max(self.lengths[row] for row in rows) + new)
+        side = self.states.begin(rows, active)
+        if (rows, side) not in self.runs:
+            self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
+        return self.runs[rows, side].ready()
+
+    def begin_elsewhere(self, session: Session, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
+        """The same for a row, by another graph over the same tensors; `presents` names its outputs that take each one's place."""
+        self.make_room(row + 1, self.lengths[row] + new)
+        key = row, max(map(len, presents.values()))
+        if key not in self.runs:
+            self.runs[key] = BoundRun(session, self.bind(range(row, row + 1), 0, session, presents))
+        return self.runs[key].ready()
+
+    def bind(
+        self, rows: range, side: int, session: Session | None = None, presents: Mapping[str, Sequence[str]] | None = None
+    ) -> IOBinding:
+        """Bind some rows of every buffer as past and as present, of the graph or of another one: see `begin_elsewhere`."""
+        binding, device = (session or self.session).ort.io_binding(), self.session.device
+        for tensor in self.by_token:
+            shape = list(tensor.sized(len(rows), self.capacity))
+            pointer = self.buffers[tensor.past].data_ptr() + rows.start * math.prod(shape[1:]) * tensor.dtype.itemsize
+            binding.bind_input(tensor.past, device.kind, device.index, tensor.dtype.type, shape, pointer)
+            for present in (tensor.present,) if presents is None else presents[tensor.present]:
+                binding.bind_output(present, device.kind, device.index, tensor.dtype.type, shape, pointer)
+        self.states.bind(binding, rows, side)
+        return binding
+
+    def end(self, rows: range, advanced: Sequence[int]) -> None:
+        """See `Cache.end`; the graph has written keys and values in place already."""
+        self.states.end(rows)
+        for row, count in zip(rows, advanced, strict=True):
+            self.lengths[row] += count
+
+    def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
+        """See `Cache.mask`; a row's tokens come first."""
+        lengths = [self.lengths[row] + new for row in rows]
+        longest = max(lengths)
+        if new > 1 or longest == 1:
+            return self.ones[:, :longest] if len(rows) == 1 else mask_of(lengths)
+        width = min(-(-longest // MASK_COLUMNS) * MASK_COLUMNS, self.capacity)
+        return self.mask_of_step(longest, width) if len(rows) == 1 else mask_of(lengths, width)
+
+    def mask_of_step(self, length: int, width: int) -> npt.NDArray[np.int64]:
+        """`length` ones and then zeros, of which there are fewer than `MASK_COLUMNS`."""
+        if self.step_mask.shape[1] != width:
+            self.step_mask = np.ones((1, width), dtype=np.int64)
+        self.step_mask[0, -MASK_COLUMNS:length] = 1
+        self.step_mask[0, length:] = 0
+        return self.step_mask
+
+    def rewind(self, row: int, length: int) -> None:
+        """See `Cache.rewind`."""
+        self.states.rewind(row, length)
+        self.lengths[row] = length
+
+    def copy_row(self, source: int, target: int) -> None:
+        """See `Cache.copy_row`; only the used part is copied."""
+        used = self.lengths[source]
+        self.make_room(max(source, target) + 1, used)
+        for tensor in self.by_token:
+            buffer = self.buffers[tensor.past]
+            values = buffer.numpy()  # on the CPU the buffer itself, elsewhere a copy
+            values[tensor.part(target, slice(used))] = values[tensor.part(source, slice(used))]
+            if self.session.device.kind != "cpu":
+                buffer.update_inplace(values)
+        self.states.copy_row(source, target)
+        self.lengths[target] = used
+
+    def take(self, row: int, length: int) -> Arrays:
+        """See `Cache.take`."""
+        part = slice(row, row + 1), slice(length)
+        self.make_room(row + 1, length)
+        return {one.past: copied(self.buffers[one.past].numpy()[one.part(*part)]) for one in self.by_token}
+
+    def put(self, row: int, arrays: Arrays, length: int) -> None:
+        """See `Cache.put`."""
+        self.make_room(row + 1, length)
+        for tensor in self.by_token:
+            buffer = self.buffers[tensor.past]
+            values = buffer.numpy()
+            values[tensor.part(slice(row, row + 1), slice(length))] = arrays[tensor.past][tensor.part(EVERY, slice(length))]
+            if self.session.device.kind != "cpu":
+                buffer.update_inplace(values)
+        self.lengths[row] = length
