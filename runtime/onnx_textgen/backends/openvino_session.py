@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -173,18 +174,19 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None) -> Ope
         threads = whole_number("threads", threads, 1, 1024)
     refuse_functions(path)
     openvino, precision = import_openvino(), PRECISIONS[device]
-    core = openvino.Core()
+    core = compiling_core(openvino)
     if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise DeviceError("this processor does not multiply in bfloat16; take the device openvino")
     operators = Operators(openvino.opset15, openvino.op._PagedAttentionExtension)
     extension = openvino.frontend.onnx.ConversionExtension
-    core.add_extension(extension("GroupQueryAttention", DOMAIN, operators.attention))
-    core.add_extension(extension("GatherBlockQuantized", DOMAIN, operators.embedding))
+    reader = openvino.Core()  # of this graph alone: what an extension finds wrong is about it
+    reader.add_extension(extension("GroupQueryAttention", DOMAIN, operators.attention))
+    reader.add_extension(extension("GatherBlockQuantized", DOMAIN, operators.embedding))
     wanted = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision, "PERFORMANCE_HINT": "LATENCY"}
     if threads is not None:
         wanted["INFERENCE_NUM_THREADS"] = str(threads)
     try:
-        model = core.read_model(path)
+        model = reader.read_model(path)
         cached = prepare(openvino, model)
         compiled = core.compile_model(model, "CPU", wanted)
     except RuntimeError as error:
@@ -202,6 +204,16 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None) -> Ope
     return OpenVINOSession(
         openvino, compiled, Device(device), inputs, outputs, tensors, block_size, read_rotary_switch(switch), threads
     )
+
+
+@functools.cache
+def compiling_core(openvino: Any) -> Any:  # noqa: ANN401 - the library, and its own
+    """The one core of this process that compiles; it stays, since OpenVINO (2026.4.1) is not safe to signals when cores go.
+
+    With the first use of a CPU each core gives the thread a stack for signals, and takes it away when it goes. Of two cores, the
+    second then leaves the thread the first one's, which is memory no longer: the next Ctrl-C ends the process by SIGSEGV.
+    """
+    return openvino.Core()
 
 
 def whole_size(size: int | str) -> int:

@@ -308,3 +308,23 @@ def test_the_command_line_takes_the_device() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(",")
+
+
+INTERRUPTED = """
+import gc, signal, sys
+import onnx_textgen
+models = [onnx_textgen.load(sys.argv[1], device="openvino", threads=1) for _ in range(2)]
+while models:
+    del models[0]
+    gc.collect()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_is_an_exception_also_after_models_have_gone() -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(EXACT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
