@@ -183,7 +183,7 @@ def plot_curve(folder: Path, name: str) -> None:
     """Draw curve.csv as curve.png."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - training works without it
 
-    with (folder / "curve.csv").open() as file:
+    with (folder / "curve.csv").open(encoding="utf-8", newline="") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     tokens, bits = [row["tokens"] / 1e6 for row in rows], [row["held_out_bits_per_byte"] for row in rows]
@@ -260,14 +260,14 @@ def train(name: str, corpora: Path, out: Path, *, tokens: int | None = None, rep
             save_state(state_path, model, optimizers, step)
             model.save(out)
             settings = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, **recipe.generation}
-            (out / "generation_config.json").write_text(json.dumps(settings) + "\n")
+            (out / "generation_config.json").write_text(json.dumps(settings) + "\n", encoding="utf-8")
     plot_curve(out, name)
 
 
 def append_row(path: Path, record: dict[str, float]) -> None:
     """One more line of a CSV table, with its header where it is the first."""
     is_new = not path.exists()
-    with path.open("a", newline="") as file:
+    with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, record)
         if is_new:
             writer.writeheader()

@@ -203,7 +203,7 @@ class TinyTransformer(nn.Module):
         """Write `config.json` and `model.safetensors` into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         record = {"model_type": "tiny_transformer", **dataclasses.asdict(self.config)}
-        (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n")
+        (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         if self.config.tie_embeddings:
             del tensors["head.weight"]
@@ -213,7 +213,7 @@ class TinyTransformer(nn.Module):
     def from_folder(cls, folder: Path) -> TinyTransformer:
         """Read what `save` wrote; raises `ExportError` where that is not what the folder holds."""
         try:
-            record = json.loads((folder / "config.json").read_text())
+            record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             del record["model_type"]
             model = cls(DecoderConfig(**record))
             tensors = load_file(folder / "model.safetensors")

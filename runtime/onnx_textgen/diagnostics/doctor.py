@@ -134,7 +134,7 @@ def core_limit(root: Path = CGROUPS) -> float | None:
     v1 = root / "cpu"
     for files in ((root / "cpu.max",), (v1 / "cpu.cfs_quota_us", v1 / "cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            quota, period = (int(number) for file in files for number in file.read_text().split())
+            quota, period = (int(number) for file in files for number in file.read_text(encoding="utf-8").split())
             return quota / period if quota > 0 < period else None
     return None
 

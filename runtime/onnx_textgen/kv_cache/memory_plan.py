@@ -57,14 +57,14 @@ def available_bytes() -> int | None:
         return None
     for limit, used, kinds, cached in LAYOUTS:
         with contextlib.suppress(OSError, LookupError, ValueError):  # no such limit, or "max"
-            free.append(int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text()))
+            free.append(int((CGROUP / limit).read_text(encoding="utf-8")) - int((CGROUP / used).read_text(encoding="utf-8")))
             free[-1] += number_of(cached, CGROUP / kinds)
     return max(0, min(free))
 
 
 def number_of(name: str, path: Path) -> int:
     """The number behind a name in a file that has a name and a number in each line; raises `LookupError` where it is not there."""
-    return int(dict(line.split()[:2] for line in path.read_text().splitlines() if " " in line.strip())[name])
+    return int(dict(line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if " " in line.strip())[name])
 
 
 def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:
