@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import threading
+import time
 from typing import Annotated
 
 import typer
@@ -53,7 +53,8 @@ def demo(
     if mcp:
         typer.echo(f"a tool for MCP clients: {served.address.rstrip('/')}{MCP_PATH}/", err=True)
     try:
-        threading.Event().wait()
+        while True:
+            time.sleep(3600)  # Ctrl-C interrupts it on Windows too, where it interrupts no wait for a lock
     finally:
         served.close()
 

@@ -150,8 +150,7 @@ def size(count: float) -> str:
 def progress(text: str) -> None:
     """Show how far a long command is, in place of what was shown before; only on a terminal, and gone with an empty text."""
     if is_terminal(sys.stderr):
-        sys.stderr.write(f"\r\033[K{text}")
-        sys.stderr.flush()
+        typer.echo(f"\r\033[K{text}", nl=False, err=True, color=True)  # for a console of Windows it translates the sequence
 
 
 def prefill_progress(fed: Progress) -> None:
