@@ -70,7 +70,7 @@ def fed(decoder: Decoder, ids: list[int]) -> list[np.ndarray]:
 
 def compare_texts(models: dict[str, Model], path: Path, tokens: int) -> None:
     """Print what the two put next."""
-    from onnx_textgen_export.proof.parity import compare, followers  # noqa: PLC0415 - torch, which the rest needs not
+    from onnx_textgen_export.proof.measures import compare, next_tokens  # noqa: PLC0415 - torch, which the rest needs not
 
     most, total = models["own"].encoder.context_length - 1, 0
     logits: dict[str, list[np.ndarray]] = {name: [] for name in models}
@@ -81,7 +81,7 @@ def compare_texts(models: dict[str, Model], path: Path, tokens: int) -> None:
             continue
         for name, model in models.items():
             logits[name] += fed(model.new_context(), ids)
-        targets += followers(ids)
+        targets += next_tokens(ids)
         total += len(ids)
         if total >= tokens:
             break

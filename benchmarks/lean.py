@@ -3,7 +3,7 @@
     python benchmarks/export.py --shape llama-135m --work DIR    # makes DIR/llama-135m, random weights
     python benchmarks/lean.py DIR/llama-135m
 
-Both graphs have the same int4 weights and the same attention operator; the unfused one lacks the passes of `passes/lean.py` that
+Both graphs have the same int4 weights and the same attention operator; the unfused one lacks the passes of `passes/order.py` that
 are there for speed (packed projections, rotary inside attention, skip connections in norms). Rounds of steps through the runtime's
 decoder alternate between the two, and their medians are compared. The machine should do nothing else meanwhile.
 """
@@ -23,14 +23,14 @@ from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export.package.writer import write_graph
-from onnx_textgen_export.passes.last_positions import last_positions
-from onnx_textgen_export.passes.lean import lean, tidy
-from onnx_textgen_export.passes.plain_linears import plain_linears
+from onnx_textgen_export.passes.canonical_linears import canonicalize_linears
+from onnx_textgen_export.passes.order import Settings, run_passes, tidy
+from onnx_textgen_export.passes.positions import gather_positions
 from onnx_textgen_export.passes.quantization.options import DEFAULTS
 from onnx_textgen_export.passes.quantization.quantize import quantize
 from onnx_textgen_export.sources.source import Source
 from onnx_textgen_export.tracing.opening import as_source, open_source
-from onnx_textgen_export.tracing.trace import trace
+from onnx_textgen_export.tracing.tracer import trace
 from onnx_textgen_export.weights.streamed import Weights
 
 PROMPT, STEPS = 64, 40
@@ -40,15 +40,15 @@ PROMPT, STEPS = 64, 40
 def without_fusion(model: ir.Model) -> None:
     """What quantisation needs, and nothing for speed."""
     tidy(model)
-    plain_linears(model)
-    last_positions(model)
+    canonicalize_linears(model)
+    gather_positions(model)
 
 
 def make_graph(source: Source, weights: Weights, folder: Path, *, fused: bool) -> None:
     """Write one of the two graphs."""
     model = trace(source, "ort", weights)
     if fused:
-        lean(model, context_length=source.geometry.context_length)
+        run_passes("optimize", model, Settings("ort", source.geometry.context_length))
     else:
         without_fusion(model)
     quantize(model, DEFAULTS["int4"])

@@ -26,7 +26,7 @@ from onnx_textgen.api.model import Model
 from onnx_textgen.package.manifest import GRAPH, WEIGHTS, Target
 from onnx_textgen_export import export
 from onnx_textgen_export.package.folder import new_folder, records, write_manifest
-from onnx_textgen_export.passes.half import to_half
+from onnx_textgen_export.passes.float16 import to_float16
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
 from onnx_textgen_export.passes.quantization.quantize import quantize
 
@@ -53,7 +53,7 @@ def quantised(options: Quantization, *, name: str = "", target: Target = "ort") 
 def all_rows() -> Iterator[Row]:
     """Every precision and option."""
     yield Row("fp32", "ort", lambda model: None)
-    yield Row("fp16", "ort", to_half)
+    yield Row("fp16", "ort", to_float16)
     for method in ("rtn", "k_quant"):
         for symmetric in (True, False):
             yield quantised(Quantization(8, symmetric=symmetric, method=method))

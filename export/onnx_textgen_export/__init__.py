@@ -1,7 +1,7 @@
 """Export any PyTorch decoder with its key/value cache to ONNX, and prove the export right."""
 
 from .errors import ExportError
-from .exporting import Exported, export
+from .exporting.exporter import Exported, export
 from .sources.attention import KeyValueCache, LayerCache, cached_attention
 from .sources.tiny_transformer import DecoderConfig, TinyTransformer
 

@@ -13,8 +13,10 @@ from onnx_textgen.package.manifest import GRAPH, TOKENIZER, UNKNOWN
 from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
-from .proof.parity import TOLERANCES, Reference, judge_scenario, run_package
+from .proof.measures import TOLERANCES
 from .proof.probe_text import probe_ids
+from .proof.reference import Reference, judge_scenario
+from .proof.scenarios import run_package
 from .tokenization.turns import in_turn
 from .tracing.opening import as_source, open_source
 
@@ -45,4 +47,4 @@ def verify_against(folder: Path, source: str, report: Callable[[str], None]) -> 
         reference, tolerance = Reference(made), TOLERANCES[manifest.precision]
         with opened.weights.present():
             measured = [judge_scenario(reference, each) for each in fed]
-    return [{**dataclasses.asdict(scenario), "admitted": tolerance.admits(scenario)} for scenario in measured]
+    return [{**dataclasses.asdict(scenario), "admitted": tolerance.accepts(scenario)} for scenario in measured]

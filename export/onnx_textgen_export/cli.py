@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,8 +21,8 @@ from onnx_textgen.errors import OptionError
 if TYPE_CHECKING:
     from onnx_textgen.package.manifest import Manifest
 
-    from .exporting import Exported
-    from .passes.quantization.options import Quantization
+    from .exporting.exporter import Exported
+    from .exporting.options import ExportKeywords, Quantization
 
 WRITTEN = {"method": "--quantizer", "accuracy_level": "--exact"}
 """Options of a quantised precision that are written otherwise than they are called."""
@@ -59,59 +62,89 @@ class TargetName(StrEnum):
     standard = "standard"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Given:
+    """How one option is written on the command line."""
+
+    kind: Any
+    """Type of its value; a list may be given several times."""
+    help: str
+    flags: tuple[str, ...] = ()
+    """Where `--name-with-dashes` is not enough."""
+    default: Any = None
+    metavar: str | None = None
+    least: int | None = None
+
+
+OPTIONS: Mapping[str, Given] = {
+    "precision": Given(PrecisionName, "How weights are stored; fp16 is meant for CUDA.", default=PrecisionName.fp32),
+    "activations": Given(ActivationsName | None, "int8, int4: what the rest computes in, and the cache; fp16 is meant for GPUs."),
+    "target": Given(TargetName, "ort: fast, for ONNX Runtime. standard: any runtime.", default=TargetName.ort),
+    "genai": Given(bool, "Let onnxruntime-genai open the folder too.", ("--genai-config/--no-genai-config",), default=True),
+    "hidden_states": Given(bool, "Give hidden states too, to embed texts by.", ("--hidden-states",), default=False),
+    "attention_maps": Given(
+        bool, "Add a graph that shows who looks at whom, for the web page.", ("--attention-maps",), default=False
+    ),
+    "int8_cache": Given(
+        bool, "Add a graph with keys and values at 8 bits, for long contexts on a CPU.", ("--int8-cache",), default=False
+    ),
+    "force": Given(bool, "Replace the model folder that is there.", ("--force",), default=False),
+    "tokenizer": Given(Path | None, "A tokenizer.json, for a source that brings none."),
+    "eos_id": Given(list[int] | None, "An id that ends a text, where the source names none."),
+    "context_length": Given(int | None, "Most tokens, if the source does not say.", least=2),
+    "name": Given(str | None, "The model's name; default: the folder's."),
+    "origin": Given(str | None, "Where the weights came from, and their licence."),
+    "block_size": Given(
+        int | None, "int8, int4: weights that share one scale. Given for int4, no block is smaller; on some CPUs faster."
+    ),
+    "symmetric": Given(bool | None, "int8, int4: without or with a zero point in each block.", ("--symmetric/--asymmetric",)),
+    "quantizer": Given(QuantizerName | None, "int8, int4: how the numbers are chosen."),
+    "head_bits": Given(int | None, "int4: 8 keeps the output layer in int8."),
+    "sensitive_bits": Given(int | None, "int4: 8 keeps the layers that suffer most in int8."),
+    "max_kl": Given(float | None, "int8, int4: most divergence from the unrounded model, in nats per token."),
+    "target_size": Given(float | None, "int4: as good as it gets in so many MB.", metavar="MB"),
+    "strict_bits": Given(bool, "int4: 4 bits for every matrix, whatever that costs in quality.", ("--strict-bits",), default=False),
+    "calibration": Given(Path | None, "int8, int4: a text like yours to find the numbers by.", ("--calibrate",), metavar="FILE"),
+    "calibrates": Given(bool, "int8, int4: look at no text; quicker, and coarser.", (" /--no-calibrate",), default=True),
+    "exact": Given(
+        bool, "int8, int4: multiply in float32, so that every runtime writes the same; slower.", ("--exact",), default=False
+    ),
+    "allow_pickle": Given(
+        bool, "Read weights from a pickle where there is nothing else; tensors only.", ("--allow-pickle",), default=False
+    ),
+    "as_json": Given(bool, "Print the manifest as JSON.", ("--json",), default=False),
+}
+"""Every option of the command but `--out`, in the order of its help."""
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command every option of the table; it gets their values as the mapping `given`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "given"]
+    parameters = [*own, *(parameter_for(name, option) for name, option in OPTIONS.items())]
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **values: Any) -> None:  # noqa: ANN401 - whatever typer read
+        command(*arguments, given={name: values.pop(name, option.default) for name, option in OPTIONS.items()}, **values)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def parameter_for(name: str, given: Given) -> inspect.Parameter:
+    """A keyword-only parameter that typer reads as an option."""
+    option = typer.Option(*given.flags, help=given.help, metavar=given.metavar, min=given.least)
+    annotation: Any = Annotated[given.kind, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given.default, annotation=annotation)
+
+
+@with_options
 def export(
     source: Annotated[str, typer.Argument(help="A checkpoint folder, owner/name on the hub, or file.py:name for your own.")],
     *,
     out: Annotated[Path, typer.Option(help="The model folder to make.")],
-    precision: Annotated[PrecisionName, typer.Option(help="How weights are stored; fp16 is meant for CUDA.")] = PrecisionName.fp32,
-    activations: Annotated[
-        ActivationsName | None, typer.Option(help="int8, int4: what the rest computes in, and the cache; fp16 is meant for GPUs.")
-    ] = None,
-    target: Annotated[TargetName, typer.Option(help="ort: fast, for ONNX Runtime. standard: any runtime.")] = TargetName.ort,
-    genai: Annotated[
-        bool, typer.Option("--genai-config/--no-genai-config", help="Let onnxruntime-genai open the folder too.")
-    ] = True,
-    hidden_states: Annotated[bool, typer.Option("--hidden-states", help="Give hidden states too, to embed texts by.")] = False,
-    attention_maps: Annotated[
-        bool, typer.Option("--attention-maps", help="Add a graph that shows who looks at whom, for the web page.")
-    ] = False,
-    int8_cache: Annotated[
-        bool, typer.Option("--int8-cache", help="Add a graph with keys and values at 8 bits, for long contexts on a CPU.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the model folder that is there.")] = False,
-    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, for a source that brings none.")] = None,
-    eos_id: Annotated[list[int] | None, typer.Option(help="An id that ends a text, where the source names none.")] = None,
-    context_length: Annotated[int | None, typer.Option(min=2, help="Most tokens, if the source does not say.")] = None,
-    name: Annotated[str | None, typer.Option(help="The model's name; default: the folder's.")] = None,
-    origin: Annotated[str | None, typer.Option(help="Where the weights came from, and their licence.")] = None,
-    block_size: Annotated[
-        int | None,
-        typer.Option(help="int8, int4: weights that share one scale. Given for int4, no block is smaller; on some CPUs faster."),
-    ] = None,
-    symmetric: Annotated[
-        bool | None, typer.Option("--symmetric/--asymmetric", help="int8, int4: without or with a zero point in each block.")
-    ] = None,
-    quantizer: Annotated[QuantizerName | None, typer.Option(help="int8, int4: how the numbers are chosen.")] = None,
-    head_bits: Annotated[int | None, typer.Option(help="int4: 8 keeps the output layer in int8.")] = None,
-    sensitive_bits: Annotated[int | None, typer.Option(help="int4: 8 keeps the layers that suffer most in int8.")] = None,
-    max_kl: Annotated[
-        float | None, typer.Option(help="int8, int4: most divergence from the unrounded model, in nats per token.")
-    ] = None,
-    target_size: Annotated[float | None, typer.Option(help="int4: as good as it gets in so many MB.", metavar="MB")] = None,
-    strict_bits: Annotated[
-        bool, typer.Option("--strict-bits", help="int4: 4 bits for every matrix, whatever that costs in quality.")
-    ] = False,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibrate", help="int8, int4: a text like yours to find the numbers by.", metavar="FILE")
-    ] = None,
-    calibrates: Annotated[bool, typer.Option(" /--no-calibrate", help="int8, int4: look at no text; quicker, and coarser.")] = True,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="int8, int4: multiply in float32, so that every runtime writes the same; slower.")
-    ] = False,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Read weights from a pickle where there is nothing else; tensors only.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+    given: Mapping[str, Any],
 ) -> None:
     """Make a model folder from a PyTorch decoder, and prove that both compute the same.
 
@@ -124,54 +157,16 @@ def export(
     """
     import logging  # noqa: PLC0415
 
-    from .calibration.attempts import Budget  # noqa: PLC0415
-    from .exporting import export as make  # noqa: PLC0415
+    from .exporting.exporter import export as make  # noqa: PLC0415
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing half-written stays
     stages = Stages()
-    if precision is PrecisionName.fp16 and activations is not None:
-        raise OptionError("--precision fp16 is float16 throughout, so --activations does nothing; drop it, or take int8 or int4")
-    made = make(
-        source,
-        out,
-        precision=precision.value,
-        target=target.value,
-        quantization=quantization_from(
-            precision.value,
-            block_size=block_size,
-            finer_blocks=False if block_size is not None else None,
-            symmetric=symmetric,
-            method=quantizer and quantizer.value,
-            head_bits=head_bits,
-            sensitive_bits=sensitive_bits,
-            accuracy_level=0 if exact else None,
-            activations="fp16" if activations is ActivationsName.fp16 else None,
-        ),
-        budget=Budget(
-            max_kl=max_kl,
-            target_bytes=None if target_size is None else round(target_size * 1e6),
-            strict_bits=strict_bits,
-            calibrates=calibrates,
-            calibration=calibration,
-        ),
-        tokenizer=tokenizer,
-        eos_ids=tuple(eos_id or ()),
-        context_length=context_length,
-        name=name,
-        origin=origin,
-        allow_pickle=allow_pickle,
-        genai=genai,
-        hidden_states=hidden_states,
-        attention_maps=attention_maps,
-        int8_cache=int8_cache,
-        force=force,
-        report=stages.begin,
-    )
+    made = make(source, out, report=stages.begin, **keywords_from(given))
     stages.begin(None)
-    if precision is PrecisionName.fp16 or activations is ActivationsName.fp16:
+    if "fp16" in (given["precision"], given["activations"]):
         typer.echo("float16 is meant for GPUs; on a CPU int8 with float32 activations is faster", err=True)
-    if as_json:
+    if given["as_json"]:
         typer.echo((made.folder / "manifest.json").read_text(encoding="utf-8"), nl=False)
     else:
         show(made)
@@ -180,9 +175,54 @@ def export(
 app.command(help=help_of(export))(export)
 
 
+def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
+    """The options of the command as `export` takes them."""
+    from .exporting.options import Budget  # noqa: PLC0415
+
+    precision, activations, quantizer = given["precision"], given["activations"], given["quantizer"]
+    if precision is PrecisionName.fp16 and activations is not None:
+        raise OptionError("--precision fp16 is float16 throughout, so --activations does nothing; drop it, or take int8 or int4")
+    size = given["target_size"]
+    same = (
+        "tokenizer",
+        "context_length",
+        "name",
+        "origin",
+        "allow_pickle",
+        "genai",
+        "hidden_states",
+        "attention_maps",
+        "int8_cache",
+    )
+    keywords: Any = {name: given[name] for name in (*same, "force")}
+    return keywords | {
+        "precision": precision.value,
+        "target": given["target"].value,
+        "eos_ids": tuple(given["eos_id"] or ()),
+        "quantization": quantization_from(
+            precision.value,
+            block_size=given["block_size"],
+            finer_blocks=False if given["block_size"] is not None else None,
+            symmetric=given["symmetric"],
+            method=quantizer and quantizer.value,
+            head_bits=given["head_bits"],
+            sensitive_bits=given["sensitive_bits"],
+            accuracy_level=0 if given["exact"] else None,
+            activations="fp16" if activations is ActivationsName.fp16 else None,
+        ),
+        "budget": Budget(
+            max_kl=given["max_kl"],
+            target_bytes=None if size is None else round(size * 1e6),
+            strict_bits=given["strict_bits"],
+            calibrates=given["calibrates"],
+            calibration=given["calibration"],
+        ),
+    }
+
+
 def quantization_from(precision: str, **given: int | str | None) -> Quantization | None:
     """The options of a quantised precision that were given, over its defaults; None where none was."""
-    from .passes.quantization.options import DEFAULTS  # noqa: PLC0415
+    from .exporting.options import DEFAULTS  # noqa: PLC0415
 
     options = {name: value for name, value in given.items() if value is not None}
     if options and precision not in DEFAULTS:

@@ -114,14 +114,15 @@ def exports() -> Work:
     """Exports of a decoder as small as one can be, all of the graph that is made of it here, once."""
     import torch  # noqa: PLC0415
 
-    from onnx_textgen_export import DecoderConfig, TinyTransformer, export, exporting  # noqa: PLC0415
+    from onnx_textgen_export import DecoderConfig, TinyTransformer, export  # noqa: PLC0415
+    from onnx_textgen_export.exporting import exporter  # noqa: PLC0415
     from onnx_textgen_export.package import folder  # noqa: PLC0415
 
     class TracedError(Exception):
         """Ends the export that the graph is taken from."""
 
     def keep(*args: Any, **more: Any) -> Any:
-        made.append(lean_graph(*args, **more))
+        made.append(optimized_graph(*args, **more))
         raise TracedError
 
     def work(wish: dict[str, Any], disk: Disk) -> Callable[[], object]:
@@ -141,11 +142,11 @@ def exports() -> Work:
     torch.manual_seed(0)
     sizes = {"vocab_size": 258, "width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "feed_forward": 32, "context_length": 64}
     decoder = TinyTransformer(DecoderConfig(**sizes))
-    made, lean_graph, at_once = list[Any](), exporting.lean_graph, folder.exchange
-    exporting.lean_graph = keep
+    made, optimized_graph, at_once = list[Any](), exporter.optimized_graph, folder.exchange
+    exporter.optimized_graph = keep
     with tempfile.TemporaryDirectory() as where, contextlib.suppress(TracedError):
         export(decoder, Path(where) / "none")
-    exporting.lean_graph = lambda *_, **__: made[0]
+    exporter.optimized_graph = lambda *_, **__: made[0]
     return work
 
 

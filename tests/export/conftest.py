@@ -9,7 +9,8 @@ from torch import nn
 
 import onnx_textgen
 from onnx_textgen.package.manifest import Target
-from onnx_textgen_export import export, exporting
+from onnx_textgen_export import export
+from onnx_textgen_export.exporting import graphs as exported_graphs
 from onnx_textgen_export.sources.source import Source
 from onnx_textgen_export.weights.streamed import Weights
 
@@ -40,7 +41,7 @@ def graphs() -> dict[tuple[nn.Module, str, bool], ir.Model]:
 @pytest.fixture
 def traced_once(graphs: dict[tuple[nn.Module, str, bool], ir.Model], monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports of one and the same module get copies of one graph: tracing it takes longer than all the rest of an export."""
-    traced = exporting.trace
+    traced = exported_graphs.trace
 
     def trace(source: Source, target: Target, weights: Weights, *, hidden_states: bool = False) -> ir.Model:
         key = source.module, target, hidden_states
@@ -48,4 +49,4 @@ def traced_once(graphs: dict[tuple[nn.Module, str, bool], ir.Model], monkeypatch
             graphs[key] = traced(source, target, weights, hidden_states=hidden_states)
         return graphs[key].clone()
 
-    monkeypatch.setattr(exporting, "trace", trace)
+    monkeypatch.setattr(exported_graphs, "trace", trace)

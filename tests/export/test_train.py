@@ -9,8 +9,12 @@ import pytest
 import torch
 import zstandard
 
-from onnx_textgen_export import TinyTransformer, train
+from onnx_textgen_export import TinyTransformer
 from onnx_textgen_export.tokenization.text_assets import read_text_assets
+from onnx_textgen_export.train import corpora as corpus_files
+from onnx_textgen_export.train import recipes
+from onnx_textgen_export.train.optimizers import rate_factor
+from onnx_textgen_export.train.training_run import train
 
 STORY = "The cat sat on the mat. The dog sat on the log. The cat and the dog sat in the sun all day long.\n"
 
@@ -21,12 +25,12 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "corpora"
     folder.mkdir()
     text = f"{STORY}<|endoftext|>\n" * 30
-    for name in (train.STORIES, train.STORYBOOKS, *train.BOOKS):
+    for name in (recipes.STORIES, recipes.STORYBOOKS, *recipes.BOOKS):
         (folder / name).write_bytes(zstandard.compress(text.encode()))
-    (folder / train.HELD_OUT).write_text(f"{STORY}<|endoftext|>\n" * 155)
-    recipe = train.RECIPES["tiny-transformer"]
+    (folder / recipes.HELD_OUT).write_text(f"{STORY}<|endoftext|>\n" * 155)
+    recipe = recipes.RECIPES["tiny-transformer"]
     model = dataclasses.replace(recipe.model, vocab_size=300, width=32, context_length=64)
-    monkeypatch.setitem(train.RECIPES, "tiny-transformer", dataclasses.replace(recipe, model=model, batch=4))
+    monkeypatch.setitem(recipes.RECIPES, "tiny-transformer", dataclasses.replace(recipe, model=model, batch=4))
     monkeypatch.setattr(torch, "compile", lambda function: function)
     return folder
 
@@ -34,8 +38,8 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_learns_and_goes_on_where_it_stopped(corpora: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
     per_step = 4 * 64
-    train.train("tiny-transformer", corpora, out, tokens=20 * per_step, report_every=10)
-    train.train("tiny-transformer", corpora, out, tokens=40 * per_step, report_every=10)
+    train("tiny-transformer", corpora, out, tokens=20 * per_step, report_every=10)
+    train("tiny-transformer", corpora, out, tokens=40 * per_step, report_every=10)
     with (out / "curve.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["tokens"]) for row in rows] == [count * per_step for count in (10, 20, 30, 40)]
@@ -51,11 +55,11 @@ def test_it_learns_and_goes_on_where_it_stopped(corpora: Path, tmp_path: Path, c
 
 def test_rows_are_cut_from_whole_documents_without_a_gap(corpora: Path, tmp_path: Path) -> None:
     documents = ["one two three", "four five", "six seven eight nine"]
-    tokenizer = train.train_tokenizer(documents, vocab_size=300, bos="<BOS>", eos="<EOS>")
-    rows = train.Rows(documents, tokenizer, length=5, seed=1)
+    tokenizer = corpus_files.train_tokenizer(documents, vocab_size=300, bos="<BOS>", eos="<EOS>")
+    rows = corpus_files.Rows(documents, tokenizer, length=5, seed=1)
     stream = [int(i) for _, row in zip(range(40), rows, strict=False) for i in row[:-1]]
-    whole = [[*tokenizer.encode(text).ids, train.EOS_ID] for text in documents]
-    starts = [index for index, token in enumerate(stream) if token == train.BOS_ID]
+    whole = [[*tokenizer.encode(text).ids, corpus_files.EOS_ID] for text in documents]
+    starts = [index for index, token in enumerate(stream) if token == corpus_files.BOS_ID]
     pieces = [stream[a:b] for a, b in itertools.pairwise(starts)]
     assert starts[0] == 0
     assert all(piece in whole for piece in pieces)
@@ -63,5 +67,5 @@ def test_rows_are_cut_from_whole_documents_without_a_gap(corpora: Path, tmp_path
 
 
 def test_the_learning_rate_warms_up_stays_and_ends_at_zero() -> None:
-    factors = [train.rate_factor(progress, 0.4) for progress in (0.0, 0.01, 0.5, 0.6, 0.8, 1.0)]
+    factors = [rate_factor(progress, 0.4) for progress in (0.0, 0.01, 0.5, 0.6, 0.8, 1.0)]
     assert factors == pytest.approx([0.02, 1, 1, 1, 0.5, 0])

@@ -18,7 +18,7 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, WEIGHTS
 from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
-from onnx_textgen_export.proof.parity import log_softmax
+from onnx_textgen_export.proof.measures import log_softmax
 from support.smollm2 import smollm2_checkpoint
 
 PROMPTS = [

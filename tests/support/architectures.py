@@ -35,8 +35,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 import onnx_textgen
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.exporting import export_source
-from onnx_textgen_export.proof import parity
+from onnx_textgen_export.exporting.exporter import export_source
+from onnx_textgen_export.exporting.options import ExportOptions
+from onnx_textgen_export.proof import measures
 from onnx_textgen_export.tokenization.text_assets import TextAssets
 from onnx_textgen_export.tracing.opening import make_source
 from onnx_textgen_export.weights.streamed import OwnWeights
@@ -110,9 +111,8 @@ def examine(model_type: str, target: Any, precision: Any) -> Row:
         try:
             source = make_source(model, length)
             out = Path(folder) / "package"
-            made = export_source(
-                source, OwnWeights(model), out, assets=TextAssets(), name=model_type, target=target, precision=precision
-            )
+            options = ExportOptions(name=model_type, target=target, precision=precision)
+            made = export_source(source, OwnWeights(model), out, assets=TextAssets(), options=options)
         except ExportError as error:
             return Row(model_type, "refused", reason=str(error))
         foreign = operators_outside_the_standard(made.folder / "model.onnx") if target == "standard" else set[str]()
@@ -149,7 +149,7 @@ def worker(model_type: str, target: str, precision: Any, answers: Connection) ->
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     if precision != "fp32":
-        parity.TOLERANCES[precision] = parity.Tolerance(np.inf, 0, DIVERGENCE[precision])
+        measures.TOLERANCES[precision] = measures.Tolerance(np.inf, 0, DIVERGENCE[precision])
     start = time.perf_counter()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -18,7 +18,7 @@ from onnx_textgen.package.manifest import Target
 from ..errors import ExportError, innermost
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.rounding import Roundings
-from ..proof.parity import Quality
+from ..proof.measures import Quality
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights

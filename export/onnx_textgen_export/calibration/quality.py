@@ -14,7 +14,8 @@ from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import Logits
 
-from ..proof.parity import ROWS_AT_A_TIME, Quality, log_softmax, why_it_does_not_run
+from ..errors import as_export_error
+from ..proof.measures import ROWS_AT_A_TIME, Quality, log_softmax
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .texts import WINDOW
@@ -72,7 +73,7 @@ class QualityMeter:
 
     def measure(self, graph: Path) -> dict[str, Quality]:
         """What a package's graph makes of each kind of text, and of `all`."""
-        with why_it_does_not_run():
+        with as_export_error():
             session, start, found = open_session(graph, device="cpu"), 0, dict[str, Positions]()
             for kind, windows in self.texts.items():
                 parts = list[Positions]()

@@ -6,95 +6,22 @@ cache, against the model's own uncached forward: the first that agrees is traced
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from torch import Tensor
 
-from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError
 from ..sources.attention import EagerLayer, LayerCache, WatchedLayer, watched
 from ..sources.onnx_attention import make_traced_layers, positions_from_mask
 from ..sources.source import fits_in_place, windows_of
-from .eager_attention import Kept, make_cache, presents, tensors_of
-from .experts import EXPERTS, experts
+from .eager_attention import make_cache, presents, tensors_of
 from .fused_attention import ATTENTION, fused_run, pass_through
 from .mask_kinds import VisibleKind
-from .rotary_scaling import switch_of, traceable_rotary
-from .torch_substitutes import OnnxStandIns
-
-TOLERANCE = 1e-4
-"""Largest difference of a logit between a door and the model itself, relative to the largest logit."""
-SMALL_WINDOW = 512
-"""A window up to this is crossed when a door is tried; longer ones are crossed by the proof alone."""
-
-Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
-"""input_ids, attention_mask and pasts -> logits and presents, in PyTorch."""
-
-ALL_EXPERTS_FUNCTIONS.register(EXPERTS, experts)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Model:
-    """A transformers model, and what a probe told of it."""
-
-    module: PreTrainedModel
-    kept: Kept
-    named: frozenset[str]
-    """The arguments that its forward takes."""
-
-    @property
-    def one_token(self) -> bool:
-        """Whether a recurrent state is kept: it advances token by token."""
-        return any(tensor.name.startswith("past_recurrent") for tensor in self.kept.tensors)
-
-    def empty_pasts(self, rows: int) -> list[Tensor]:
-        """The pasts before the first token."""
-        lengths = {"batch": rows, "length": 0}
-        return [
-            torch.zeros([lengths[size] if isinstance(size, str) else size for size in tensor.shape]) for tensor in self.kept.tensors
-        ]
-
-    def logits(self, input_ids: Tensor, cache: Cache, attention: str, **options: object) -> Tensor:
-        """Logits of the model over a cache, with an attention implementation and traceable experts."""
-        given = {name: value for name, value in options.items() if name in self.named}
-        given[self.kept.argument] = self.kept.wrapped(cache)
-        with attention_as(self.module, attention), experts_as(self.module, EXPERTS), traceable_rotary(self.module), OnnxStandIns():
-            logits: Tensor = self.module(input_ids=input_ids, use_cache=True, **given).logits
-        return logits
-
-
-@contextlib.contextmanager
-def attention_as(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Run `model` with another attention implementation for a while."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation(name)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-@contextlib.contextmanager
-def experts_as(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Run `model` with another implementation of its experts for a while, if it has any."""
-    if not model._can_set_experts_implementation():
-        yield
-        return
-    before = model.get_experts_implementation()
-    model.set_experts_implementation(name)
-    try:
-        yield
-    finally:
-        model.set_experts_implementation(before)
+from .probed_model import Model
 
 
 class Fused:
@@ -224,80 +151,3 @@ class Own:
 
 
 Door = Fused | Own
-
-
-def doors(model: Model) -> Iterator[Callable[[], Door]]:
-    """The ways in, the faster first."""
-    yield lambda: Fused(model)
-    if "position_ids" in model.named:
-        yield lambda: Own(model, position_offset=0)
-        paddings = {getattr(part, "padding_idx", None) for part in model.module.modules()}
-        for padding in sorted(padding for padding in paddings if isinstance(padding, int)):
-            yield lambda: Own(model, position_offset=padding + 1)  # noqa: B023 - called before the next is made
-    yield lambda: Own(model, position_offset=None)
-    yield lambda: Own(model, position_offset=None, knows_padding=False)  # a graph without a mask runs row by row
-
-
-def difference(got: Tensor, want: Tensor) -> float:
-    """Largest difference relative to the largest magnitude wanted; infinite where anything is not a number."""
-    error = float((got - want).abs().max() / want.abs().max())
-    return error if error == error else float("inf")  # noqa: PLR0124 - NaN
-
-
-def fed_in_pieces(run: Run, pasts: list[Tensor], ids: Tensor, sizes: list[int]) -> Tensor:
-    """Logits of ids [1, tokens] fed piece by piece over a cache."""
-    parts, start = [], 0
-    for size in sizes:
-        logits, pasts = run(ids[:, start : start + size], torch.ones(1, start + size, dtype=torch.int64), pasts)
-        parts.append(logits)
-        start += size
-    return torch.cat(parts, dim=1)
-
-
-def check_door(door: Door, model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> None:
-    """Raise `ExportError` where a door does not compute what the model does."""
-    vocabulary = cast(nn.Embedding, model.module.get_input_embeddings()).num_embeddings
-    generator = torch.Generator().manual_seed(0)
-    pasts = model.empty_pasts(1)
-    with torch.no_grad():
-        if isinstance(door, Fused):
-            door.run(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), pasts)  # finds the windows
-        tokens = min(max(24, *(window + 8 for window in door.windows() if window <= SMALL_WINDOW), 0), context_length)
-        tokens = max(min(tokens, switch_of(model.module, context_length) or tokens), 6)  # keys made before a switch end there
-        sizes = [1] * 6 if model.one_token else [tokens - 4, 3, 1]
-        ids = torch.randint(0, vocabulary, (1, sum(sizes)), generator=generator)
-        if door.padding_id is not None:
-            ids[ids == door.padding_id] += 1
-        error = difference(fed_in_pieces(door.run, pasts, ids, sizes), reference(ids))
-        if error > TOLERANCE:
-            raise ExportError(f"over a cache its logits differ from its own by {error:.1e}")
-        if isinstance(door, Own) and door.knows_padding and not model.one_token:
-            check_padding(door, model, ids, reference)
-
-
-def check_padding(door: Own, model: Model, ids: Tensor, reference: Callable[[Tensor], Tensor]) -> None:
-    """Two rows, the second shorter and padded on its left, as they lie in the runtime's cache."""
-    short = ids[:, 5:]
-    rows = torch.cat([ids, torch.cat([torch.zeros_like(ids[:, :5]), short], dim=1)])
-    mask = torch.ones_like(rows)
-    mask[1, :5] = 0
-    logits, _ = door.run(rows, mask, model.empty_pasts(2))
-    error = difference(logits[1, -1], reference(short)[0, -1])
-    if error > TOLERANCE:
-        raise ExportError(f"beside a longer text its logits differ by {error:.1e}: positions or masks ignore the padding")
-
-
-def choose_door(model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> Door:
-    """The first door that computes what the model does; raises `ExportError` with the last reason against."""
-    reason = ""
-    for make in doors(model):
-        try:
-            door = make()
-            check_door(door, model, reference, context_length)
-        except ExportError as error:
-            reason = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever the model's code raises, this door is not for it
-            reason = f"its own code fails over a cache that grows ({first_line(error)})"
-        else:
-            return door
-    raise ExportError(f"{type(model.module).__name__} cannot be exported: {reason}")

@@ -17,8 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.initialization import no_init_weights
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError
 from ..weights.streamed import StreamedWeights, is_hollow, put_parameter
@@ -170,3 +172,16 @@ def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> tuple[PreTra
     tie(model, plan)
     fill_small(model, plan)
     return model, StreamedWeights(model, plan.read)
+
+
+def refuse_code(folder: Path) -> None:
+    """Raise `ExportError` for a checkpoint whose model transformers does not know: its own Python code is never run."""
+    config = read_json(folder / "config.json")
+    kind, code = config.get("model_type"), config.get("auto_map")
+    if not code:
+        return
+    if kind not in CONFIG_MAPPING:
+        raise ExportError(
+            f"{folder} is of the type {kind}, which this transformers does not know, and brings Python code of its own, which is "
+            "not run; upgrade transformers, or build the model yourself and give it as file.py:name"
+        )

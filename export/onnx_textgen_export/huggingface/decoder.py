@@ -13,8 +13,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ..errors import ExportError
 from ..sources.source import NO_LENGTH, Source, make_geometry
-from .attention_paths import Fused, Model, attention_as, choose_door
+from .attention_paths import Fused
 from .eager_attention import probe_cache
+from .path_choice import choose_door
+from .probed_model import Model, attention_as
 from .rotary_scaling import check_dynamic, switch_of
 
 

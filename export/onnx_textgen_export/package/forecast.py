@@ -1,7 +1,7 @@
 """How large a package will be, and what making it takes, from shapes alone; and whether the disk has room for it.
 
 The size follows the layouts that `passes/quantize` writes and is meant to be within 2 % of the real one; memory and time are
-estimates for the two cores and the disk that the constants were measured with (see `Costs`).
+estimates for the two cores and the disk that the constants were measured with (see `CostModel`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Stored:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Costs:
+class CostModel:
     """What an export costs on the machine of the measurements: 2 cores, PyTorch and ONNX Runtime on the CPU."""
 
     base_bytes: int = 900_000_000
@@ -169,7 +169,7 @@ def file_bytes(sizes: Iterable[int]) -> int:
     return end
 
 
-def forecast(
+def estimate_export(
     parameters: Sequence[Stored],
     *,
     layers: int,
@@ -177,14 +177,14 @@ def forecast(
     options: Quantization | None = None,
     target: Target = "ort",
     resident_bytes: int = 0,
-    costs: Costs | None = None,
+    costs: CostModel | None = None,
 ) -> Forecast:
     """What an export of these parameters will need.
 
     `options`: for int8 and int4. `resident_bytes`: of float32 parameters that stay in memory, in the module, while the package is
     compared.
     """
-    costs = costs or Costs()
+    costs = costs or CostModel()
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
     largest = max((each.elements * 4 for each in parameters), default=0)
     writing = costs.copies_of_largest * largest

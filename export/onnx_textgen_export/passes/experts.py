@@ -21,7 +21,7 @@ DOMAIN = "onnx_textgen"
 Array = npt.NDArray[Any]
 
 
-def experts(model: ir.Model) -> None:
+def lower_experts(model: ir.Model) -> None:
     """Lower every operator of the domain `onnx_textgen` in place; weights are not read."""
     graph = model.graph
     for node in [node for node in graph if node.domain == DOMAIN]:

@@ -13,15 +13,15 @@ import onnx_ir as ir
 from .graph.linear import shared_constant
 
 
-def reshapes(model: ir.Model) -> None:
+def simplify_reshapes(model: ir.Model) -> None:
     """Simplify every Reshape in place."""
     graph = model.graph
     for node in list(graph):
         if node.op_type == "Reshape" and not node.domain:
-            simplify(graph, node)
+            simplify_reshape(graph, node)
 
 
-def simplify(graph: ir.Graph, node: ir.Node) -> None:
+def simplify_reshape(graph: ir.Graph, node: ir.Node) -> None:
     """One Reshape; what it read before may be left without readers."""
     data, out = node.inputs[0], node.outputs[0]
     while data is not None and (before := data.producer()) is not None and before.op_type == "Reshape" and not before.domain:

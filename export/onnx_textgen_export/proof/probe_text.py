@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from ..errors import ExportError
 from ..sources.source import Source
-from .parity import LAST_STEPS, long_length
+from .scenarios import LAST_STEPS, long_length
 
 PROBE_TEXT = (Path(__file__).parents[1] / "texts" / "probe_text.txt").read_text(encoding="utf-8")
 """A story written for this; a thousand tokens that repeat nothing, so that a model cannot copy what it has to predict."""

@@ -20,25 +20,13 @@ from onnx_textgen.backends.protocol import CPU
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.package.manifest import Precision
 
-from ..errors import ExportError
+from ..errors import ExportError, as_export_error
 from ..passes.quantization.rounding import Change, Roundings
 from ..sources.source import Source
 from ..weights.streamed import Weights
-from .parity import (
-    REMEDIES,
-    TOLERANCES,
-    WHOLE_LENGTH,
-    Fed,
-    Reference,
-    Scenario,
-    Tolerance,
-    feed_in_pieces,
-    feed_long,
-    feed_ragged,
-    feed_whole,
-    judge_scenario,
-    why_it_does_not_run,
-)
+from .measures import REMEDIES, TOLERANCES, Scenario, Tolerance
+from .reference import Reference, judge_scenario
+from .scenarios import WHOLE_LENGTH, ScenarioRun, feed_in_pieces, feed_long, feed_ragged, feed_whole
 
 EXACT_GRAPH = "exact.onnx"
 FLOAT32 = 1
@@ -86,23 +74,23 @@ def opened_for_proof(
         yield session, changes, TOLERANCES[roundings.arithmetic]
 
 
-def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[Fed]:
+def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[ScenarioRun]:
     """One text, its beginnings, and a long one where there are windows: every pass of PyTorch rounds all weights anew."""
 
     def decoder(rows: int = 1) -> Decoder:
         return Decoder(session, source.geometry, rows=rows)
 
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
-    yield Fed("whole prompt", [(text, feed_whole(decoder(), text))])
-    yield Fed("several tokens over a past", [(text, feed_in_pieces(decoder(), text))])
+    yield ScenarioRun("whole prompt", [(text, feed_whole(decoder(), text))])
+    yield ScenarioRun("several tokens over a past", [(text, feed_in_pieces(decoder(), text))])
     texts = [text[: len(text) // 3], text, text[: len(text) // 2]]
     ragged = feed_ragged(decoder(rows=len(texts)), texts, min(8, len(text) // 4))
-    yield Fed("ragged batch", list(zip(texts, ragged, strict=True)))
+    yield ScenarioRun("ragged batch", list(zip(texts, ragged, strict=True)))
     if source.windows or source.rotary_switch is not None:
-        yield Fed("long text", [(ids, feed_long(decoder(), ids))])
+        yield ScenarioRun("long text", [(ids, feed_long(decoder(), ids))])
 
 
-def run_exactly(source: Source, graph: Path, ids: list[int]) -> list[Fed]:
+def run_exactly(source: Source, graph: Path, ids: list[int]) -> list[ScenarioRun]:
     """What the package's graph gives in float32; it is closed afterwards."""
     with in_float32(graph) as session:
         return list(feed_exactly(source, session, ids))
@@ -116,13 +104,13 @@ def prove_exactly(source: Source, weights: Weights, graph: Path, ids: list[int],
     changes = roundings.by_name(source.module)
     if changes is None:
         return []
-    with why_it_does_not_run():
+    with as_export_error():
         fed = run_exactly(source, graph, ids)
     with weights.present(changes):
         reference = Reference(source)
         measured = [judge_scenario(reference, each) for each in fed]
     for scenario in measured:
-        if not TOLERANCES[roundings.arithmetic].admits(scenario):
+        if not TOLERANCES[roundings.arithmetic].accepts(scenario):
             raise ExportError(
                 f"the export disagrees with PyTorch by more than its rounding ({scenario.in_words()}), so nothing was written; "
                 + REMEDIES["fp32"]

@@ -21,10 +21,10 @@ from onnx_textgen.package.hf_settings import read_json, read_tokenizer_settings,
 from onnx_textgen.package.manifest import TOKENIZER
 
 from ..errors import ExportError
-from ..versions import named_versions
-from .equivalence import ByteLevelBPE, Reference, SameFile, WordPiece, prove_tokenizer
+from .equivalence import ByteLevelBPE, Reference, SameFile, prove_tokenizer
 from .probe_texts import PROBES
 from .sentencepiece import Original, convert_sentencepiece
+from .transformers_tokenizers import WordPiece, class_name_of, from_transformers
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 SHIFTED = frozenset({"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T"})
@@ -71,7 +71,7 @@ def convert_tokenizer(folder: Path) -> Tokenizer | None:
         probes += tuple(f"a{token}b" for token in sorted(original.cuts)[:MOST_CUTS])
     else:
         usual = "BertTokenizer" if name == "vocab.txt" else "GPT2Tokenizer"
-        tokenizer = add_tokens(from_transformers(folder, settings, usual), settings, path)
+        tokenizer = add_tokens(unlimited(from_transformers(folder, settings, usual)), settings, path)
         original = WordPiece(path, settings) if name == "vocab.txt" else ByteLevelBPE(folder, tokenizer)
         probes = tuple(text for text in PROBES if "\U0010ffff" not in text)  # control or not: every implementation has its opinion
     prove_tokenizer(tokenizer, original, str(path), probes)
@@ -82,9 +82,7 @@ def class_of(settings: Mapping[str, Any], folder: Path) -> str:
     """The tokenizer's class without its ending, such as Llama or T5; "" where nothing names one."""
     name = settings.get("tokenizer_class")
     if not name:
-        with named_versions():
-            from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES  # noqa: PLC0415
-        name = TOKENIZER_MAPPING_NAMES.get(read_json(folder / "config.json").get("model_type", ""))
+        name = class_name_of(read_json(folder / "config.json").get("model_type", ""))
     return str(name or "").removesuffix("Fast").removesuffix("Tokenizer")
 
 
@@ -129,21 +127,3 @@ def from_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tuple[Tokeniz
     if ids and None not in ids.values():
         tokenizer.post_processor = processors.TemplateProcessing(single=[*first, "$A", *last], special_tokens=list(ids.items()))
     return tokenizer, original
-
-
-def from_transformers(folder: Path, settings: Mapping[str, Any], usual: str) -> Tokenizer:
-    """Let transformers convert vocabulary files; `usual` names their class where no file does."""
-    with named_versions():
-        import transformers  # noqa: PLC0415
-    config = read_json(folder / "config.json")
-    nameless = not (settings.get("tokenizer_class") or config.get("model_type") or "auto_map" in settings)
-    try:
-        loader: Any = getattr(transformers, usual) if nameless else transformers.AutoTokenizer
-        wrapper = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}") from error
-    if not isinstance(wrapper, transformers.PreTrainedTokenizerFast):
-        raise ExportError(
-            f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; give a tokenizer.json with --tokenizer"
-        )
-    return unlimited(wrapper.backend_tokenizer)

@@ -85,27 +85,6 @@ class SameFile:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
 
-class WordPiece:
-    """transformers' WordPiece in plain Python."""
-
-    cuts: frozenset[str] = frozenset()
-
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        from transformers.models.bert import tokenization_bert_legacy as legacy  # noqa: PLC0415
-
-        options = {key: settings[key] for key in ("do_lower_case", "tokenize_chinese_chars", "strip_accents") if key in settings}
-        self.tokenizer: Any = legacy.BertTokenizerLegacy(str(path), **options)  # type: ignore[no-untyped-call]
-
-    def encode(self, text: str) -> list[int]:
-        """Ids without begin and end tokens."""
-        return [int(token_id) for token_id in self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text))]
-
-    def decode(self, ids: list[int]) -> str | None:
-        """None: WordPiece loses spaces, and its decoders differ in taste."""
-        del ids
-        return None
-
-
 class ByteLevelBPE:
     """Byte-level BPE as OpenAI released it with GPT-2 (encoder.py), reading `vocab.json` and `merges.txt` itself.
 

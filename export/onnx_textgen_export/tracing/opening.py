@@ -21,14 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 from onnx_textgen.errors import OptionError, first_line
 from onnx_textgen.package.hf_settings import read_json
 
-from ..errors import ExportError, innermost
-from ..sources.source import Source, source_from_module
+from ..errors import ExportError, innermost, named_versions
+from ..sources.own_module import source_from_module
+from ..sources.source import Source
 from ..sources.tiny_transformer import TinyTransformer
 from ..tokenization.conversion import read_tokenizer
 from ..tokenization.text_assets import TextAssets, read_text_assets
-from ..versions import named_versions
-from ..weights.hub import refuse_code, resolve_source
 from ..weights.streamed import OwnWeights, Weights, is_of_transformers
+from .hub import resolve_source
 
 Report = Callable[[str], None]
 
@@ -65,10 +65,10 @@ def open_source(
         module = TinyTransformer.from_folder(folder)
         weights = OwnWeights(module)
     else:
-        refuse_code(folder)
         with named_versions():
-            from ..huggingface.checkpoint import open_checkpoint  # noqa: PLC0415
+            from ..huggingface.checkpoint import open_checkpoint, refuse_code  # noqa: PLC0415
 
+        refuse_code(folder)
         module, weights = open_checkpoint(folder, allow_pickle=allow_pickle)
     name = folder.resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
     return Opened(module, weights, read_text_assets(folder, tokenizer=given), name, f"the checkpoint {name}")

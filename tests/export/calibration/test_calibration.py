@@ -26,8 +26,8 @@ from onnx_textgen_export.calibration.observe import read_gradients
 from onnx_textgen_export.passes.graph.provenance import Piece, chosen_pieces
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
 from onnx_textgen_export.passes.quantization.rounding import Roundings
-from onnx_textgen_export.proof.parity import Quality
-from onnx_textgen_export.sources.source import source_from_module
+from onnx_textgen_export.proof.measures import Quality
+from onnx_textgen_export.sources.own_module import source_from_module
 from onnx_textgen_export.weights.streamed import OwnWeights
 
 INT4 = DEFAULTS["int4"]

@@ -11,8 +11,8 @@ from torch import nn
 
 from onnx_textgen_export import DecoderConfig, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Budget
-from onnx_textgen_export.calibration.estimate import Estimate, estimate
-from onnx_textgen_export.exporting import estimate_line
+from onnx_textgen_export.calibration.rounding_estimate import Estimate, estimate_rounding
+from onnx_textgen_export.exporting.checks import estimate_line
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
 from onnx_textgen_export.tracing.opening import as_source, open_source
 from support.tiny_models import tiny_model
@@ -31,7 +31,7 @@ def test_the_estimate_is_near_what_is_measured_and_leaves_the_model_as_it_is(tmp
             for name, parameter in source.module.named_parameters():
                 parameter.data = opened.weights.load(name).clone()
         before = {name: parameter.clone() for name, parameter in source.module.named_parameters()}
-        found = estimate(source, opened.weights, opened.assets, PLAIN, Budget())
+        found = estimate_rounding(source, opened.weights, opened.assets, PLAIN, Budget())
         assert all(torch.equal(parameter, before[name]) for name, parameter in source.module.named_parameters())
     made = export(checkpoint, tmp_path / "out", precision="int4", quantization=PLAIN, budget=Budget(strict_bits=True))
     measured = made.manifest.certificate["rounding"]["all"]["kl_mean"]
@@ -42,7 +42,7 @@ def test_the_estimate_is_near_what_is_measured_and_leaves_the_model_as_it_is(tmp
 def found_of(checkpoint: Path, options: Quantization, budget: Budget) -> Estimate:
     opened = open_source(checkpoint, tokenizer=None, allow_pickle=False, report=lambda stage: None)
     with as_source(opened, None) as source:
-        return estimate(source, opened.weights, opened.assets, options, budget)
+        return estimate_rounding(source, opened.weights, opened.assets, options, budget)
 
 
 def test_within_a_wide_limit_4_bits_are_enough_and_within_none_all_are_8(shared: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_follows_the_output_layer_is_part_of_the_estimate(tmp_path: Path, m
         model.get_output_embeddings().weight.mul_(200)
     opened = open_source(model, tokenizer=None, allow_pickle=False, report=lambda stage: None)
     with as_source(opened, None) as source:
-        found = estimate(source, opened.weights, opened.assets, PLAIN, Budget())
+        found = estimate_rounding(source, opened.weights, opened.assets, PLAIN, Budget())
     made = export(model, tmp_path / "out", precision="int4", quantization=PLAIN, budget=Budget(strict_bits=True))
     measured = made.manifest.certificate["rounding"]["all"]["kl_mean"]
     assert measured / 4 < found.plain_kl < 4 * measured

@@ -13,7 +13,7 @@ from onnx_textgen.inference.attention_maps import read_maps
 from onnx_textgen.package.integrity import package_digest
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH
 from onnx_textgen_export import ExportError, export
-from onnx_textgen_export.extra_graphs import attention_maps
+from onnx_textgen_export.extra_graphs import attention_graph
 from support.tiny_models import WINDOW, tiny_model
 
 IDS = [(37 * place + 11) % 300 for place in range(60)]
@@ -91,7 +91,7 @@ def test_a_decoder_that_attends_by_its_own_code_is_refused_in_one_line(tmp_path:
 
 def test_maps_that_are_not_the_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as scores before the softmax."""
-    monkeypatch.setattr(attention_maps, "AFTER_SOFTMAX", {"GroupQueryAttention": ("qk_output", 1)})
+    monkeypatch.setattr(attention_graph, "AFTER_SOFTMAX", {"GroupQueryAttention": ("qk_output", 1)})
     with pytest.raises(ExportError, match="the attention maps are not PyTorch's"):
         export(tiny_model("llama"), tmp_path / "out", attention_maps=True)
     assert list(tmp_path.iterdir()) == []

@@ -24,9 +24,11 @@ from onnx_textgen.package.integrity import package_digest
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
 from onnx_textgen_export import Exported, ExportError, export
-from onnx_textgen_export.extra_graphs import int8_cache
-from onnx_textgen_export.extra_graphs.int8_cache import LARGEST_CODE, Layer, channel_scales, key_scales
-from onnx_textgen_export.proof.parity import Tolerance
+from onnx_textgen_export.extra_graphs import int8_scales
+from onnx_textgen_export.extra_graphs.int8_layers import Layer
+from onnx_textgen_export.extra_graphs.int8_scales import LARGEST_CODE, channel_scales, key_scales
+from onnx_textgen_export.proof import int8_cache
+from onnx_textgen_export.proof.measures import Tolerance
 from support.tiny_models import tiny_model
 
 IDS = [(37 * place + 11) % 300 for place in range(96)]
@@ -184,7 +186,7 @@ def test_what_has_no_such_cache_is_refused_in_one_line(tmp_path: Path, monkeypat
         export(tiny_model("llama"), tmp_path / "out", target="standard", int8_cache=True)
     with pytest.raises(ExportError, match="no 8-bit cache: nothing is kept"):
         export(tiny_model("mamba"), tmp_path / "out", context_length=64, int8_cache=True)
-    monkeypatch.setattr(int8_cache, "MARGIN", 0.02)
+    monkeypatch.setattr(int8_scales, "MARGIN", 0.02)
     with pytest.raises(ExportError, match=r"disagrees with PyTorch .* with keys and values at 8 bits, so leave out --int8-cache"):
         export(model_of_some_size(), tmp_path / "out", int8_cache=True)
     assert list(tmp_path.iterdir()) == []

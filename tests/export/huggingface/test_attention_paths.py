@@ -6,9 +6,9 @@ import transformers
 from transformers import masking_utils
 
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.huggingface.attention_paths import check_door, doors
 from onnx_textgen_export.huggingface.decoder import source_from_model
 from onnx_textgen_export.huggingface.mask_kinds import VisibleKind, classify
+from onnx_textgen_export.huggingface.path_choice import check_door, doors
 from onnx_textgen_export.huggingface.torch_substitutes import OnnxStandIns, inverse_error_function
 from support.tiny_models import tiny_config, tiny_model
 

@@ -19,10 +19,10 @@ from transformers.integrations.moe import use_experts_implementation
 from onnx_textgen_export import export
 from onnx_textgen_export.huggingface import attention_paths as doors  # noqa: F401  (tells transformers of the experts)
 from onnx_textgen_export.huggingface.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
-from onnx_textgen_export.passes.experts import SharedRead, experts
+from onnx_textgen_export.passes.experts import SharedRead, lower_experts
 from onnx_textgen_export.passes.quantization.options import DEFAULTS
-from onnx_textgen_export.proof import parity
-from onnx_textgen_export.tracing.trace import quiet
+from onnx_textgen_export.proof import measures
+from onnx_textgen_export.tracing.tracer import quiet
 from support.tiny_models import tiny_model
 
 COUNT, CHOSEN, WIDTH, INNER = 5, 2, 24, 16
@@ -113,7 +113,7 @@ def traced(layer: nn.Module, target: str) -> ir.Model:
     with experts_for(target), quiet(), torch.no_grad():
         program = torch.export.export(Around(layer), inputs, dynamic_shapes=({0: tokens}, {0: tokens}, {0: tokens}), strict=False)
         model = torch.onnx.export(program, (), dynamo=True, opset_version=23, optimize=False, verbose=False).model
-    experts(model)
+    lower_experts(model)
     return model
 
 
@@ -201,7 +201,7 @@ def test_a_stack_is_read_once_for_all_its_experts_and_then_forgotten() -> None:
 @pytest.mark.slow
 def test_experts_keep_one_width_where_other_layers_have_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime has no experts of two widths on the CPU; what is stored is proved with equal weights all the same."""
-    monkeypatch.setitem(parity.TOLERANCES, "int4", parity.Tolerance(float("inf"), 0, float("inf")))  # the weights are random
+    monkeypatch.setitem(measures.TOLERANCES, "int4", measures.Tolerance(float("inf"), 0, float("inf")))  # the weights are random
     options = dataclasses.replace(DEFAULTS["int4"], sensitive_bits=8, head_bits=8)
     made = export(tiny_model("mixtral"), tmp_path / "out", precision="int4", quantization=options)
     assert {"QMoE"} <= {node.op_type for node in onnx.load(made.folder / "model.onnx", load_external_data=False).graph.node}

@@ -14,7 +14,7 @@ from torch import nn
 from onnx_textgen.package.manifest import WEIGHTS, Precision
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Budget
-from onnx_textgen_export.package.forecast import Stored, check_disk, file_bytes, forecast, stored_parameters, weight_bytes
+from onnx_textgen_export.package.forecast import Stored, check_disk, estimate_export, file_bytes, stored_parameters, weight_bytes
 from onnx_textgen_export.passes.quantization.options import Quantization, default_for
 
 Usage = namedtuple("Usage", "total used free")
@@ -72,7 +72,7 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
 def test_the_forecast_is_within_two_percent_of_what_is_written(tmp_path: Path, build, precision: Precision) -> None:
     module = built(build)
     options = default_for(precision, next(module.parameters()).shape[1])  # the embedding comes first
-    expected = forecast(stored_parameters(module), layers=2, precision=precision, options=options)
+    expected = estimate_export(stored_parameters(module), layers=2, precision=precision, options=options)
     budget = Budget(strict_bits=True) if options is not None else None  # more bits for a budget are not in the forecast
     folder = export(module, tmp_path / "package", precision=precision, budget=budget).folder
     sizes = [weight_bytes(each, precision, options) for each in stored_parameters(module)]
@@ -125,14 +125,14 @@ def test_tensors_lie_at_multiples_of_64_bytes() -> None:
 def test_memory_does_not_grow_with_depth_but_with_the_file_and_the_largest_tensor() -> None:
     def memory(layers: int, width: int = 512) -> int:
         parameters = [Stored((32_000, width), "shared"), *[Stored((width, width), "matrix")] * layers]
-        return forecast(parameters, layers=layers, precision="int4", options=Quantization(4)).memory_bytes
+        return estimate_export(parameters, layers=layers, precision="int4", options=Quantization(4)).memory_bytes
 
     assert memory(32) < 1.1 * memory(4)
     assert memory(4, 2048) > memory(4) + 3 * 32_000 * (2048 - 512)
 
 
 def test_a_forecast_is_one_line() -> None:
-    line = forecast([Stored((128_256, 2048), "shared")], layers=16).describe()
+    line = estimate_export([Stored((128_256, 2048), "shared")], layers=16).describe()
     assert line.startswith("about 1.1 GB on disk, ")
     assert "\n" not in line
 

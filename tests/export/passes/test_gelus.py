@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from onnx_textgen_export.passes.gelus import gelus
+from onnx_textgen_export.passes.fusions.gelu import fuse_gelu
 from support.small_graphs import Small, check_pass, tokens
 
 
@@ -24,9 +24,9 @@ def written_out(*, cubic: float = 0.044715, power: float = 3.0, halve: str = "x"
 
 @pytest.mark.parametrize("halve", ["x", "sum", "all"])
 def test_every_order_of_the_factors_becomes_one_gelu(halve: str) -> None:
-    assert check_pass(written_out(halve=halve), gelus, {"x": tokens(4)}) == ["Neg", "Gelu"]
+    assert check_pass(written_out(halve=halve), fuse_gelu, {"x": tokens(4)}) == ["Neg", "Gelu"]
 
 
 @pytest.mark.parametrize("change", [{"cubic": 0.05}, {"power": 2.0}, {"other": True}], ids=str)
 def test_what_only_looks_like_it_stays(change: dict) -> None:
-    assert "Tanh" in check_pass(written_out(**change), gelus, {"x": tokens(4)})
+    assert "Tanh" in check_pass(written_out(**change), fuse_gelu, {"x": tokens(4)})

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from onnx_textgen_export.errors import ExportError
-from onnx_textgen_export.passes.half import to_half
+from onnx_textgen_export.passes.float16 import to_float16
 from onnx_textgen_export.passes.quantization.options import Quantization
 from onnx_textgen_export.passes.quantization.quantize import quantize
 
@@ -77,7 +77,7 @@ def test_the_angles_of_far_positions_stay_exact() -> None:
     positions = np.array([[1], [5_003], [131_071]])
     model = angles()
     want = run(model, positions=positions)
-    to_half(model)
+    to_float16(model)
     got = run(model, positions=positions)
     assert got.dtype == np.float16
     np.testing.assert_allclose(got, want, atol=6e-4)  # one rounding of a cosine
@@ -99,7 +99,7 @@ def test_a_norm_that_is_spelt_out_neither_overflows_nor_loses_its_epsilon() -> N
     model = model_of(nodes, [hidden], [two, epsilon, axes])
     large = np.array([[300, -900, 5, 0, 1, 2, 3, 4], [0] * 8], np.float32)
     want = run(model, hidden=large)
-    to_half(model)
+    to_float16(model)
     got = run(model, hidden=large.astype(np.float16))
     assert np.isfinite(got[0]).all()
     np.testing.assert_allclose(got[0], want[0], rtol=2e-3, atol=1e-4)
@@ -111,7 +111,7 @@ def test_a_masks_lowest_value_stays_finite() -> None:
     mask = constant("mask", np.float32([[0, np.finfo(np.float32).min, -np.inf]]))
     nodes = [masked := ir.node("Add", [scores, mask]), ir.node("Softmax", masked.outputs, {"axis": -1})]
     model = model_of(nodes, [scores], [mask])
-    to_half(model)
+    to_float16(model)
     assert np.isfinite(model.graph.initializers["mask"].const_value.numpy()).all()
     np.testing.assert_allclose(run(model, scores=np.zeros((1, 3), np.float16)), [[1, 0, 0]])
 
@@ -127,7 +127,7 @@ def test_a_product_with_scales_is_told_by_what_makes_it_and_not_by_what_reads_it
         ir.node("MatMul", [row.outputs[0], last]),
     ]
     model = model_of(nodes, [hidden], [quarter, first, weight, last])
-    to_half(model)
+    to_float16(model)
     assert {value.dtype for value in model.graph.initializers.values()} == {ir.DataType.FLOAT16, ir.DataType.INT64}
     np.testing.assert_allclose(run(model, hidden=np.array([[4, 8, 0, 1]], np.float16)), [[1, 2, 0, 0.25]])
 
@@ -146,7 +146,7 @@ def test_what_counts_and_compares_keeps_its_type_where_none_is_given() -> None:
     ones.outputs[0].type = FLOAT
     graph = ir.Graph([hidden], [logits], nodes=nodes, opset_imports={"": 23}, name="g")
     model = ir.Model(graph, ir_version=11)
-    to_half(model)
+    to_float16(model)
     assert double.outputs[0].dtype == ir.DataType.FLOAT16
     assert size.outputs[0].dtype is None and larger.outputs[0].dtype is None
 
@@ -156,7 +156,7 @@ def test_weights_are_converted_when_they_are_written() -> None:
     hidden = ir.Value(name="hidden", shape=ir.Shape([None, 512]), type=FLOAT)
     array = np.random.default_rng(0).standard_normal((512, 4100)).astype(np.float32)  # more than one piece
     model = model_of([ir.node("MatMul", [hidden, weight := lazy("weight", array, reads)])], [hidden], [weight])
-    to_half(model)
+    to_float16(model)
     assert reads == []
     np.testing.assert_array_equal(model.graph.initializers["weight"].const_value.numpy(), array.astype(np.float16))
     assert reads == ["weight"]
@@ -168,7 +168,7 @@ def test_a_constant_that_both_kinds_read_is_kept_in_both() -> None:
     nodes = [squares := ir.node("Pow", [hidden, two]), ir.node("Mul", [squares.outputs[0], hidden]), ir.node("Neg", [hidden])]
     nodes[-1] = ir.node("Mul", [nodes[1].outputs[0], two])
     model = model_of(nodes, [hidden], [two])
-    to_half(model)
+    to_float16(model)
     np.testing.assert_allclose(run(model, hidden=np.array([[3, 0.5]], np.float16)), [[54, 0.25]])
 
 
@@ -186,7 +186,7 @@ def test_a_decoder_computes_nearly_the_same_with_a_cache_in_float16(target: str,
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), **past}
     feeds = {name: array for name, array in feeds.items() if name in {value.name for value in model.graph.inputs}}
     want = run(model, **feeds)
-    to_half(model)
+    to_float16(model)
     got = run(model, **{name: array.astype(np.float16) if name in past else array for name, array in feeds.items()})
     assert got.dtype == np.float16
     assert np.abs(got - want).max() < (3e-2 if quantised else 5e-3) * np.abs(want).max()  # activations in int8, in float16
@@ -198,4 +198,4 @@ def test_a_graph_with_a_branch_is_refused_in_one_line() -> None:
     branches = {name: ir.AttrGraph(name, ir.Graph([], [], nodes=[])) for name in ("then_branch", "else_branch")}
     model = model_of([ir.node("If", [condition], branches)], [condition], [])
     with pytest.raises(ExportError, match="fp16 of a graph with a branch"):
-        to_half(model)
+        to_float16(model)

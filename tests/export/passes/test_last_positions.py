@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from onnx_textgen_export.passes.last_positions import last_positions
+from onnx_textgen_export.passes.positions import gather_positions
 from support.small_graphs import Small, check_pass, tokens
 
 FEEDS = {"x": tokens(4, new=5), "positions": np.array([-1, 2])}
@@ -22,17 +22,17 @@ def chosen(perm: list[int], *, expanded: bool = False, rows: int = 0) -> ir.Mode
 
 
 def test_four_nodes_become_one_gather() -> None:
-    assert check_pass(chosen([1, 0, 2]), last_positions, FEEDS) == ["Gather"]
+    assert check_pass(chosen([1, 0, 2]), gather_positions, FEEDS) == ["Gather"]
 
 
 def test_an_expansion_to_the_same_shape_goes_too() -> None:
-    assert check_pass(chosen([1, 0, 2], expanded=True), last_positions, FEEDS) == ["Gather"]
+    assert check_pass(chosen([1, 0, 2], expanded=True), gather_positions, FEEDS) == ["Gather"]
 
 
 def test_an_expansion_that_repeats_stays() -> None:
-    left = check_pass(chosen([1, 0, 2], rows=3), last_positions, FEEDS | {"positions": np.array([2])})
+    left = check_pass(chosen([1, 0, 2], rows=3), gather_positions, FEEDS | {"positions": np.array([2])})
     assert left == ["Expand", "Gather"]
 
 
 def test_other_axes_are_left_alone() -> None:
-    assert "GatherND" in check_pass(chosen([2, 0, 1]), last_positions, FEEDS | {"positions": np.array([-1, 2])})
+    assert "GatherND" in check_pass(chosen([2, 0, 1]), gather_positions, FEEDS | {"positions": np.array([-1, 2])})

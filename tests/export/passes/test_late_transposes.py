@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from onnx_textgen_export.passes.late_transposes import late_transposes
+from onnx_textgen_export.passes.transposes import sink_transposes
 from support.small_graphs import Small, check_pass, tokens
 
 
@@ -16,10 +16,10 @@ def heads_then_norm(perm: list[int], op_type: str = "RMSNormalization") -> ir.Mo
 
 @pytest.mark.parametrize("op_type", ["RMSNormalization", "LayerNormalization"])
 def test_a_transpose_of_heads_comes_after_the_norm(op_type: str) -> None:
-    left = check_pass(heads_then_norm([0, 2, 1, 3], op_type), late_transposes, {"x": tokens(8)})
+    left = check_pass(heads_then_norm([0, 2, 1, 3], op_type), sink_transposes, {"x": tokens(8)})
     assert left == ["Reshape", op_type, "Transpose"]
 
 
 def test_a_transpose_that_moves_the_normalised_axis_stays_before_it() -> None:
-    left = check_pass(heads_then_norm([0, 2, 3, 1]), late_transposes, {"x": tokens(8)})
+    left = check_pass(heads_then_norm([0, 2, 3, 1]), sink_transposes, {"x": tokens(8)})
     assert left == ["Reshape", "Transpose", "RMSNormalization"]

@@ -12,11 +12,12 @@ import transformers
 
 from onnx_textgen_export.huggingface.decoder import source_from_model
 from onnx_textgen_export.passes.attention.probing import depends_on_tokens
-from onnx_textgen_export.passes.lean import lean
-from onnx_textgen_export.passes.simplify import simplify
-from onnx_textgen_export.sources.source import Source, source_from_module
+from onnx_textgen_export.passes.folding import fold
+from onnx_textgen_export.passes.order import Settings, run_passes
+from onnx_textgen_export.sources.own_module import source_from_module
+from onnx_textgen_export.sources.source import Source
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
-from onnx_textgen_export.tracing.trace import trace
+from onnx_textgen_export.tracing.tracer import trace
 from support.small_graphs import run
 
 CONTEXT, LAYERS = 128, 2
@@ -110,10 +111,10 @@ def watch(model: ir.Model) -> collections.Counter[str]:
 def leaned(request: pytest.FixtureRequest) -> tuple[str, np.ndarray, ir.Model]:
     """A decoder's name, its logits before, and the lean graph."""
     model = trace(make_source(request.param), "ort")
-    simplify(model)
+    fold(model)
     want = logits(model)
     reads = watch(model)
-    lean(model, context_length=CONTEXT)
+    run_passes("optimize", model, Settings("ort", CONTEXT))
     assert not reads, "a pass read a weight"
     return request.param, want, model
 
@@ -159,9 +160,9 @@ def test_every_attention_turns_by_itself_where_its_angles_allow_it(leaned) -> No
 @pytest.mark.parametrize("name", ["llama", "gpt-2"])
 def test_the_standard_target_stays_within_the_standard_and_keeps_its_logits(name: str) -> None:
     model = trace(make_source(name), "standard")
-    simplify(model)
+    fold(model)
     want, reads = logits(model), watch(model)
-    lean(model, context_length=CONTEXT, target="standard")
+    run_passes("optimize", model, Settings("standard", CONTEXT))
     assert not reads
     assert {node.domain for node in model.graph} == {""}
     assert np.abs(logits(model) - want).max() <= 5e-6 * np.abs(want).max()

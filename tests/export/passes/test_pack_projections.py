@@ -3,8 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from onnx_textgen_export.passes import pack_projections as packing
-from onnx_textgen_export.passes.pack_projections import pack_projections
+from onnx_textgen_export.passes.fusions import packed_projections as packing
+from onnx_textgen_export.passes.fusions.packed_projections import pack_projections
 from support.small_graphs import READS, Small, check_pass, run, tokens
 
 FEEDS = {"x": tokens(8)}

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from onnx_textgen.package.manifest import Manifest
-from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export, exporting
+from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
+from onnx_textgen_export.exporting import graphs as exported_graphs
+from onnx_textgen_export.exporting import proofs
 from onnx_textgen_export.passes.quantization.options import Quantization
 from onnx_textgen_export.passes.quantization.rounding import Rounding, Roundings
-from onnx_textgen_export.proof import parity
+from onnx_textgen_export.proof import measures
 from onnx_textgen_export.weights.streamed import OwnWeights
 
 LONG_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [1.3] * 8}
@@ -134,19 +136,19 @@ def test_a_small_error_is_refused_that_rounding_alone_would_hide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kind, _, spoil = ERRORS[error]
-    model, traced = models[kind], exporting.trace
+    model, traced = models[kind], exported_graphs.trace
 
     def trace(*arguments: object, **named: object) -> ir.Model:
         made = traced(*arguments, **named)
         spoil(made)
         return made
 
-    monkeypatch.setattr(exporting, "trace", trace)
+    monkeypatch.setattr(exported_graphs, "trace", trace)
     with pytest.raises(ExportError, match="disagrees with PyTorch by more than its rounding"):
         export(model, tmp_path / "package", precision=precision)
     assert list(tmp_path.iterdir()) == []
     if error in {"one head scaled", "the window of one layer longer by one"}:  # the wide limits alone let it pass
-        monkeypatch.setattr(exporting, "prove_exactly", lambda *_: [])
+        monkeypatch.setattr(proofs, "prove_exactly", lambda *_: [])
         export(model, tmp_path / "package", precision=precision)
 
 
@@ -242,18 +244,18 @@ def test_of_a_tied_parameter_the_embeddings_name_stands_for_the_table() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
 @given(seed=st.integers(0, 2**32 - 1), near=st.booleans())
 def test_another_first_token_counts_unless_logits_or_distributions_are_very_near(
-    precision: parity.Precision, seed: int, near: bool
+    precision: measures.Precision, seed: int, near: bool
 ) -> None:
     """Logits with two tokens in front at every position, changed so that the second comes first at half of them."""
-    tolerance, random = parity.TOLERANCES[precision], np.random.default_rng(seed)
+    tolerance, random = measures.TOLERANCES[precision], np.random.default_rng(seed)
     error = tolerance.logits_error * (0.09 if near else 0.2)
     want = random.uniform(-0.2, 0.2, (64, 50)).astype(np.float32)
     want[:, :2] = [1, 1 - error]
     got = want.copy()
     got[::2, 1] = 1 - 0.1 * error
     got[::2, 0] = 1 - 0.9 * error
-    scenario = parity.compare("changed", got, want, [None] * 64)
+    scenario = measures.compare("changed", got, want, [None] * 64)
     assert scenario.top1_agreement == 0.5
-    assert tolerance.admits(dataclasses.replace(scenario, kl_divergence=0.5 * tolerance.kl_divergence)) == near
-    assert tolerance.admits(dataclasses.replace(scenario, kl_divergence=0.005 * tolerance.kl_divergence))
-    assert not tolerance.admits(dataclasses.replace(scenario, kl_divergence=1.1 * tolerance.kl_divergence))
+    assert tolerance.accepts(dataclasses.replace(scenario, kl_divergence=0.5 * tolerance.kl_divergence)) == near
+    assert tolerance.accepts(dataclasses.replace(scenario, kl_divergence=0.005 * tolerance.kl_divergence))
+    assert not tolerance.accepts(dataclasses.replace(scenario, kl_divergence=1.1 * tolerance.kl_divergence))

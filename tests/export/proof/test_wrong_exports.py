@@ -9,7 +9,8 @@ import torch
 import transformers
 from torch import nn
 
-from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, cached_attention, export, exporting
+from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, cached_attention, export
+from onnx_textgen_export.exporting import graphs as exported_graphs
 from onnx_textgen_export.passes.quantization.options import Quantization
 from onnx_textgen_export.sources.source import Source
 from onnx_textgen_export.weights.streamed import Weights
@@ -34,14 +35,14 @@ def refused(source: object, folder: Path, match: str, **options: object) -> None
 
 def spoil(monkeypatch: pytest.MonkeyPatch, change) -> None:
     """Change the graph between tracing and comparing."""
-    traced = exporting.trace
+    traced = exported_graphs.trace
 
     def trace(source: Source, target: str, weights: Weights, **options: object) -> ir.Model:
         model = traced(source, target, weights)
         change(model)
         return model
 
-    monkeypatch.setattr(exporting, "trace", trace)
+    monkeypatch.setattr(exported_graphs, "trace", trace)
 
 
 def test_a_graph_without_its_sliding_window_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

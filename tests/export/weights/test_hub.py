@@ -16,7 +16,8 @@ import pytest
 from huggingface_hub import constants
 
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.weights.hub import missing_weights, refuse_code, resolve_source, wanted
+from onnx_textgen_export.huggingface.checkpoint import refuse_code
+from onnx_textgen_export.tracing.hub import missing_weights, resolve_source, wanted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -151,7 +152,7 @@ def test_the_environment_says_where_the_cache_is_and_whether_there_is_a_network(
     for name in NEEDED:
         (snapshot / "snapshots" / COMMIT).mkdir(parents=True, exist_ok=True)
         (snapshot / "snapshots" / COMMIT / name).write_bytes(FILES[name])
-    code = "from onnx_textgen_export.weights.hub import resolve_source; print(resolve_source('own/model'))"
+    code = "from onnx_textgen_export.tracing.hub import resolve_source; print(resolve_source('own/model'))"
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         environment.pop(name, None)

@@ -20,7 +20,7 @@ from .probing import depends_on_tokens
 from .rotary_tables import Angles, Table
 
 
-def attention_inputs(model: ir.Model, *, context_length: int) -> None:
+def fuse_attention_inputs(model: ir.Model, *, context_length: int) -> None:
     """Simplify the inputs of every GroupQueryAttention, in place."""
     graph = model.graph
     angles = Angles(graph, context_length)
@@ -34,10 +34,10 @@ def attention_inputs(model: ir.Model, *, context_length: int) -> None:
             origins = [find_origin(graph, value, past.shape[3], tokens, order) for value in node.inputs[:3] if value is not None]
             found = [origin for origin in origins if origin is not None]
             if len(found) == 3 and found[2].turning is None:
-                simplify(node, found, past.shape[3], angles)
+                simplify_attention(node, found, past.shape[3], angles)
 
 
-def simplify(node: ir.Node, origins: list[Origin], head_size: int, angles: Angles) -> None:
+def simplify_attention(node: ir.Node, origins: list[Origin], head_size: int, angles: Angles) -> None:
     """Rewire one attention whose inputs are understood."""
     if origins[0].turning is None and origins[1].turning is None:
         connect(node, packed_input(node, origins) or separate_inputs(node, origins))

@@ -115,7 +115,7 @@ def part_of(product: Product, products: dict[ir.Node, Product], logits: ir.Value
 def reached(start: ir.Node, products: dict[ir.Node, Product]) -> Iterator[tuple[ir.Node, int]]:
     """Nodes, and the input entered by, that a node's output reaches; nothing is followed through products and attention."""
     seen: set[tuple[ir.Node, int]] = set()
-    waiting = followers(start)
+    waiting = readers_of(start)
     while waiting:
         entry = waiting.pop()
         if entry in seen:
@@ -123,10 +123,10 @@ def reached(start: ir.Node, products: dict[ir.Node, Product]) -> Iterator[tuple[
         seen.add(entry)
         yield entry
         if entry[0] not in products and entry[0].op_type not in ATTENTION:
-            waiting += followers(entry[0])
+            waiting += readers_of(entry[0])
 
 
-def followers(node: ir.Node) -> list[tuple[ir.Node, int]]:
+def readers_of(node: ir.Node) -> list[tuple[ir.Node, int]]:
     """Who reads a node's outputs, and as which input."""
     return [(use.node, use.idx) for value in node.outputs for use in value.uses()]
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx_textgen_export.passes.attention.attention_inputs import attention_inputs
+from onnx_textgen_export.passes.attention.attention_inputs import fuse_attention_inputs
 from support.small_graphs import READS, Small, kinds, run
 
 CONTEXT, HEADS, KV_HEADS = 64, 4, 2
@@ -183,7 +183,7 @@ def check(form: Form) -> ir.Node:
     """The logits stay, no weight is read; returns the attention."""
     model = decoder(form)
     want, before = outputs(model, form), READS.copy()
-    attention_inputs(model, context_length=CONTEXT)
+    fuse_attention_inputs(model, context_length=CONTEXT)
     kinds(model)
     assert before == READS, "the pass read a weight"
     for found, wanted in zip(outputs(model, form), want, strict=True):
@@ -265,7 +265,7 @@ def test_what_the_operator_does_not_do_stays(name: str) -> None:
 
 def test_tables_are_stored_once_for_layers_of_equal_angles_and_hold_the_whole_context() -> None:
     model = decoder(Form())
-    attention_inputs(model, context_length=CONTEXT)
+    fuse_attention_inputs(model, context_length=CONTEXT)
     tables = {value.name: value.shape.numpy() for node in model.graph for value in node.outputs if "rotary" in str(value.name)}
     assert tables == {"rotary.cos": (CONTEXT, 8), "rotary.sin": (CONTEXT, 8)}
     attention = [node for node in model.graph if node.op_type == "GroupQueryAttention"]

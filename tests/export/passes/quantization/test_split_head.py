@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen_export.calibration.calibrate import calibrate
-from onnx_textgen_export.exporting import lean_graph, write_attempt
+from onnx_textgen_export.exporting.graphs import PackageWriter, optimized_graph
+from onnx_textgen_export.exporting.options import ExportOptions
 from onnx_textgen_export.passes.graph.provenance import Piece, made_of
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
 from onnx_textgen_export.passes.quantization.split_head import SMALLEST_VOCABULARY, Split, find_split, split_matrices
@@ -77,13 +78,15 @@ def test_a_package_is_right_whatever_each_part_is_stored_in(tmp_path: Path, tied
     folder.mkdir()
     opened = open_source(decoder(tied), tokenizer=None, allow_pickle=False, report=lambda stage: None)
     with as_source(opened, None) as source:
-        model = lean_graph(source, opened.weights, "ort", hidden_states=False, report=lambda stage: None)
+        asked = ExportOptions(precision="int4", genai=False)
+        model = optimized_graph(source, opened.weights, asked, None, report=lambda stage: None)
         found = calibrate(source, opened.weights, model.graph, ids, options=options, target="ort", folder=tmp_path)
         parts = [name for name, each in found.matrices.items() if each.split is not None]
         assert [found.matrices[name].sizes for name in parts] == [(VOCAB // 2, WIDTH)] * 2
         wanted = dict(zip(parts, bits, strict=True))
         mix = {name: next(each for each in forms if each.bits == wanted.get(name, 4)) for name, forms in found.choices.items()}
-        _, roundings = write_attempt(options, found.plan(mix), model=model, folder=folder, precision="int4", target="ort")
+        writer = PackageWriter(model, source, opened.assets, folder, asked)
+        _, roundings = writer.write(options, found.plan(mix))
         assert prove_exactly(source, opened.weights, folder / "model.onnx", ids[0].tolist(), roundings)
     stored = ir.load(folder / "model.onnx")
     heads = [node.attributes.get_int("bits") for node in stored.graph if node.attributes.get_int("N", 0) in (VOCAB, VOCAB // 2)]

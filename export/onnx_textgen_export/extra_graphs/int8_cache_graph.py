@@ -1,55 +1,30 @@
-"""The graph that keeps keys and values at 8 bits, a quarter of the memory, and its proof.
+"""The graph that keeps keys and values at 8 bits, a quarter of the memory.
 
-It is a package's own graph once more, over the same weights. Each channel of each layer's keys and values has a scale, found
-beforehand by feeding text of many kinds and tokens from all over the vocabulary. GroupQueryAttention itself reads such a cache,
-and for one token at a time it does so faster than it reads float32: less comes from memory. For several tokens at once its kernel
-is slower, so a prompt takes another branch: what the cache holds is made float32 again for the time of one layer, and attended to
-as usual. The tokens that are new there are rounded first, so that a prompt attends to the same numbers however it is cut into
-parts.
+It has the nodes of the package's own graph, over the same weights. Each channel of each layer's keys and values has a scale (see
+`int8_scales`). GroupQueryAttention itself reads such a cache, and for one token at a time it does so faster than it reads float32,
+because it reads fewer bytes. For more tokens at once its kernel is slower, so a prompt takes another branch: it converts the
+cached codes back to float32 for one layer at a time and attends as usual. That branch rounds the new tokens first, so that a
+prompt attends to the same numbers however it is split.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from onnx_textgen.backends.onnxruntime_session import open_session
-from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.kv_cache.snapshot import Arrays
-from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, Precision, Target
+from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
 
-from ..errors import ExportError
-from ..passes.quantization.options import Quantization
-from ..proof import parity
-from ..proof.parity import Scenario, Tolerance, prove, why_it_does_not_run
+from ..errors import as_export_error
 from ..sources.source import Source
-from ..weights.streamed import Weights
+from .int8_layers import Layer, find_layers
+from .int8_scales import LARGEST_CODE, calibration_texts, channel_scales, key_scales, keys_and_values
 
-LARGEST_CODE = 127
-"""Codes lie from -128, which only a number beyond all that were seen gets, to this."""
-CALIBRATION_TEXT = (Path(__file__).parents[1] / "texts" / "calibration_text.txt").read_text(encoding="utf-8")
-"""Prose, code, tables and tongues, written for this: scales are found by it, and judged on another text."""
-TOKENS = 1024
-"""The most tokens of a text that scales are found by."""
-MARGIN = 1.2
-"""Times the largest number seen, so that larger ones fit: cutting one off costs more than a fifth of the resolution."""
-SMALLEST = 1e-6
-"""What a channel of nothing but zeros is taken to hold, as nothing divides by 0."""
-LEAVE_OUT = "leave out --int8-cache"
-TOO_COARSE = f"that is with keys and values at 8 bits, so {LEAVE_OUT}"
-ROUNDED = Tolerance(logits_error=0.5, top1_agreement=0.9, kl_divergence=0.02)
-TOLERANCES: dict[Precision, Tolerance] = {"fp32": ROUNDED, "int8": ROUNDED, "int4": parity.TOLERANCES["int4"]}
-"""What the graph must reach, by the precision of the weights; what rounding costs is in the certificate."""
 PAST, TOTAL, START, END, AXIS, LOW, HIGH = (
     f"int8_cache.{name}" for name in ("past", "total", "start", "end", "axis", "low", "high")
 )
@@ -58,28 +33,6 @@ TURNING = {"do_rotary", "rotary_interleaved"}
 """What tells the operator to turn by position, which is done before it where new keys are rounded."""
 MANY = "int8_cache.many"
 """Name of what says whether a run has more than one new token."""
-
-Floats = npt.NDArray[np.float32]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layer:
-    """The attention of one layer."""
-
-    node: onnx.NodeProto
-    attributes: Mapping[str, Any]
-    head_size: int
-    rotary_size: int
-    """Channels of a head that the operator turns by position, in pairs; 0 where keys come turned, or are not turned at all."""
-
-    @property
-    def heads(self) -> tuple[int, int]:
-        """Of queries, and of keys and values."""
-        return int(self.attributes["num_heads"]), int(self.attributes["kv_num_heads"])
-
-    def name(self, what: str) -> str:
-        """A name of the layer's own."""
-        return f"{self.node.name}.{what}"
 
 
 def int8_cache_bytes(source: Source, graph: Path) -> int:
@@ -92,7 +45,7 @@ def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | 
     """Write the graph beside the package's own; raises `ExportError` where attention is not by GroupQueryAttention in float32."""
     model = onnx.load(folder / GRAPH, load_external_data=False)
     layers = find_layers(model.graph)
-    with why_it_does_not_run():
+    with as_export_error():
         seen = keys_and_values(source, folder / GRAPH, calibration_texts(source, tokenizer))
     for value in (*model.graph.input, *model.graph.output):
         if value.name in {name for layer in layers for name in (*layer.node.input[3:5], *layer.node.output[1:3])}:
@@ -107,96 +60,6 @@ def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | 
     del model.graph.node[:], model.graph.value_info[:]
     model.graph.node.extend([*shared_nodes(model.graph), *(each for node in nodes for each in node)])
     onnx.save(model, folder / INT8_CACHE_GRAPH)
-
-
-def prove_int8_cache(
-    source: Source, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, own: Scenario
-) -> dict[str, Any]:
-    """What the long text of the proof measures of the graph; raises `ExportError` where it differs too much from PyTorch.
-
-    own: the same of the package's own graph, whose rounded weights this one has too.
-    """
-    known = TOLERANCES[precision]
-    tolerance = Tolerance(
-        logits_error=known.logits_error + 2 * own.logits_error,
-        top1_agreement=known.top1_agreement * own.top1_agreement,
-        kl_divergence=known.kl_divergence + 2 * own.kl_divergence,
-    )
-    measured, _ = prove(source, weights, graph, ids, tolerance=tolerance, remedy=TOO_COARSE)
-    text = measured[-1]
-    return {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}
-
-
-def check_int8_cache(precision: Precision, target: Target, options: Quantization | None) -> None:
-    """Refuse what can have no such graph, before anything is traced."""
-    if target != "ort":
-        raise ExportError(f"no 8-bit cache: it is kept by an operator of ONNX Runtime's; {LEAVE_OUT}, or take --target ort")
-    if precision not in TOLERANCES or (options is not None and options.activations is not None):
-        raise ExportError(f"no 8-bit cache: float16 is meant for GPUs, and this is for the CPU; {LEAVE_OUT}")
-
-
-def find_layers(graph: onnx.GraphProto) -> list[Layer]:
-    """Every layer that keeps keys and values; raises `ExportError` where one does so in another way than the operator knows."""
-    sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in graph.input}
-    widths = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
-    widths |= {value.name: dims[-1].dim_value for value in graph.value_info if (dims := value.type.tensor_type.shape.dim)}
-    presents = {value.name for value in graph.output if value.name.startswith("present.")}
-    found = list[Layer]()
-    for node in graph.node:
-        if node.op_type == "GroupQueryAttention" and presents.issuperset(node.output[1:3]):
-            attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-            turned = 2 * widths[node.input[7]] if attributes.get("do_rotary") else 0
-            found.append(Layer(node, attributes, sizes[node.input[3]][3], turned))
-            presents.difference_update(node.output[1:3])
-    if presents or not found:
-        what = f"{min(presents)} is not" if presents else "nothing is"
-        raise ExportError(f"no 8-bit cache: {what} kept by ONNX Runtime's GroupQueryAttention; {LEAVE_OUT}")
-    return found
-
-
-def calibration_texts(source: Source, tokenizer: Tokenizer | None) -> list[list[int]]:
-    """Ids from all over the vocabulary, and those of a real text where there is a tokenizer."""
-    length, vocab_size = min(TOKENS, source.geometry.context_length), source.geometry.vocab_size
-    drawn = np.random.default_rng(2).integers(0, vocab_size, length).tolist()
-    text = [] if tokenizer is None else tokenizer.encode(CALIBRATION_TEXT).ids
-    known = [token_id for token_id in text if token_id < vocab_size]  # a tokenizer may have more than the model has logits for
-    return [ids for ids in (drawn, known[:length]) if ids]
-
-
-def keys_and_values(source: Source, graph: Path, texts: list[list[int]]) -> Arrays:
-    """What the cache holds of some texts, one behind the other, by the name of the graph's past input."""
-    decoder = Decoder(open_session(graph, device="cpu"), source.geometry)
-    parts = list[Arrays]()
-    for ids in texts:
-        prefill(decoder, ids)
-        parts.append(decoder.cache.take(0, len(ids)))
-    return {name: np.concatenate([part[name] for part in parts], axis=2) for name in parts[0]}
-
-
-def channel_scales(seen: Floats) -> Floats:
-    """What a step of each channel's codes is worth: [1, kv_heads, 1, head_size] of numbers [1, kv_heads, tokens, head_size]."""
-    largest = np.maximum(np.abs(seen).max(axis=2, keepdims=True), SMALLEST)
-    return np.asarray(largest * (MARGIN / LARGEST_CODE), np.float32)
-
-
-def key_scales(seen: Floats, layer: Layer) -> Floats:
-    """The same for keys: large enough wherever in a text they stand.
-
-    Position turns pairs of channels, some of them slowly, so that a channel which is small in every text seen may be large in a
-    longer one. The length of a pair stays. Where pairs are not known, as the operator does not turn them, any two channels of a
-    head may be one: all have the scale of the longest pair there can be.
-    """
-    scales = channel_scales(seen)
-    if not layer.rotary_size:
-        return np.broadcast_to(math.sqrt(2) * scales.max(axis=3, keepdims=True), scales.shape).astype(np.float32)
-    half = layer.rotary_size // 2
-    if layer.attributes.get("rotary_interleaved"):
-        first, second = slice(0, layer.rotary_size, 2), slice(1, layer.rotary_size, 2)
-    else:
-        first, second = slice(0, half), slice(half, layer.rotary_size)
-    lengths = channel_scales(np.hypot(seen[..., first], seen[..., second]))
-    scales[..., first] = scales[..., second] = lengths
-    return scales
 
 
 def shared_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from ..versions import named_versions
+from ..errors import named_versions
 from .graph.linear import SMALL
 from .graph.provenance import parameters_of
 
@@ -45,7 +45,7 @@ def unless_matrix(node: ir.Node) -> bool | None:
     return False if any(one.size > SMALL or (len(one.shape) == 2 and parameters_of(one)) for one in constants) else None
 
 
-def simplify(model: ir.Model) -> None:
+def fold(model: ir.Model) -> None:
     """Simplify `model` in place; large weights are not read. Raises `ExportError` for an onnxscript that has other rules."""
     with named_versions():
         from onnxscript import optimizer, rewriter  # noqa: PLC0415

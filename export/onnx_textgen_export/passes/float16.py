@@ -37,7 +37,7 @@ CHUNK = 1 << 20
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 
-def to_half(model: ir.Model) -> None:
+def to_float16(model: ir.Model) -> None:
     """Turn `model` to float16 in place; raises `ExportError` for a graph with branches."""
     graph = model.graph
     for node in graph:

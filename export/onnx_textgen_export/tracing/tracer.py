@@ -26,10 +26,10 @@ from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
 from ..huggingface.experts import experts_for
-from ..passes.experts import experts
 from ..passes.graph.provenance import Parameter, Piece, made_of
-from ..passes.simplify import simplify
-from ..sources.source import Source, only_these_positions
+from ..passes.order import Settings, run_passes
+from ..sources.output_layer import only_these_positions
+from ..sources.source import Source
 from ..weights.streamed import HOLLOW_FROM, OwnWeights, Weights
 
 OPSET = 23
@@ -138,8 +138,7 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
         raise ExportError(f"{type(source.module).__name__} cannot be traced: the tracer returned nothing")
     model = program.model
     attach_weights(model, source.module, weights or OwnWeights(source.module))
-    simplify(model)
-    experts(model)
+    run_passes("trace", model, Settings(target))
     finish_interface(model, source, target)
     return model
 

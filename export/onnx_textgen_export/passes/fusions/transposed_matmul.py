@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .graph.linear import add_constant, replace, sizes_of
-from .graph.products import find_products
-from .quantization.layouts import SameBytes
+from ..graph.linear import add_constant, replace, sizes_of
+from ..graph.products import find_products
+from ..quantization.layouts import SameBytes
 
 
-def turned_products(model: ir.Model) -> None:
+def fuse_transposed_matmul(model: ir.Model) -> None:
     """Replace such products, in place; a Transpose that nothing reads any more is left to be removed."""
     for node, product in find_products(model.graph).items():
         if node.op_type == "MatMul" and not product.inputs_first:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .graph.linear import is_bias, is_constant, sizes_of
-from .reshapes import same_shape
+from ..graph.linear import is_bias, is_constant, sizes_of
+from ..reshapes import same_shape
 
 SKIP_FORMS = {"RMSNormalization": "SkipSimplifiedLayerNormalization", "LayerNormalization": "SkipLayerNormalization"}
 
 
-def skip_norms(model: ir.Model) -> None:
+def fuse_skip_norms(model: ir.Model) -> None:
     """Fuse every residual sum with the first norm that reads it, in place."""
     graph = model.graph
     for node in list(graph):

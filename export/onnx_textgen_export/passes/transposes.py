@@ -10,7 +10,7 @@ import onnx_ir as ir
 NORMS = frozenset({"RMSNormalization", "LayerNormalization"})
 
 
-def late_transposes(model: ir.Model) -> None:
+def sink_transposes(model: ir.Model) -> None:
     """Swap every Transpose that keeps the last axis with the norm that follows it, in place."""
     graph = model.graph
     for norm in list(graph):

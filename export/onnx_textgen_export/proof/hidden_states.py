@@ -12,12 +12,14 @@ from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.embeddings import pieces
 from onnx_textgen.package.manifest import Precision
 
-from ..errors import ExportError
+from ..errors import ExportError, as_export_error
 from ..passes.quantization.rounding import Roundings
-from ..proof.parity import REMEDIES, WHOLE_LENGTH, why_it_does_not_run
-from ..proof.same_weights import opened_for_proof
-from ..sources.source import Source, only_these_positions
+from ..sources.output_layer import only_these_positions
+from ..sources.source import Source
 from ..weights.streamed import Weights
+from .measures import REMEDIES
+from .same_weights import opened_for_proof
+from .scenarios import WHOLE_LENGTH
 
 PIECE = 7
 
@@ -31,7 +33,7 @@ def prove_hidden_states(
     """
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
     opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)
-    with why_it_does_not_run(), opened as (session, changes, tolerance):
+    with as_export_error(), opened as (session, changes, tolerance):
         decoder = Decoder(session, source.geometry, output=HIDDEN_STATES)
         cuts = pieces(len(text), PIECE, decoder.capabilities.rope_switch_length)
         parts = [decoder.feed(text[start:end], every_position=True) for start, end in cuts]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from .graph.linear import Linear, find_linear, insert_linear, shared_constant
+from ..graph.linear import Linear, find_linear, insert_linear, shared_constant
 
 ATTENTION = frozenset({"GroupQueryAttention", "Attention"})
 SMALLEST = 64

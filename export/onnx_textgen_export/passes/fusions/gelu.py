@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .graph.linear import small_constant
+from ..graph.linear import small_constant
 
 CUBIC, INNER = 0.044715, 0.7978845608
 """Hendrycks and Gimpel 2016: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 
 
-def gelus(model: ir.Model) -> None:
+def fuse_gelu(model: ir.Model) -> None:
     """Replace every written-out GELU, in place."""
     graph = model.graph
     for node in list(graph):

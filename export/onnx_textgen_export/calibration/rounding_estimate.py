@@ -66,7 +66,7 @@ class Estimate:
         return f"{said}; a mix with 8 bits within KL {limit:g} takes about {in_words(size)}"
 
 
-def estimate(source: Source, weights: Weights, assets: TextAssets, options: Quantization, budget: Budget) -> Estimate:
+def estimate_rounding(source: Source, weights: Weights, assets: TextAssets, options: Quantization, budget: Budget) -> Estimate:
     """Round a few blocks and the output layer; raises `ValueError` with the reason where that says nothing."""
     blocks = [block for block in blocks_of(source.module).values() if matrices_of(block)]
     parameters = stored_parameters(source.module)

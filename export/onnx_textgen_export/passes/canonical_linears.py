@@ -13,7 +13,7 @@ import onnx_ir.passes.common as common_passes
 from .graph.linear import add_constant, is_bias, is_constant, is_matrix, sizes_of, transposed_lazily
 
 
-def plain_linears(model: ir.Model) -> None:
+def canonicalize_linears(model: ir.Model) -> None:
     """Rewrite Gemm and turn weights around, in place."""
     graph = model.graph
     for node in list(graph):
@@ -22,7 +22,7 @@ def plain_linears(model: ir.Model) -> None:
     common_passes.RemoveUnusedNodesPass()(model)  # the weights' former readers
     for node in list(graph):
         if node.op_type == "Transpose" and not node.domain:
-            turn_around(graph, node)
+            transpose_weight(graph, node)
 
 
 def replace_gemm(graph: ir.Graph, node: ir.Node) -> None:
@@ -66,7 +66,7 @@ def is_unflattening(node: ir.Node, shape: ir.Shape) -> bool:
     return node.op_type == "Reshape" and out.shape is not None and list(out.shape) == list(shape) and not out.is_graph_output()
 
 
-def turn_around(graph: ir.Graph, node: ir.Node) -> None:
+def transpose_weight(graph: ir.Graph, node: ir.Node) -> None:
     """Store a weight the way it is multiplied."""
     weight = node.inputs[0]
     if weight is None or not is_constant(weight) or not is_matrix(weight) or weight.const_value is None:

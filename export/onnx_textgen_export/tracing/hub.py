@@ -26,8 +26,7 @@ from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from ..errors import ExportError
 from ..tokenization.conversion import SENTENCEPIECE
-from ..versions import named_versions
-from .tensor_files import MOST_INDEX_BYTES
+from ..weights.tensor_files import MOST_INDEX_BYTES
 
 Report = Callable[[str], None]
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -134,18 +133,3 @@ def missing_weights(folder: Path, model: str, *, allow_pickle: bool) -> str | No
     listed = [file for index in indexes for file in index["weight_map"].values()]
     has_weights = any(name.endswith((".safetensors", ".bin")) for name in names)
     return next((file for file in sorted(set(listed)) if not (folder / file).is_file()), None if has_weights else "the weights")
-
-
-def refuse_code(folder: Path) -> None:
-    """Raise `ExportError` for a checkpoint whose model transformers does not know: its own Python code is never run."""
-    config = read_json(folder / "config.json")
-    kind, code = config.get("model_type"), config.get("auto_map")
-    if not code:
-        return
-    with named_versions():
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
-    if kind not in CONFIG_MAPPING:
-        raise ExportError(
-            f"{folder} is of the type {kind}, which this transformers does not know, and brings Python code of its own, which is "
-            "not run; upgrade transformers, or build the model yourself and give it as file.py:name"
-        )

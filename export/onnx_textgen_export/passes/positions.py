@@ -7,7 +7,7 @@ import onnx_ir as ir
 from .graph.linear import small_constant
 
 
-def last_positions(model: ir.Model) -> None:
+def gather_positions(model: ir.Model) -> None:
     """Replace these nodes by one, in place, wherever positions are chosen along the second axis."""
     graph = model.graph
     for node in list(graph):

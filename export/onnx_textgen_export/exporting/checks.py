@@ -1,0 +1,58 @@
+"""What is checked, forecast and estimated before anything is traced."""
+
+from __future__ import annotations
+
+from onnx_textgen.errors import first_line
+
+from ..calibration.attempts import Budget, limit_of
+from ..calibration.rounding_estimate import estimate_rounding
+from ..errors import ExportError, innermost
+from ..package.forecast import Forecast, estimate_export, stored_parameters
+from ..passes.quantization.options import Quantization
+from ..proof.attention_maps import attentions_of
+from ..proof.certificate import SHORTEST_CONTEXT
+from ..proof.int8_cache import check_int8_cache
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
+from ..weights.streamed import OwnWeights, Weights, blocks_of
+from .options import ExportOptions
+
+
+def check_source(source: Source, assets: TextAssets, options: ExportOptions, quantization: Quantization | None) -> None:
+    """Refuse what cannot be proved or made: too short a context, special ids without logits, graphs that are impossible."""
+    geometry = source.geometry
+    if geometry.context_length < SHORTEST_CONTEXT:
+        raise ExportError(f"a context of {geometry.context_length} is too short to prove; it takes at least {SHORTEST_CONTEXT}")
+    for token_id in (assets.bos_id, assets.pad_id, *assets.eos_ids):
+        if token_id is not None and not 0 <= token_id < geometry.vocab_size:
+            raise ExportError(
+                f"the special id {token_id} is outside the vocabulary of {geometry.vocab_size}; correct the source's config"
+            )
+    if options.attention_maps:
+        attentions_of(source)
+    if options.int8_cache:
+        check_int8_cache(options.precision, options.target, quantization)
+
+
+def forecast_of(source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None) -> Forecast:
+    """What exporting a source will need of disk, memory and time."""
+    inside = {id(parameter) for block in blocks_of(source.module).values() for parameter in block.parameters()}
+    held = [p for p in source.module.parameters() if isinstance(weights, OwnWeights) or id(p) not in inside]
+    return estimate_export(
+        stored_parameters(source.module),
+        layers=source.geometry.layers,
+        precision=options.precision,
+        options=quantization,
+        target=options.target,
+        resident_bytes=sum(4 * parameter.numel() for parameter in held),
+    )
+
+
+def estimate_line(source: Source, weights: Weights, assets: TextAssets, quantization: Quantization, budget: Budget) -> str:
+    """One line on what 4 bits are likely to cost, or why there is no estimate (code that takes no batch, for example)."""
+    try:
+        found = estimate_rounding(source, weights, assets, quantization, budget)
+    except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError) as error:
+        return f"no estimate: {first_line(innermost(error))}"
+    is_fixed = bool(quantization.head_bits or quantization.sensitive_bits)
+    return found.describe(budget, limit_of(quantization, budget), is_fixed=is_fixed)

@@ -1,0 +1,125 @@
+"""From a decoder to a proven model folder: trace, change the graph, write, compare with PyTorch, and only then keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Unpack
+
+from torch import nn
+
+from onnx_textgen.package.manifest import GRAPH, Manifest
+
+from ..calibration.attempts import Measured, Traced, round_within_budget
+from ..extra_graphs.int8_cache_graph import write_int8_cache_graph
+from ..package.folder import check_target, new_folder, scratch_folder, write_manifest
+from ..package.forecast import check_disk
+from ..passes.quantization.options import Quantization
+from ..proof.probe_text import probe_ids
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
+from ..tokenization.turns import in_turn
+from ..tracing.opening import as_source, open_source
+from ..weights.streamed import Weights
+from .checks import check_source, estimate_line, forecast_of
+from .graphs import PackageWriter, optimized_graph
+from .options import ExportKeywords, ExportOptions
+from .proofs import prove_package
+from .record import make_manifest
+
+Report = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export made."""
+
+    folder: Path
+    manifest: Manifest
+
+
+@in_turn
+def export(
+    source: str | Path | nn.Module,
+    out: str | Path,
+    *,
+    report: Report = lambda stage: None,
+    **options: Unpack[ExportKeywords],
+) -> Exported:
+    """Export a checkpoint, a transformers model or any decoder module to the model folder `out`, with proof.
+
+    source: a Hugging Face checkpoint folder, `owner/name` on the hub, a `TinyTransformer` folder, a transformers model, or an
+    `nn.Module` (or `file.py:name` of one) whose forward takes `(input_ids, position_ids, cache)` or `(input_ids,
+    past_key_values=...)`. A module brings no text: give it `tokenizer` (a tokenizer.json) and `eos_ids`, or generate from token
+    ids. options: the fields of `ExportOptions`, `precision="int4"` for example. `report` is told each stage as it begins. Threads
+    that call this at once export one after the other.
+
+    Raises `ExportError`, with nothing written, if the source cannot be traced or the package does not compute what PyTorch does.
+    """
+    asked = ExportOptions(**options)
+    report("load")
+    opened = open_source(source, tokenizer=asked.tokenizer, allow_pickle=asked.allow_pickle, report=report)
+    assets = dataclasses.replace(opened.assets, eos_ids=asked.eos_ids) if asked.eos_ids else opened.assets
+    asked = dataclasses.replace(asked, name=asked.name or opened.name, origin=asked.origin or opened.origin)
+    with as_source(opened, asked.context_length) as made:
+        return export_source(made, opened.weights, out, assets=assets, options=asked, report=report)
+
+
+@in_turn
+def export_source(
+    source: Source,
+    weights: Weights,
+    out: str | Path,
+    *,
+    assets: TextAssets,
+    options: ExportOptions,
+    report: Report = lambda stage: None,
+) -> Exported:
+    """Export `source` to the folder `out`; `report` is told each stage as it begins.
+
+    Raises `ExportError`, with nothing written, if the model cannot be traced or its logits differ from PyTorch's.
+    """
+    target = Path(out)
+    quantization = options.quantization_for(source.geometry.hidden_size)
+    check_source(source, assets, options, quantization)
+    check_target(target, force=options.force)
+    ids = probe_ids(source, assets.tokenizer)
+    expected = forecast_of(source, weights, options, quantization)
+    check_disk(target, expected.package_bytes)
+    report(f"forecast: {expected.describe()}")
+    if quantization is not None and quantization.bits == 4:
+        report("estimate")
+        report(estimate_line(source, weights, assets, quantization, options.chosen_budget))
+    model = optimized_graph(source, weights, options, quantization, report)
+    with new_folder(target, force=options.force) as folder, scratch_folder(target) as work:
+        assets.write(folder)
+        writer = PackageWriter(model, source, assets, folder, options)
+        del model  # the writer alone holds it, and is gone before the proof
+        rounded = write_package(writer, weights, quantization, work, report)
+        del writer
+        if options.int8_cache:
+            report("scale the cache")
+            write_int8_cache_graph(source, folder, assets.tokenizer)
+        roundings = rounded.roundings if rounded is not None else None
+        proven = prove_package(source, weights, folder, ids, roundings, options=options, report=report)
+        manifest = make_manifest(source, assets, folder, proven, rounded, options=options)
+        write_manifest(folder, manifest)
+    return Exported(target, manifest)
+
+
+def write_package(
+    writer: PackageWriter, weights: Weights, quantization: Quantization | None, work: Path, report: Report
+) -> Measured | None:
+    """Write the graphs of a package, as often as its budget takes; returns the attempt that was kept, if it was quantised.
+
+    work: an empty folder for what only the making needs.
+    """
+    if quantization is None:
+        report("write")
+        writer.write()
+        return None
+    options, graph = writer.options, writer.folder / GRAPH
+    traced = Traced(writer.model, writer.source, weights, writer.assets, options.target, graph, work)
+    budget = options.chosen_budget
+    return round_within_budget(traced, options=quantization, budget=budget, write=writer.write, report=report)

@@ -1,0 +1,70 @@
+"""From a source to the graphs of a package: trace, optimize, store at a precision, and write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_textgen.package.manifest import GRAPH
+
+from ..calibration.plan import Plan
+from ..extra_graphs.attention_graph import write_attention_graph
+from ..extra_graphs.genai import opens_in_genai, write_genai
+from ..extra_graphs.int8_cache_graph import int8_cache_bytes
+from ..package.forecast import check_disk
+from ..package.writer import weights_bytes, write_graph
+from ..passes.order import Settings, run_passes
+from ..passes.quantization.options import Quantization
+from ..passes.quantization.rounding import Roundings
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
+from ..tracing.tracer import trace
+from ..weights.streamed import Weights
+from .options import ExportOptions
+
+MANIFEST_BYTES = 12_000
+"""More than a manifest takes."""
+
+
+def optimized_graph(
+    source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None, report: Callable[[str], None]
+) -> ir.Model:
+    """The source as a small graph in float32; its large weights are not read."""
+    report("trace")
+    model = trace(source, options.target, weights, hidden_states=options.hidden_states)
+    run_passes("optimize", model, Settings(options.target, source.geometry.context_length, options.precision, quantization))
+    return model
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackageWriter:
+    """Writes the graphs of a package; a quantised one is written once for every attempt to round it."""
+
+    model: ir.Model
+    """Optimized, in float32; writing leaves it unchanged."""
+    source: Source
+    assets: TextAssets
+    folder: Path
+    options: ExportOptions
+
+    def write(self, quantization: Quantization | None = None, plan: Plan | None = None) -> tuple[int, Roundings | None]:
+        """Write the package's graphs; returns the bytes of the package, and what was rounded.
+
+        The bytes include the manifest and the graph of an 8-bit cache, which are written later.
+        """
+        options, folder = self.options, self.folder
+        settings = Settings(options.target, self.source.geometry.context_length, options.precision, quantization, plan)
+        attempt = self.model.clone()
+        run_passes("store", attempt, settings)
+        check_disk(folder, weights_bytes(attempt))  # exact, with tables that the passes made
+        write_graph(attempt, folder)
+        if options.genai and opens_in_genai(self.source, self.assets):
+            write_genai(folder, self.source, self.assets, options.target)
+        if options.attention_maps:
+            write_attention_graph(folder, self.source.geometry.heads)
+        later = MANIFEST_BYTES + (int8_cache_bytes(self.source, folder / GRAPH) if options.int8_cache else 0)
+        written = sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file())
+        return written + later, settings.roundings

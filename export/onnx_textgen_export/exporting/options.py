@@ -1,0 +1,98 @@
+"""What one export is asked to make: `ExportOptions`, checked before anything is traced."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TypedDict, get_args
+
+from tokenizers import Tokenizer
+
+from onnx_textgen.package.manifest import Precision, Target
+
+from ..calibration.attempts import Budget
+from ..errors import ExportError
+from ..passes.quantization.options import DEFAULTS, Quantization, default_for
+
+__all__ = ["DEFAULTS", "Budget", "ExportKeywords", "ExportOptions", "Quantization"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What an export is asked to make; `export` takes the same names as keywords."""
+
+    precision: Precision = "fp32"
+    """How weights are stored."""
+    target: Target = "ort"
+    """Which operators the graph may use: ONNX Runtime's, or those of the ONNX standard alone."""
+    quantization: Quantization | None = None
+    """How int8 and int4 are stored; None: the defaults of the precision."""
+    budget: Budget | None = None
+    """How much a quantised package may lose, or how large it may be; None: the precision's own budget."""
+    tokenizer: str | Path | Tokenizer | None = None
+    """A tokenizer.json for a source that brings none; without one the package takes and gives token ids."""
+    eos_ids: tuple[int, ...] = ()
+    """Ids that end a text, where the source names none."""
+    context_length: int | None = None
+    """Most tokens of a text; None: what the source says."""
+    name: str | None = None
+    """The model's name; None: the source's."""
+    origin: str | None = None
+    """Where the weights came from, and their licence; None: the source."""
+    allow_pickle: bool = False
+    """Read weights from a pickle (tensors only) where there is nothing else."""
+    genai: bool = True
+    """Write what onnxruntime-genai opens the folder by, where it can run the decoder."""
+    hidden_states: bool = False
+    """Add the output that `Model.embed` needs."""
+    attention_maps: bool = False
+    """Add the graph that `Model.attentions` needs."""
+    int8_cache: bool = False
+    """Add a graph that keeps keys and values at 8 bits."""
+    force: bool = False
+    """Replace the model folder that is there."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ExportError(f"there is no precision {self.precision}; take one of {', '.join(get_args(Precision))}")
+        asked = self.quantization
+        if asked is not None and self.precision != f"int{asked.bits}":
+            raise ExportError(
+                f"{asked.describe()} is asked for, and the precision {self.precision}; take --precision int{asked.bits}"
+            )
+
+    @property
+    def chosen_budget(self) -> Budget:
+        """The budget asked for, or the one that leaves everything to the precision."""
+        return self.budget or Budget()
+
+    def quantization_for(self, width: int) -> Quantization | None:
+        """How the matrices of a decoder of that width are stored; None where the precision is not quantised."""
+        options = self.quantization or default_for(self.precision, width)
+        if options is None and self.chosen_budget != Budget():
+            raise ExportError(
+                f"{self.precision} is not quantised, so there is no rounding to make better; take --precision int8 or int4"
+            )
+        if options is not None and options.method == "calibrated" and not self.chosen_budget.calibrates:
+            return dataclasses.replace(options, method="k_quant")
+        return options
+
+
+class ExportKeywords(TypedDict, total=False):
+    """The fields of `ExportOptions` as keywords of `export`; a test holds the two equal."""
+
+    precision: Precision
+    target: Target
+    quantization: Quantization | None
+    budget: Budget | None
+    tokenizer: str | Path | Tokenizer | None
+    eos_ids: tuple[int, ...]
+    context_length: int | None
+    name: str | None
+    origin: str | None
+    allow_pickle: bool
+    genai: bool
+    hidden_states: bool
+    attention_maps: bool
+    int8_cache: bool
+    force: bool

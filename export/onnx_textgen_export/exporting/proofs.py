@@ -1,0 +1,68 @@
+"""Every proof that a finished folder has to pass, and what they measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, GoldenRun
+
+from ..passes.quantization.rounding import Roundings
+from ..proof.attention_maps import prove_attention_maps
+from ..proof.certificate import prove
+from ..proof.hidden_states import prove_hidden_states
+from ..proof.int8_cache import prove_int8_cache
+from ..proof.measures import ANY_ROUNDING, REMEDIES, TOLERANCES, Scenario
+from ..proof.same_weights import prove_exactly
+from ..sources.source import Source
+from ..weights.streamed import Weights
+from .options import ExportOptions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proven:
+    """What the proofs measured."""
+
+    measured: list[Scenario]
+    """Of the package against PyTorch."""
+    exact: list[Scenario]
+    """The same with the package's rounded weights on both sides; empty where nothing was rounded."""
+    golden: tuple[GoldenRun, ...]
+    more: dict[str, Any]
+    """For the certificate: hidden states, attention maps, the cache at 8 bits."""
+
+
+def prove_package(
+    source: Source,
+    weights: Weights,
+    folder: Path,
+    ids: list[int],
+    roundings: Roundings | None,
+    *,
+    options: ExportOptions,
+    report: Callable[[str], None],
+) -> Proven:
+    """Compare the graphs of a folder with PyTorch on token ids; raises `ExportError` where they differ too much.
+
+    roundings: what was rounded of the weights, if anything.
+    """
+    precision, graph, exact = options.precision, folder / GRAPH, list[Scenario]()
+    if roundings is not None:
+        report("compare, weights rounded")
+        exact = prove_exactly(source, weights, graph, ids, roundings)
+    report("compare with PyTorch")
+    tolerance = ANY_ROUNDING if exact else TOLERANCES[precision]  # where the graph is right, the rounding has been measured
+    measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=REMEDIES[precision])
+    more: dict[str, Any] = {}
+    if options.hidden_states:
+        more["hidden_states_error"] = prove_hidden_states(source, weights, graph, ids, precision=precision, roundings=roundings)
+    if options.attention_maps:
+        maps = folder / ATTENTION_GRAPH
+        more["attention_maps_error"] = prove_attention_maps(source, weights, maps, ids, precision=precision, roundings=roundings)
+    if options.int8_cache:
+        report("compare, cache at 8 bits")
+        int8 = folder / INT8_CACHE_GRAPH
+        more["int8_cache"] = prove_int8_cache(source, weights, int8, ids, precision=precision, own=measured[-1])
+    return Proven(measured, exact, golden, more)

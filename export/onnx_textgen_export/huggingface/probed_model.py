@@ -1,0 +1,75 @@
+"""A transformers model, what a probe found out about it, and how it is run over a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from .eager_attention import Kept
+from .experts import EXPERTS, experts
+from .rotary_scaling import traceable_rotary
+from .torch_substitutes import OnnxStandIns
+
+ALL_EXPERTS_FUNCTIONS.register(EXPERTS, experts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Model:
+    """A transformers model, and what a probe told of it."""
+
+    module: PreTrainedModel
+    kept: Kept
+    named: frozenset[str]
+    """The arguments that its forward takes."""
+
+    @property
+    def one_token(self) -> bool:
+        """Whether a recurrent state is kept: it advances token by token."""
+        return any(tensor.name.startswith("past_recurrent") for tensor in self.kept.tensors)
+
+    def empty_pasts(self, rows: int) -> list[Tensor]:
+        """The pasts before the first token."""
+        lengths = {"batch": rows, "length": 0}
+        return [
+            torch.zeros([lengths[size] if isinstance(size, str) else size for size in tensor.shape]) for tensor in self.kept.tensors
+        ]
+
+    def logits(self, input_ids: Tensor, cache: Cache, attention: str, **options: object) -> Tensor:
+        """Logits of the model over a cache, with an attention implementation and traceable experts."""
+        given = {name: value for name, value in options.items() if name in self.named}
+        given[self.kept.argument] = self.kept.wrapped(cache)
+        with attention_as(self.module, attention), experts_as(self.module, EXPERTS), traceable_rotary(self.module), OnnxStandIns():
+            logits: Tensor = self.module(input_ids=input_ids, use_cache=True, **given).logits
+        return logits
+
+
+@contextlib.contextmanager
+def attention_as(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Run `model` with another attention implementation for a while."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextlib.contextmanager
+def experts_as(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Run `model` with another implementation of its experts for a while, if it has any."""
+    if not model._can_set_experts_implementation():
+        yield
+        return
+    before = model.get_experts_implementation()
+    model.set_experts_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)

@@ -1,0 +1,1 @@
+"""Nodes that ONNX Runtime computes as one operator."""

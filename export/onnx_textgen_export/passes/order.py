@@ -1,0 +1,180 @@
+"""Every pass in its order: one table, which runs and which the documentation prints.
+
+There are three stages. `trace` follows the tracer at once, `optimize` makes the graph small once per export, and `store` brings a
+copy of it to a precision, once per attempt to round it. Weights are not read, except by `mark_ternary`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+
+from onnx_textgen.package.manifest import Precision, Target
+
+from .attention.attention_inputs import fuse_attention_inputs
+from .canonical_linears import canonicalize_linears
+from .experts import lower_experts
+from .float16 import to_float16
+from .folding import fold
+from .fusions.gelu import fuse_gelu
+from .fusions.norms import fuse_skip_norms
+from .fusions.packed_projections import pack_projections
+from .fusions.transposed_matmul import fuse_transposed_matmul
+from .positions import gather_positions
+from .quantization.options import Quantization
+from .quantization.quantize import quantize
+from .quantization.ternary import mark_ternary
+from .reshapes import simplify_reshapes
+from .transposes import sink_transposes
+
+if TYPE_CHECKING:
+    from ..calibration.plan import Plan
+    from .quantization.rounding import Roundings
+
+Stage = Literal["trace", "optimize", "store"]
+
+
+@dataclasses.dataclass(slots=True)
+class Settings:
+    """What the passes of one run are told, and what they found."""
+
+    target: Target = "ort"
+    context_length: int = 0
+    precision: Precision = "fp32"
+    quantization: Quantization | None = None
+    plan: Plan | None = None
+    """What calibration chose for each matrix."""
+    roundings: Roundings | None = None
+    """Set by `quantize`: what it rounded."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Condition:
+    """When a pass runs."""
+
+    words: str
+    holds: Callable[[Settings], bool]
+
+
+def is_float16(settings: Settings) -> bool:
+    """Whether activations are stored and computed in float16."""
+    return settings.precision == "fp16" or (settings.quantization is not None and settings.quantization.activations is not None)
+
+
+ALWAYS = Condition("always", lambda settings: True)
+ORT = Condition("target `ort`", lambda settings: settings.target == "ort")
+QUANTIZED = Condition("int8, int4", lambda settings: settings.quantization is not None)
+FLOAT16 = Condition("float16", is_float16)
+TERNARY = Condition(  # no released kernel of a GPU takes 2 bits
+    "int8, int4 with float32 activations, target `ort`",
+    lambda settings: settings.quantization is not None and settings.target == "ort" and not is_float16(settings),
+)
+FLOAT32_ORT = Condition("float32, target `ort`", lambda settings: settings.target == "ort" and not is_float16(settings))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pass:
+    """One change of the graph, in place."""
+
+    stage: Stage
+    apply: Callable[[ir.Model, Settings], None]
+    purpose: str
+    """One line for the table of the documentation."""
+    when: Condition = ALWAYS
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.apply.__name__
+
+
+def tidy(model: ir.Model) -> None:
+    """Drop what does nothing and what is there twice; outputs keep their names, also where two return the same value."""
+    names = [value.name for value in model.graph.outputs]
+    passes = ir.passes.Sequential(
+        common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common_passes.IdentityEliminationPass(),
+        common_passes.CommonSubexpressionEliminationPass(),
+        common_passes.RemoveUnusedNodesPass(),
+        common_passes.OutputFixPass(),
+    )
+    passes(model)
+    for value, name in zip(model.graph.outputs, names, strict=True):
+        value.name = name
+
+
+def remove_unused(model: ir.Model) -> None:
+    """Drop nodes and constants that nothing reads."""
+    common_passes.RemoveUnusedNodesPass()(model)
+
+
+def plain(change: Callable[[ir.Model], None]) -> Callable[[ir.Model, Settings], None]:
+    """A pass that needs no settings, in the form of one that takes them."""
+
+    @functools.wraps(change)
+    def apply(model: ir.Model, settings: Settings) -> None:
+        change(model)
+
+    return apply
+
+
+@functools.wraps(fuse_attention_inputs)
+def attention_pass(model: ir.Model, settings: Settings) -> None:
+    """`fuse_attention_inputs` with the context length that its tables of positions cover."""
+    fuse_attention_inputs(model, context_length=settings.context_length)
+
+
+@functools.wraps(mark_ternary)
+def ternary_pass(model: ir.Model, settings: Settings) -> None:
+    """`mark_ternary` of the model's graph."""
+    mark_ternary(model.graph)
+
+
+@functools.wraps(quantize)
+def quantize_pass(model: ir.Model, settings: Settings) -> None:
+    """`quantize`, whose roundings go into the settings."""
+    assert settings.quantization is not None, "the pass runs on its condition"
+    settings.roundings = quantize(model, settings.quantization, settings.target, settings.plan)
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("trace", plain(fold), "folds constants, drops operators that change nothing, names norms and rotary embeddings"),
+    Pass("trace", plain(lower_experts), "turns traced experts into ONNX Runtime's MoE, or a Split with one MatMul per expert"),
+    Pass("optimize", plain(tidy), "drops identities, duplicates and unused nodes"),
+    Pass("optimize", plain(simplify_reshapes), "merges chains of Reshapes and writes their target shapes as constants"),
+    Pass("optimize", plain(canonicalize_linears), "writes every linear layer as `MatMul(x, W)` with W [in, out], and an Add"),
+    Pass("optimize", plain(simplify_reshapes), "again: the step before leaves Reshapes around each former Gemm"),
+    Pass("optimize", plain(sink_transposes), "moves a Transpose after the norm of the last axis that follows it"),
+    Pass("optimize", plain(fuse_gelu), "turns a GELU that is spelt out in eight operators into one `Gelu`"),
+    Pass("optimize", plain(gather_positions), "takes the positions whose logits are wanted with one Gather"),
+    Pass("optimize", attention_pass, "moves projections and rotary embedding into GroupQueryAttention", ORT),
+    Pass("optimize", plain(simplify_reshapes), "again: the step before leaves Reshapes around each attention", ORT),
+    Pass("optimize", plain(remove_unused), "drops what the fused operators replaced"),
+    Pass("optimize", plain(pack_projections), "joins linear layers of one input into one product and a Split"),
+    Pass("optimize", plain(fuse_skip_norms), "joins each residual sum with the norm that reads it", ORT),
+    Pass("optimize", plain(tidy), "drops identities, duplicates and unused nodes"),
+    Pass("optimize", ternary_pass, "marks matrices of three values, which are stored in 2 bits without loss", TERNARY),
+    Pass("store", quantize_pass, "stores matrices as codes and scales", QUANTIZED),
+    Pass("store", plain(to_float16), "turns weights, activations, cache and logits to float16", FLOAT16),
+    Pass("store", plain(fuse_transposed_matmul), "multiplies with a matrix stored as [out, in] without a Transpose", FLOAT32_ORT),
+    Pass("store", plain(remove_unused), "drops what the steps before replaced"),
+)
+"""All passes, in the order in which they run."""
+
+
+def run_passes(stage: Stage, model: ir.Model, settings: Settings) -> None:
+    """Run the passes of one stage that apply, in place and in their order; the model's logits stay the same."""
+    for each in PASSES:
+        if each.stage == stage and each.when.holds(settings):
+            each.apply(model, settings)
+
+
+def pass_table() -> str:
+    """The passes as a Markdown table, as docs/exporting.md shows it."""
+    rows = [f"| {each.stage} | `{each.name}` | {each.purpose} | {each.when.words} |" for each in PASSES]
+    return "\n".join(["| stage | pass | what it does | when |", "|---|---|---|---|", *rows])

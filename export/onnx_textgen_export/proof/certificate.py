@@ -1,0 +1,82 @@
+"""Proof that an export computes what PyTorch computes, and the certificate that records it.
+
+The package is closed before PyTorch computes the reference logits, so both never occupy memory at once. The certificate names the
+longest text that was compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onnx_textgen.package.manifest import GoldenRun, Precision
+
+from ..errors import ExportError, as_export_error
+from ..sources.source import Source
+from ..weights.streamed import Weights
+from .measures import TOLERANCES, Quality, Scenario, Tolerance
+from .reference import Reference, judge_greedy, judge_scenario
+from .scenarios import LAST_STEPS, long_length, run_package
+
+SHORTEST_CONTEXT = 32
+
+
+def prove(
+    source: Source, weights: Weights, graph: Path, ids: list[int], *, tolerance: Tolerance, remedy: str
+) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
+    """Measure every scenario and the greedy runs; raises `ExportError` where the package disagrees with PyTorch.
+
+    ids: `long_length(source)` real tokens; `remedy` says what to do then.
+    """
+    with as_export_error():
+        fed, golden = run_package(source, graph, ids)
+    reference, measured = Reference(source), list[Scenario]()
+    with weights.present():
+        for each in fed:
+            scenario = judge_scenario(reference, each)
+            measured.append(scenario)
+            if not tolerance.accepts(scenario):
+                raise ExportError(f"the export disagrees with PyTorch ({scenario.in_words()}), so nothing was written; {remedy}")
+        for run in golden:
+            judge_greedy(reference, run, tolerance, remedy)
+    return measured, golden
+
+
+def make_certificate(
+    source: Source,
+    measured: list[Scenario],
+    exact: list[Scenario],
+    precision: Precision,
+    *,
+    size_bytes: int,
+    quality: Mapping[str, Quality] | None = None,
+    arithmetic: Precision = "fp32",
+) -> dict[str, Any]:
+    """What goes into the manifest; `summary` is the long text's, the only scenario of real length.
+
+    Of a quantised package `exact` is what `exactness` measured, of a graph that computes in `arithmetic`, and `quality` what
+    rounding does on real texts, which the summary is of then.
+    """
+    longest, text = long_length(source), measured[-1]
+    summary = {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}
+    if quality is not None:
+        everything = quality["all"]
+        summary |= {name: getattr(everything, name) for name in ("tokens", "top1_agreement", "perplexity_change")}
+        summary["kl_divergence"] = everything.kl_mean
+    return {
+        "reference": f"PyTorch {torch.__version__}, float32, no cache",
+        "summary": {"size_bytes": size_bytes} | summary,
+        "longest_text": longest,
+        "untested": [
+            border.in_words() for border in source.borders if longest - LAST_STEPS <= border.length < source.geometry.context_length
+        ],
+        "largest_logits_error": max(scenario.logits_error for scenario in measured),
+        "tolerance": dataclasses.asdict(TOLERANCES[arithmetic if exact else precision]),
+        "scenarios": [dataclasses.asdict(scenario) for scenario in measured],
+        **({"same_weights": [dataclasses.asdict(scenario) for scenario in exact]} if exact else {}),
+        **({"rounding": {kind: dataclasses.asdict(each) for kind, each in quality.items()}} if quality is not None else {}),
+    }

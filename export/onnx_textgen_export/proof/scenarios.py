@@ -1,0 +1,134 @@
+"""Runs a package in every way that it will be used, over its real cache: the ways of feeding that a proof compares.
+
+A whole prompt, token by token, a few tokens over a past, a ragged batch, and a long text, which outgrows the first buffers,
+crosses sliding windows and ends with ids from all over the vocabulary. Greedy continuations follow; they become the golden runs
+that `verify` replays without PyTorch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.graph_runner import Logits
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.package.manifest import GoldenRun
+
+from ..sources.source import Source
+from .measures import ROWS_AT_A_TIME
+
+WHOLE_LENGTH = 48
+GOLDEN_TOKENS = 32
+LONG_LENGTH = 1100
+"""More than two chunks of a prompt, and several times the first buffers."""
+LONGEST_LENGTH = 8300
+"""A window or rotary switch up to this, less the steps, is crossed; a longer one is named as untested."""
+LAST_STEPS = 16
+MOST_LOGITS = 1 << 25
+"""Logits of the long text that are compared; with a vocabulary of 128,000 these are its last 260 positions."""
+
+
+def feed_whole(decoder: Decoder, ids: list[int]) -> Logits:
+    """All tokens in one run."""
+    return decoder.feed(ids, every_position=True)
+
+
+def feed_one_by_one(decoder: Decoder, ids: list[int]) -> Logits:
+    """Each token alone, over the cache."""
+    return np.concatenate([decoder.feed([token]) for token in ids])
+
+
+def feed_in_pieces(decoder: Decoder, ids: list[int]) -> Logits:
+    """Pieces of 1, 2, 3 ... tokens, each over the cache of those before."""
+    parts, start, size = [], 0, 1
+    while start < len(ids):
+        parts.append(decoder.feed(ids[start : start + size], every_position=True))
+        start, size = start + size, size + 1
+    return np.concatenate(parts)
+
+
+def feed_ragged(decoder: Decoder, texts: list[list[int]], together: int) -> list[Logits]:
+    """Texts of different lengths side by side: each prefilled alone, the last `together` tokens in common steps."""
+    rows = [[decoder.feed(ids[:-together], row=row, every_position=True)] for row, ids in enumerate(texts)]
+    for step in range(-together, 0):
+        logits = decoder.step([ids[step] for ids in texts], [True] * len(texts))
+        for row, parts in enumerate(rows):
+            parts.append(logits[row : row + 1])
+    return [np.concatenate(parts) for parts in rows]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScenarioRun:
+    """Texts that went through the package in one of the ways of feeding."""
+
+    name: str
+    parts: list[tuple[list[int], Logits]]
+    """Token ids, and the package's logits [positions, vocabulary] of the last of them."""
+
+
+def run_scenarios(source: Source, session: Session, ids: list[int]) -> Iterator[ScenarioRun]:
+    """Feed the package in every way; ids: real tokens, as many as the longest scenario needs."""
+    geometry = source.geometry
+
+    def decoder(rows: int = 1) -> Decoder:
+        return Decoder(session, geometry, rows=rows)
+
+    text = ids[: min(WHOLE_LENGTH, geometry.context_length)]
+    feeds: tuple[tuple[str, Callable[[Decoder, list[int]], Logits]], ...] = (
+        ("whole prompt", feed_whole),
+        ("token by token", feed_one_by_one),
+        ("several tokens over a past", feed_in_pieces),
+    )
+    for name, feed in feeds:
+        yield ScenarioRun(name, [(text, feed(decoder(), text))])
+    together = min(8, len(text) // 4)
+    texts = [text[: len(text) // 3], text, text[1 : len(text) // 2 + 1]]
+    ragged = feed_ragged(decoder(rows=len(texts)), texts, together)
+    yield ScenarioRun("ragged batch", list(zip(texts, ragged, strict=True)))
+    start = len(ids) - LAST_STEPS
+    crossed = [border.in_words() for border in source.borders if border.length < start]
+    yield ScenarioRun("long text" + (f" beyond {' and '.join(crossed)}" if crossed else ""), [(ids, feed_long(decoder(), ids))])
+
+
+def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
+    """Everything but the end as a prompt in chunks, the end token by token; logits of as many of the last as are compared.
+
+    The token that crosses a rotary switch comes alone, so that crossing one token early or late is seen.
+    """
+    start, kept = len(ids) - LAST_STEPS, max(MOST_LOGITS // decoder.geometry.vocab_size, LAST_STEPS + 1)
+    first = max(len(ids) - kept, 0)
+    switch = decoder.capabilities.rope_switch_length or 0
+    cuts = sorted({*range(first, start, ROWS_AT_A_TIME), start, *(cut for cut in (switch, switch + 1) if first < cut < start)})
+    parts = [] if first == 0 else [prefill(decoder, ids[:first])[None]]
+    parts += [decoder.feed(ids[at:end], every_position=True) for at, end in itertools.pairwise(cuts)]
+    return np.concatenate([*parts, feed_one_by_one(decoder, ids[start:])])
+
+
+def long_length(source: Source) -> int:
+    """Tokens of the long text: past windows and rotary switch where they are not too far, inside the context."""
+    needed = [border.length + LAST_STEPS + 16 for border in source.borders]
+    return min(max([LONG_LENGTH, *(length for length in needed if length <= LONGEST_LENGTH)]), source.geometry.context_length)
+
+
+def greedy(session: Session, source: Source, prompt: list[int]) -> GoldenRun:
+    """A greedy continuation by the package."""
+    decoder, new = Decoder(session, source.geometry), list[int]()
+    logits = prefill(decoder, prompt)
+    for _ in range(min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1)):
+        new.append(int(logits.argmax()))
+        logits = decoder.feed([new[-1]])[-1]
+    return GoldenRun(tuple(prompt), tuple(new))
+
+
+def run_package(source: Source, graph: Path, ids: list[int]) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
+    """Open the package's graph, feed it in every way, and let it continue some prompts."""
+    session = open_session(graph, device="cpu")
+    fed = list(run_scenarios(source, session, ids))
+    prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in (1, 8, 24)]
+    return fed, tuple(greedy(session, source, prompt) for prompt in prompts)

@@ -1,0 +1,48 @@
+"""The output layer of a decoder: finding it, and computing logits only where they are asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+def find_head(module: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
+    """The linear layer whose output is, untouched, what `run` returns."""
+    outputs: list[tuple[Tensor, nn.Module]] = []  # the tensors themselves: an id may be used again
+    hooks = [
+        part.register_forward_hook(lambda part, _, output: outputs.append((output, part)))
+        for part in module.modules()
+        if isinstance(part, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            logits = run()
+        return next((part for output, part in outputs if output is logits), None)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextlib.contextmanager
+def only_these_positions(head: nn.Module | None, positions: Tensor) -> Iterator[list[Tensor]]:
+    """Give the output layer only some positions of its input, so that no logits are computed which nobody asked for.
+
+    The list holds what it was given: hidden states [batch, positions, width].
+    """
+    taken = list[Tensor]()
+    if head is None:
+        yield taken
+        return
+
+    def take(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        taken.append(given[0][:, positions])
+        return (taken[-1], *given[1:])
+
+    hook = head.register_forward_pre_hook(take)
+    try:
+        yield taken
+    finally:
+        hook.remove()

@@ -1,0 +1,64 @@
+"""What transformers knows of tokenizers: the class of a model's, the conversion of vocabulary files, and WordPiece as a reference.
+
+The one module outside `huggingface` that imports transformers, each name where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from onnx_textgen.errors import first_line
+from onnx_textgen.package.hf_settings import read_json
+
+from ..errors import ExportError, named_versions
+
+
+def class_name_of(model_type: str) -> str:
+    """The name of the tokenizer class that transformers uses for a model type; "" where it knows none."""
+    with named_versions():
+        from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES  # noqa: PLC0415
+    return str(TOKENIZER_MAPPING_NAMES.get(model_type) or "")
+
+
+def from_transformers(folder: Path, settings: Mapping[str, Any], usual: str) -> Tokenizer:
+    """Let transformers convert vocabulary files; `usual` names their class where no file does."""
+    with named_versions():
+        import transformers  # noqa: PLC0415
+    config = read_json(folder / "config.json")
+    nameless = not (settings.get("tokenizer_class") or config.get("model_type") or "auto_map" in settings)
+    try:
+        loader: Any = getattr(transformers, usual) if nameless else transformers.AutoTokenizer
+        wrapper = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}") from error
+    if not isinstance(wrapper, transformers.PreTrainedTokenizerFast):
+        raise ExportError(
+            f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; give a tokenizer.json with --tokenizer"
+        )
+    tokenizer: Tokenizer = wrapper.backend_tokenizer
+    return tokenizer
+
+
+class WordPiece:
+    """transformers' WordPiece in plain Python."""
+
+    cuts: frozenset[str] = frozenset()
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        from transformers.models.bert import tokenization_bert_legacy as legacy  # noqa: PLC0415
+
+        options = {key: settings[key] for key in ("do_lower_case", "tokenize_chinese_chars", "strip_accents") if key in settings}
+        self.tokenizer: Any = legacy.BertTokenizerLegacy(str(path), **options)  # type: ignore[no-untyped-call]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids without begin and end tokens."""
+        return [int(token_id) for token_id in self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text))]
+
+    def decode(self, ids: list[int]) -> str | None:
+        """None: WordPiece loses spaces, and its decoders differ in taste."""
+        del ids
+        return None
