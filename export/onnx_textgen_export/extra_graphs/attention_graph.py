@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import onnx
-from onnx import helper
+import onnx_ir as ir
 
 from onnx_textgen.inference.attention_maps import ATTENTIONS
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH
@@ -22,24 +21,27 @@ AFTER_SOFTMAX = {"GroupQueryAttention": ("qk_output", 2), "Attention": ("qk_matm
 
 
 def write_attention_graph(folder: Path, heads: int) -> None:
-    """Write the graph beside the package's own; raises `ExportError` where a layer's attention is no single operator."""
-    model = onnx.load(folder / GRAPH, load_external_data=False)
+    """Write the graph next to the package's own; raises `ExportError` where a layer's attention is no single operator."""
+    model = ir.load(folder / GRAPH)
     graph = model.graph
-    producers = {name: node for node in graph.node for name in node.output}
-    new = next(value for value in graph.input if value.name == "input_ids").type.tensor_type.shape.dim[1]
-    for present in list(graph.output):
-        layer = re.fullmatch(r"present\.([0-9]+)\.key", present.name)
+    ids = next(value for value in graph.inputs if value.name == "input_ids")
+    assert ids.shape is not None, "inputs have shapes"
+    for present in list(graph.outputs):
+        layer = re.fullmatch(r"present\.([0-9]+)\.key", str(present.name))
         if layer is None:
             continue
-        node = producers[present.name]
-        if node.op_type not in AFTER_SOFTMAX or len(node.output) != 3:
+        node = present.producer()
+        op_type = node.op_type if node is not None else "no operator"
+        if node is None or op_type not in AFTER_SOFTMAX or len(node.outputs) != 3:
             raise ExportError(
-                f"no attention maps: layer {layer[1]} attends by more than one operator ({node.op_type} makes its keys); "
+                f"no attention maps: layer {layer[1]} attends by more than one operator ({op_type} makes its keys); "
                 "leave out --attention-maps"
             )
-        name, value = AFTER_SOFTMAX[node.op_type]
-        node.attribute.append(helper.make_attribute(name, value))
-        node.output.append(f"{ATTENTIONS}{layer[1]}")
-        shape = ["batch", heads, new.dim_param or new.dim_value, "total_length"]
-        graph.output.append(helper.make_tensor_value_info(node.output[3], present.type.tensor_type.elem_type, shape))
-    onnx.save(model, folder / ATTENTION_GRAPH)
+        name, value = AFTER_SOFTMAX[op_type]
+        node.attributes[name] = ir.AttrInt64(name, value)
+        node.resize_outputs(4)
+        weights = node.outputs[3]
+        weights.name, weights.type = f"{ATTENTIONS}{layer[1]}", present.type
+        weights.shape = ir.Shape(["batch", heads, ids.shape[1], "total_length"])
+        graph.outputs.append(weights)
+    ir.save(model, folder / ATTENTION_GRAPH)

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import onnx
+import onnx_ir as ir
 
 from onnx_textgen.package.manifest import GENAI_CONFIG, GENAI_GRAPH, GENAI_TOKENIZER, GRAPH, Target
 
@@ -29,16 +29,17 @@ def opens_in_genai(source: Source, assets: TextAssets) -> bool:
 
 
 def write_genai(folder: Path, source: Source, assets: TextAssets, target: Target) -> None:
-    """Write the three files beside the package's own graph and weights."""
-    graph = onnx.load(folder / GRAPH, load_external_data=False)
-    inputs = [value for value in graph.graph.input if value.name != "logits_positions"]
-    del graph.graph.input[:]
-    graph.graph.input.extend(inputs)
-    rows = next(value for value in graph.graph.output if value.name == "logits").type.tensor_type.shape.dim[1]
-    rows.ClearField("dim_param")
-    rows.dim_value = 1
-    onnx.save(graph, folder / GENAI_GRAPH)
-    names = [value.name for value in inputs if not value.name.startswith("past_")]
+    """Write the three files next to the package's own graph and weights."""
+    model = ir.load(folder / GRAPH)
+    graph = model.graph
+    for value in list(graph.inputs):
+        if value.name == "logits_positions":
+            graph.inputs.remove(value)  # its default becomes a constant
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    assert logits.shape is not None, "outputs have shapes"
+    logits.shape = ir.Shape([logits.shape[0], 1, *logits.shape[2:]])
+    ir.save(model, folder / GENAI_GRAPH)
+    names = [str(value.name) for value in graph.inputs if not str(value.name).startswith("past_")]
     write_json(folder / GENAI_CONFIG, genai_config(source, assets, target, names))
     if assets.tokenizer is not None:
         bos = None if assets.bos_id is None else assets.tokenizer.id_to_token(assets.bos_id)

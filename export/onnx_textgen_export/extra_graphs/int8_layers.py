@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import onnx
-from onnx import helper
+import onnx_ir as ir
 
 from ..errors import ExportError
 
@@ -18,36 +17,50 @@ LEAVE_OUT = "leave out --int8-cache"
 class Layer:
     """The attention of one layer."""
 
-    node: onnx.NodeProto
+    node: ir.Node
+    """Its GroupQueryAttention."""
     attributes: Mapping[str, Any]
     head_size: int
     rotary_size: int
-    """Channels of a head that the operator turns by position, in pairs; 0 where keys come turned, or are not turned at all."""
+    """Channels of a head that the operator rotates by position, in pairs; 0 where keys arrive rotated, or no position rotates
+    them."""
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Of queries, and of keys and values."""
+        """Query heads, and heads of keys and values."""
         return int(self.attributes["num_heads"]), int(self.attributes["kv_num_heads"])
 
+    @property
+    def pasts(self) -> tuple[ir.Value, ir.Value]:
+        """The graph's inputs of cached keys and values, [batch, kv_heads, cache length, head_size]."""
+        key, value = self.node.inputs[3:5]
+        assert key is not None and value is not None, "a layer that returns its cache reads it"
+        return key, value
+
     def name(self, what: str) -> str:
-        """A name of the layer's own."""
+        """A name for something that belongs to this layer."""
         return f"{self.node.name}.{what}"
 
 
-def find_layers(graph: onnx.GraphProto) -> list[Layer]:
-    """Every layer that keeps keys and values; raises `ExportError` where one does so in another way than the operator knows."""
-    sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in graph.input}
-    widths = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
-    widths |= {value.name: dims[-1].dim_value for value in graph.value_info if (dims := value.type.tensor_type.shape.dim)}
-    presents = {value.name for value in graph.output if value.name.startswith("present.")}
+def find_layers(graph: ir.Graph) -> list[Layer]:
+    """Every layer that keeps keys and values; raises `ExportError` where one does so by another operator."""
+    presents = {value for value in graph.outputs if str(value.name).startswith("present.")}
     found = list[Layer]()
-    for node in graph.node:
-        if node.op_type == "GroupQueryAttention" and presents.issuperset(node.output[1:3]):
-            attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-            turned = 2 * widths[node.input[7]] if attributes.get("do_rotary") else 0
-            found.append(Layer(node, attributes, sizes[node.input[3]][3], turned))
-            presents.difference_update(node.output[1:3])
+    for node in graph:
+        if node.op_type == "GroupQueryAttention" and presents.issuperset(node.outputs[1:3]):
+            attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+            rotary = 2 * width_of(node.inputs[7]) if attributes.get("do_rotary") else 0
+            found.append(Layer(node, attributes, width_of(node.inputs[3]), rotary))
+            presents.difference_update(node.outputs[1:3])
     if presents or not found:
-        what = f"{min(presents)} is not" if presents else "nothing is"
+        what = f"{min(str(value.name) for value in presents)} is not" if presents else "nothing is"
         raise ExportError(f"no 8-bit cache: {what} kept by ONNX Runtime's GroupQueryAttention; {LEAVE_OUT}")
     return found
+
+
+def width_of(value: ir.Value | None) -> int:
+    """The last dimension of a value whose shape is known."""
+    assert value is not None and value.shape is not None, "caches and tables of angles have shapes"
+    width = value.shape[-1]
+    assert isinstance(width, int), "and their last dimension is a number"
+    return width

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 import transformers
@@ -196,7 +197,7 @@ def test_what_has_no_such_cache_is_refused_in_one_line(tmp_path: Path, monkeypat
 def test_keys_fit_wherever_position_turns_them(seed: int, turned: int, interleaved: bool, angle: float) -> None:
     seen = np.random.default_rng(seed).normal(size=(1, 2, 5, 8)).astype(np.float32)
     attributes = {"num_heads": 2, "kv_num_heads": 2, "do_rotary": 1, "rotary_interleaved": int(interleaved)}
-    scales = key_scales(seen, Layer(onnx.NodeProto(), attributes, head_size=8, rotary_size=turned))
+    scales = key_scales(seen, Layer(ir.node("GroupQueryAttention", []), attributes, head_size=8, rotary_size=turned))
     half = turned // 2
     pairs = [(2 * i, 2 * i + 1) if interleaved else (i, i + half) for i in range(half)]
     for first, second in pairs:
