@@ -27,7 +27,7 @@ from onnx_textgen_export.passes.canonical_linears import canonicalize_linears
 from onnx_textgen_export.passes.order import Settings, run_passes, tidy
 from onnx_textgen_export.passes.positions import gather_positions
 from onnx_textgen_export.passes.quantization.options import DEFAULTS
-from onnx_textgen_export.passes.quantization.quantize import quantize
+from onnx_textgen_export.passes.quantization.stored_matrices import quantize
 from onnx_textgen_export.sources.source import Source
 from onnx_textgen_export.tracing.opening import as_source, open_source
 from onnx_textgen_export.tracing.tracer import trace

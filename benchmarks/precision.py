@@ -28,7 +28,7 @@ from onnx_textgen_export import export
 from onnx_textgen_export.package.folder import new_folder, records, write_manifest
 from onnx_textgen_export.passes.float16 import to_float16
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
-from onnx_textgen_export.passes.quantization.quantize import quantize
+from onnx_textgen_export.passes.quantization.stored_matrices import quantize
 
 DECODED = 96
 ShortText = list[int]

@@ -18,7 +18,7 @@ from onnx_textgen.package.reading import read_manifest
 from .package.folder import flush, hidden, write_manifest
 
 
-def seal(folder: Path) -> None:
+def seal_package(folder: Path) -> None:
     """Write a package's manifest anew, once its files are found to be what it says; raises `PackageError` where they are not."""
     manifest = read_manifest(folder)
     check_files(folder, manifest)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, nargs="+", help="a package")
     for folder in parser.parse_args(arguments).folder:
         try:
-            seal(folder)
+            seal_package(folder)
         except OnnxTextgenError as error:
             sys.exit(f"error: {error}")
 

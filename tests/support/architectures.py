@@ -117,10 +117,12 @@ def examine(model_type: str, target: Any, precision: Any) -> Row:
             return Row(model_type, "refused", reason=str(error))
         foreign = operators_outside_the_standard(made.folder / "model.onnx") if target == "standard" else set[str]()
         if foreign:
-            return Row(model_type, "WRONG", source.door, reason=f"operators outside the standard: {', '.join(sorted(foreign))}")
+            return Row(
+                model_type, "WRONG", source.attention_path, reason=f"operators outside the standard: {', '.join(sorted(foreign))}"
+            )
         if precision != "fp32":
             divergence = max(scenario["kl_divergence"] for scenario in made.manifest.certificate["scenarios"])
-            return Row(model_type, "passes", source.door, divergence)
+            return Row(model_type, "passes", source.attention_path, divergence)
         package = onnx_textgen.load(made.folder, threads=1)
         error, wrong = largest_error(model, package), first_wrong_token(model, package)
         proven = max(scenario["logits_error"] for scenario in made.manifest.certificate["scenarios"])
@@ -128,11 +130,11 @@ def examine(model_type: str, target: Any, precision: Any) -> Row:
             return Row(
                 model_type,
                 "WRONG",
-                source.door,
+                source.attention_path,
                 max(error, proven),
                 f"greedy token {wrong} differs" if wrong is not None else "logits",
             )
-        return Row(model_type, "passes", source.door, max(error, proven))
+        return Row(model_type, "passes", source.attention_path, max(error, proven))
 
 
 def operators_outside_the_standard(path: Path) -> set[str]:

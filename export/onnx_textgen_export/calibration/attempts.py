@@ -22,7 +22,7 @@ from ..proof.measures import Quality
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights
-from .calibrate import SMALLER_BLOCKS, Calibrated, calibrate
+from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
 from .mix import Mix, cheapest_mix, describe_mix
 from .plan import Plan
 from .quality import QualityMeter

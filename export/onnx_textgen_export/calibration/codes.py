@@ -115,4 +115,4 @@ def restored(found: FoundCodes, matrix: Matrix) -> dict[str, Restored]:
         outputs.setdefault(piece.name, []).append(own)
         start += len(own)
     ends = {name: np.concatenate(each) for name, each in outputs.items()}
-    return {name: Restored(found, np.concatenate(each), ends[name], matrix.turned[name]) for name, each in rows.items()}
+    return {name: Restored(found, np.concatenate(each), ends[name], matrix.transposed[name]) for name, each in rows.items()}

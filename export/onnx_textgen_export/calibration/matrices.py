@@ -33,7 +33,7 @@ class Matrix:
     """It is [in, out]."""
     part: Part
     pieces: tuple[Piece, ...]
-    turned: dict[str, bool]
+    transposed: dict[str, bool]
     """Which of its parameters are [in, out]."""
     maker: Norm | Rows | None
     """What takes the smoothing of its inputs."""
@@ -79,10 +79,10 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
         assert weight.const_value is not None, "weights have data"
         if not shared and is_marked_ternary(weight.const_value):
             continue  # it loses nothing
-        turned = {each.name: product.inputs_first != each.turned for each in parameters_of(weight.const_value)}
+        transposed = {each.name: product.inputs_first != each.transposed for each in parameters_of(weight.const_value)}
         several = sum(other.weight is weight for other in products.values()) > 1
         maker = None if several else find_maker(product, products)
-        matrix = Matrix(name, weight.const_value, product.inputs_first, part, pieces, turned, maker, shared)
+        matrix = Matrix(name, weight.const_value, product.inputs_first, part, pieces, transposed, maker, shared)
         in_two = part == "head" and target == "ort" and options.bits == 4 and options.head_bits is None
         split = find_split(product) if in_two else None
         found |= {name: matrix} if split is None else parts_of(matrix, split)

@@ -26,7 +26,7 @@ MOST_LOGITS = 1 << 24
 """That are computed at a time."""
 
 
-class Watched:
+class LayerObserver:
     """Layers of which inputs and the gradient of outputs are brought together; one of the two is computed first."""
 
     def __init__(self, see: See) -> None:
@@ -95,7 +95,7 @@ def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mappin
     """
     if source.head is None:
         raise ExportError("the module has no layer whose output is the logits")
-    watched = Watched(see)
+    observer = LayerObserver(see)
     head = next((name for name, module in layers.items() if module is source.head), None)
     starts = list[Tensor]()
 
@@ -113,9 +113,9 @@ def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mappin
     with weights.present(), contextlib.ExitStack() as stack:
         for name, module in layers.items():
             if name != head:
-                stack.enter_context(watched.layer(name, module))
+                stack.enter_context(observer.layer(name, module))
         for block in blocks_of(source.module).values():
-            stack.enter_context(forward_within(block, watched.computed_anew))
+            stack.enter_context(forward_within(block, observer.computed_anew))
         for module in source.module.modules():
             if isinstance(module, nn.Embedding):
                 stack.callback(module.register_forward_hook(start_here).remove)

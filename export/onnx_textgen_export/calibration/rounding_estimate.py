@@ -23,7 +23,7 @@ from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Forward, Weights, blocks_of, forward_within
 from .attempts import Budget
-from .calibrate import EIGHT_BIT_BLOCK, FINER_BLOCK
+from .code_search import EIGHT_BIT_BLOCK, FINER_BLOCK
 
 SAMPLED = 4
 """Blocks, evenly spread."""

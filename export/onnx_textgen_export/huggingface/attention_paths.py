@@ -1,6 +1,6 @@
 """Two ways into a transformers model over a cache, and the choice between them.
 
-`Fused` hands each layer's attention to one operator, `Own` traces the model's own code. A door is tried in PyTorch first, over a
+`FusedAttentionPath` hands each layer's attention to one operator, `EagerAttentionPath` traces the model's own code. A path is tried in PyTorch first, over a
 cache, against the model's own uncached forward: the first that agrees is traced. No architecture is named.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError
-from ..sources.attention import EagerLayer, LayerCache, WatchedLayer, watched
+from ..sources.attention import EagerLayer, LayerCache, RecordingLayer, recorded_weights
 from ..sources.onnx_attention import make_traced_layers, positions_from_mask
 from ..sources.source import fits_in_place, windows_of
 from .eager_attention import make_cache, presents, tensors_of
@@ -24,10 +24,10 @@ from .mask_kinds import VisibleKind
 from .probed_model import Model
 
 
-class Fused:
-    """The fused door; the first run classifies the masks, later ones replay what was found.
+class FusedAttentionPath:
+    """The fused path; the first run classifies the masks, later ones replay what was found.
 
-    Layers with states and no keys (convolutions, recurrences) keep their own code; a layer with both is not for this door.
+    Layers with states and no keys (convolutions, recurrences) keep their own code; a layer with both is not for this path.
     """
 
     name = "fused"
@@ -35,11 +35,11 @@ class Fused:
     padding_id = None
 
     def __init__(self, model: Model) -> None:
-        kinds = [{tensor.name.split(".")[0] for _, tensor in layer.tensors} for layer in model.kept.layers]
+        kinds = [{tensor.name.split(".")[0] for _, tensor in layer.tensors} for layer in model.layout.layers]
         if any("past_key_values" in kind and len(kind) > 1 for kind in kinds):
             raise ExportError("its layers keep states beside their keys and values")
         self.model = model
-        self.attending = [layer.index for layer, kind in zip(model.kept.layers, kinds, strict=True) if "past_key_values" in kind]
+        self.attending = [layer.index for layer, kind in zip(model.layout.layers, kinds, strict=True) if "past_key_values" in kind]
         if not self.attending:
             raise ExportError("none of its layers attends")
         self.masks: list[VisibleKind] | None = None
@@ -48,7 +48,7 @@ class Fused:
     def split(self, pasts: list[Tensor]) -> tuple[list[tuple[Tensor, Tensor]], dict[int, Any]]:
         """Keys and values of the layers that attend, and cache layers for the others."""
         pairs, others, left = [], {}, iter(pasts)
-        for layer in self.model.kept.layers:
+        for layer in self.model.layout.layers:
             held = {path: next(left) for path, _ in layer.tensors}
             if layer.index in self.attending:
                 pairs.append((held["key"], held["value"]))
@@ -68,7 +68,7 @@ class Fused:
     def presents(self, pairs: Sequence[tuple[Tensor, ...]], others: dict[int, Any]) -> list[Tensor]:
         """What the layers hold after a run, in the order of the cache."""
         found, left = list[Tensor](), iter(pairs)
-        for layer in self.model.kept.layers:
+        for layer in self.model.layout.layers:
             if layer.index in self.attending:
                 found += next(left)
             else:
@@ -86,9 +86,9 @@ class Fused:
     def attentions(self, input_ids: Tensor, rows: int) -> list[Tensor]:
         """In PyTorch; see `Source.attentions`."""
         _, others = self.split(self.model.empty_pasts(1))
-        layers = [WatchedLayer(rows) for _ in self.attending]
+        layers = [RecordingLayer(rows) for _ in self.attending]
         self.forward(input_ids, torch.ones_like(input_ids), layers, others)
-        return watched(layers)
+        return recorded_weights(layers)
 
     def call(self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """While tracing."""
@@ -106,8 +106,8 @@ class Fused:
         return self.layers[0].heads
 
 
-class Own:
-    """The own-attention door; positions and padding are given, or left to the model."""
+class EagerAttentionPath:
+    """The own-attention path; positions and padding are given, or left to the model."""
 
     name = "own"
 
@@ -124,9 +124,9 @@ class Own:
         options: dict[str, object] = {"attention_mask": attention_mask} if self.knows_padding else {}
         if self.position_offset is not None:
             options["position_ids"] = positions_from_mask(attention_mask, input_ids.shape[1]) + self.position_offset
-        cache = make_cache(self.model.kept, pasts)
+        cache = make_cache(self.model.layout, pasts)
         logits = self.model.logits(input_ids, cache, "eager", **options)
-        return logits, presents(self.model.kept, cache)
+        return logits, presents(self.model.layout, cache)
 
     def call(self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """While tracing."""
@@ -150,4 +150,4 @@ class Own:
         return found if isinstance(found, int) else 0
 
 
-Door = Fused | Own
+AttentionPath = FusedAttentionPath | EagerAttentionPath

@@ -23,7 +23,7 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError
-from ..weights.streamed import StreamedWeights, is_hollow, put_parameter
+from ..weights.streamed import StreamedWeights, is_unmaterialized, put_parameter
 from ..weights.tensor_files import TensorFiles
 
 
@@ -53,7 +53,7 @@ def read_config(folder: Path) -> PretrainedConfig:
     return config
 
 
-def make_hollow(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
+def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     """A model of that config in float32 whose parameters nobody has written to."""
     try:
         with no_init_weights(), torch.no_grad():
@@ -158,7 +158,7 @@ def fill_small(model: PreTrainedModel, plan: Plan) -> None:
         for name, tensor in tensors.items():
             if name not in plan.recipes:
                 continue
-            if isinstance(tensor, nn.Parameter) and is_hollow(tensor):
+            if isinstance(tensor, nn.Parameter) and is_unmaterialized(tensor):
                 continue
             tensor.copy_(plan.read(name))
 
@@ -167,7 +167,7 @@ def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> tuple[PreTra
     """The hollow model of a checkpoint folder, and its weights; raises `ExportError` for what cannot be opened."""
     config = read_config(folder)
     files = TensorFiles(folder, allow_pickle=allow_pickle)
-    model = make_hollow(config, folder)
+    model = make_skeleton(config, folder)
     plan = Plan(model, files)
     tie(model, plan)
     fill_small(model, plan)

@@ -13,9 +13,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ..errors import ExportError
 from ..sources.source import NO_LENGTH, Source, make_geometry
-from .attention_paths import Fused
+from .attention_paths import FusedAttentionPath
 from .eager_attention import probe_cache
-from .path_choice import choose_door
+from .path_choice import choose_path
 from .probed_model import Model, attention_as
 from .rotary_scaling import check_dynamic, switch_of
 
@@ -52,24 +52,24 @@ def source_from_model(model: PreTrainedModel, *, context_length: int | None = No
 
     check_dynamic(model, length)
     named = frozenset(inspect.signature(model.forward).parameters)
-    kept = probe_cache(model, tuple(named))
-    known = Model(model, kept, named)
-    door = choose_door(known, reference, length)
+    layout = probe_cache(model, tuple(named))
+    known = Model(model, layout, named)
+    path = choose_path(known, reference, length)
     if context_length is None:
-        length -= door.position_offset or 0  # a table of positions whose first rows are not for positions
+        length -= path.position_offset or 0  # a table of positions whose first rows are not for positions
     switch = switch_of(model, length)
     logits, head = run_with_head(model, lambda: reference(torch.tensor([[0, 1]])))
     return Source(
         module=model,
-        call=door.call,
+        call=path.call,
         reference=reference,
         head=head,
-        geometry=make_geometry(model, kept.tensors, logits, heads=door.heads(), context_length=length),
-        windows=door.windows(),
-        cache=kept.tensors,
+        geometry=make_geometry(model, layout.tensors, logits, heads=path.heads(), context_length=length),
+        windows=path.windows(),
+        cache=layout.tensors,
         one_token=known.one_token,
-        door=door.name,
-        padding_id=door.padding_id,
-        attentions=door.attentions if isinstance(door, Fused) and not known.one_token else None,
+        attention_path=path.name,
+        padding_id=path.padding_id,
+        attentions=path.attentions if isinstance(path, FusedAttentionPath) and not known.one_token else None,
         rotary_switch=switch,
     )

@@ -104,7 +104,7 @@ class HybridLayer(StateLayer, GrowingLayer):  # type: ignore[misc, override, no-
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KeptLayer:
+class LayerCacheLayout:
     """What one layer of a model keeps between runs, each tensor by its path within the layer."""
 
     index: int
@@ -136,7 +136,7 @@ def tensors_of(layer: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def describe(index: int, path: str, tensor: Tensor) -> CacheTensor:
-    """Name and shape of a kept tensor, from what a probe of `PROBE_ROWS` rows and `PROBE_TOKENS` tokens left."""
+    """Name and shape of a layout tensor, from what a probe of `PROBE_ROWS` rows and `PROBE_TOKENS` tokens left."""
     shape = tuple(tensor.shape)
     if shape[0] != PROBE_ROWS or not tensor.is_floating_point():
         raise ExportError(
@@ -158,18 +158,18 @@ def check_known(index: int, layer: object) -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
+class CacheLayout:
     """What a model keeps between runs."""
 
     argument: str
     """The argument that takes it."""
-    layers: tuple[KeptLayer, ...]
+    layers: tuple[LayerCacheLayout, ...]
     has_cross_attention: bool
     """The model expects room for an encoder's keys and values beside its own."""
 
     @property
     def tensors(self) -> tuple[CacheTensor, ...]:
-        """Everything kept, in order."""
+        """Everything layout, in order."""
         return tuple(tensor for layer in self.layers for _, tensor in layer.tensors)
 
     def wrapped(self, cache: Cache) -> Cache:
@@ -194,7 +194,7 @@ def made_cache(model: PreTrainedModel, named: Sequence[str]) -> tuple[str, Cache
     raise ExportError(f"{type(model).__name__} keeps no key/value cache that transformers knows")
 
 
-def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> Kept:
+def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> CacheLayout:
     """Run a few tokens, and read off the cache that the model made what each layer keeps."""
     name, cache = made_cache(model, named)
     has_cross_attention = isinstance(cache, EncoderDecoderCache)
@@ -203,22 +203,22 @@ def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> Kept:
     layers = []
     for index, layer in enumerate(cache.layers):
         check_known(index, layer)
-        layers.append(KeptLayer(index, tuple((path, describe(index, path, tensor)) for path, tensor in tensors_of(layer))))
+        layers.append(LayerCacheLayout(index, tuple((path, describe(index, path, tensor)) for path, tensor in tensors_of(layer))))
     if not any(layer.tensors for layer in layers):
         raise ExportError(f"{type(model).__name__} keeps nothing between runs")
-    return Kept(name, tuple(layers), has_cross_attention)
+    return CacheLayout(name, tuple(layers), has_cross_attention)
 
 
-def make_cache(kept: Kept, pasts: Sequence[Tensor]) -> Cache:
+def make_cache(layout: CacheLayout, pasts: Sequence[Tensor]) -> Cache:
     """The stand-in over the graph's past tensors, in the order of the layers' tensors."""
     left = iter(pasts)
-    return Cache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in kept.layers])
+    return Cache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in layout.layers])
 
 
-def presents(kept: Kept, cache: Cache) -> list[Tensor]:
+def presents(layout: CacheLayout, cache: Cache) -> list[Tensor]:
     """What the layers hold after a run, in the same order."""
     found = []
-    for layer, now in zip(kept.layers, cache.layers, strict=True):
+    for layer, now in zip(layout.layers, cache.layers, strict=True):
         held = dict(tensors_of(now))
         found += [held[path] for path, _ in layer.tensors]
     return found

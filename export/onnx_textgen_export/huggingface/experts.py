@@ -66,7 +66,7 @@ def experts_for(target: Target) -> Iterator[None]:
         TARGET.reset(token)
 
 
-def experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:  # noqa: ANN401 - any experts
+def expert_outputs(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:  # noqa: ANN401 - any experts
     """transformers' experts signature: tokens [tokens, hidden], the experts [tokens, k] of each and their weights."""
     target = TARGET.get()
     if target is None:

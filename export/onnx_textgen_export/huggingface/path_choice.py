@@ -15,28 +15,28 @@ from torch import Tensor, nn
 from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
-from .attention_paths import Door, Fused, Own
+from .attention_paths import AttentionPath, EagerAttentionPath, FusedAttentionPath
 from .probed_model import Model
 from .rotary_scaling import switch_of
 
 TOLERANCE = 1e-4
-"""Largest difference of a logit between a door and the model itself, relative to the largest logit."""
+"""Largest difference of a logit between a path and the model itself, relative to the largest logit."""
 SMALL_WINDOW = 512
-"""A window up to this is crossed when a door is tried; longer ones are crossed by the proof alone."""
+"""A window up to this is crossed when a path is tried; longer ones are crossed by the proof alone."""
 Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """input_ids, attention_mask and pasts -> logits and presents, in PyTorch."""
 
 
-def doors(model: Model) -> Iterator[Callable[[], Door]]:
+def attention_paths(model: Model) -> Iterator[Callable[[], AttentionPath]]:
     """The ways in, the faster first."""
-    yield lambda: Fused(model)
+    yield lambda: FusedAttentionPath(model)
     if "position_ids" in model.named:
-        yield lambda: Own(model, position_offset=0)
+        yield lambda: EagerAttentionPath(model, position_offset=0)
         paddings = {getattr(part, "padding_idx", None) for part in model.module.modules()}
         for padding in sorted(padding for padding in paddings if isinstance(padding, int)):
-            yield lambda: Own(model, position_offset=padding + 1)  # noqa: B023 - called before the next is made
-    yield lambda: Own(model, position_offset=None)
-    yield lambda: Own(model, position_offset=None, knows_padding=False)  # a graph without a mask runs row by row
+            yield lambda: EagerAttentionPath(model, position_offset=padding + 1)  # noqa: B023 - called before the next is made
+    yield lambda: EagerAttentionPath(model, position_offset=None)
+    yield lambda: EagerAttentionPath(model, position_offset=None, knows_padding=False)  # a graph without a mask runs row by row
 
 
 def difference(got: Tensor, want: Tensor) -> float:
@@ -55,50 +55,50 @@ def fed_in_pieces(run: Run, pasts: list[Tensor], ids: Tensor, sizes: list[int]) 
     return torch.cat(parts, dim=1)
 
 
-def check_door(door: Door, model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> None:
-    """Raise `ExportError` where a door does not compute what the model does."""
+def check_path(path: AttentionPath, model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> None:
+    """Raise `ExportError` where a path does not compute what the model does."""
     vocabulary = cast(nn.Embedding, model.module.get_input_embeddings()).num_embeddings
     generator = torch.Generator().manual_seed(0)
     pasts = model.empty_pasts(1)
     with torch.no_grad():
-        if isinstance(door, Fused):
-            door.run(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), pasts)  # finds the windows
-        tokens = min(max(24, *(window + 8 for window in door.windows() if window <= SMALL_WINDOW), 0), context_length)
+        if isinstance(path, FusedAttentionPath):
+            path.run(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), pasts)  # finds the windows
+        tokens = min(max(24, *(window + 8 for window in path.windows() if window <= SMALL_WINDOW), 0), context_length)
         tokens = max(min(tokens, switch_of(model.module, context_length) or tokens), 6)  # keys made before a switch end there
         sizes = [1] * 6 if model.one_token else [tokens - 4, 3, 1]
         ids = torch.randint(0, vocabulary, (1, sum(sizes)), generator=generator)
-        if door.padding_id is not None:
-            ids[ids == door.padding_id] += 1
-        error = difference(fed_in_pieces(door.run, pasts, ids, sizes), reference(ids))
+        if path.padding_id is not None:
+            ids[ids == path.padding_id] += 1
+        error = difference(fed_in_pieces(path.run, pasts, ids, sizes), reference(ids))
         if error > TOLERANCE:
             raise ExportError(f"over a cache its logits differ from its own by {error:.1e}")
-        if isinstance(door, Own) and door.knows_padding and not model.one_token:
-            check_padding(door, model, ids, reference)
+        if isinstance(path, EagerAttentionPath) and path.knows_padding and not model.one_token:
+            check_padding(path, model, ids, reference)
 
 
-def check_padding(door: Own, model: Model, ids: Tensor, reference: Callable[[Tensor], Tensor]) -> None:
+def check_padding(path: EagerAttentionPath, model: Model, ids: Tensor, reference: Callable[[Tensor], Tensor]) -> None:
     """Two rows, the second shorter and padded on its left, as they lie in the runtime's cache."""
     short = ids[:, 5:]
     rows = torch.cat([ids, torch.cat([torch.zeros_like(ids[:, :5]), short], dim=1)])
     mask = torch.ones_like(rows)
     mask[1, :5] = 0
-    logits, _ = door.run(rows, mask, model.empty_pasts(2))
+    logits, _ = path.run(rows, mask, model.empty_pasts(2))
     error = difference(logits[1, -1], reference(short)[0, -1])
     if error > TOLERANCE:
         raise ExportError(f"beside a longer text its logits differ by {error:.1e}: positions or masks ignore the padding")
 
 
-def choose_door(model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> Door:
-    """The first door that computes what the model does; raises `ExportError` with the last reason against."""
+def choose_path(model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> AttentionPath:
+    """The first path that computes what the model does; raises `ExportError` with the last reason against."""
     reason = ""
-    for make in doors(model):
+    for make in attention_paths(model):
         try:
-            door = make()
-            check_door(door, model, reference, context_length)
+            path = make()
+            check_path(path, model, reference, context_length)
         except ExportError as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever the model's code raises, this door is not for it
+        except Exception as error:  # noqa: BLE001 - whatever the model's code raises, this path is not for it
             reason = f"its own code fails over a cache that grows ({first_line(error)})"
         else:
-            return door
+            return path
     raise ExportError(f"{type(model.module).__name__} cannot be exported: {reason}")

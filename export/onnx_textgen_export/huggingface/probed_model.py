@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from .eager_attention import Kept
-from .experts import EXPERTS, experts
+from .eager_attention import CacheLayout
+from .experts import EXPERTS, expert_outputs
 from .rotary_scaling import traceable_rotary
-from .torch_substitutes import OnnxStandIns
+from .torch_substitutes import OnnxSubstitutes
 
-ALL_EXPERTS_FUNCTIONS.register(EXPERTS, experts)
+ALL_EXPERTS_FUNCTIONS.register(EXPERTS, expert_outputs)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,27 +25,33 @@ class Model:
     """A transformers model, and what a probe told of it."""
 
     module: PreTrainedModel
-    kept: Kept
+    layout: CacheLayout
     named: frozenset[str]
     """The arguments that its forward takes."""
 
     @property
     def one_token(self) -> bool:
         """Whether a recurrent state is kept: it advances token by token."""
-        return any(tensor.name.startswith("past_recurrent") for tensor in self.kept.tensors)
+        return any(tensor.name.startswith("past_recurrent") for tensor in self.layout.tensors)
 
     def empty_pasts(self, rows: int) -> list[Tensor]:
         """The pasts before the first token."""
         lengths = {"batch": rows, "length": 0}
         return [
-            torch.zeros([lengths[size] if isinstance(size, str) else size for size in tensor.shape]) for tensor in self.kept.tensors
+            torch.zeros([lengths[size] if isinstance(size, str) else size for size in tensor.shape])
+            for tensor in self.layout.tensors
         ]
 
     def logits(self, input_ids: Tensor, cache: Cache, attention: str, **options: object) -> Tensor:
         """Logits of the model over a cache, with an attention implementation and traceable experts."""
         given = {name: value for name, value in options.items() if name in self.named}
-        given[self.kept.argument] = self.kept.wrapped(cache)
-        with attention_as(self.module, attention), experts_as(self.module, EXPERTS), traceable_rotary(self.module), OnnxStandIns():
+        given[self.layout.argument] = self.layout.wrapped(cache)
+        with (
+            attention_as(self.module, attention),
+            experts_as(self.module, EXPERTS),
+            traceable_rotary(self.module),
+            OnnxSubstitutes(),
+        ):
             logits: Tensor = self.module(input_ids=input_ids, use_cache=True, **given).logits
         return logits
 

@@ -20,7 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ..errors import ExportError
 
-Turned = Tensor | tuple[Tensor, ...]
+RotaryTables = Tensor | tuple[Tensor, ...]
 
 
 def scaled_modules(model: nn.Module, kind: str) -> Iterator[tuple[nn.Module, str | None]]:
@@ -63,7 +63,7 @@ def switch_of(model: nn.Module, context_length: int) -> int | None:
     return next((switch for switch in switches if switch < context_length), None)
 
 
-def where_long(long: Tensor, when_long: Turned, when_short: Turned) -> Turned:
+def where_long(long: Tensor, when_long: RotaryTables, when_short: RotaryTables) -> RotaryTables:
     """Choose per row; `long`: bool [batch]."""
     if isinstance(when_long, tuple):
         return tuple(
@@ -74,7 +74,7 @@ def where_long(long: Tensor, when_long: Turned, when_short: Turned) -> Turned:
     return torch.where(long.reshape(-1, *[1] * (short.ndim - 1)), when_long, short)
 
 
-def switching_forward(module: nn.Module, rope_type: str | dict[str, str]) -> Callable[..., Turned]:
+def switching_forward(module: nn.Module, rope_type: str | dict[str, str]) -> Callable[..., RotaryTables]:
     """A rotary module's forward without transformers' update of its frequencies, but with LongRoPE's choice."""
     plain = inspect.unwrap(type(module).forward)
     parts = cast(Any, module)
@@ -89,16 +89,16 @@ def switching_forward(module: nn.Module, rope_type: str | dict[str, str]) -> Cal
         if found is module
     }
 
-    def forward(x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Turned:
+    def forward(x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> RotaryTables:
         options = {} if layer_type is None else {"layer_type": layer_type}
         kind = rope_type if isinstance(rope_type, str) else rope_type[str(layer_type)]
         prefix = "" if layer_type is None else f"{layer_type}_"
         with frequencies(module, f"{prefix}inv_freq", getattr(parts, f"{prefix}original_inv_freq")):
-            short: Turned = plain(module, x, position_ids, **options)
+            short: RotaryTables = plain(module, x, position_ids, **options)
         if kind != "longrope":
             return short
         with frequencies(module, f"{prefix}inv_freq", long_frequencies[layer_type]):
-            long: Turned = plain(module, x, position_ids, **options)
+            long: RotaryTables = plain(module, x, position_ids, **options)
         switch = parameters_of(module, layer_type)["original_max_position_embeddings"]
         return where_long(position_ids.amax(dim=-1) + 1 > switch, long, short)
 

@@ -75,7 +75,7 @@ def inverse_error_function(x: Tensor) -> Tensor:
     return guess
 
 
-class OnnxStandIns(TorchFunctionMode):
+class OnnxSubstitutes(TorchFunctionMode):
     """While it lasts, what would make a complex tensor makes a `ComplexPair`, and erfinv is computed by other functions."""
 
     def __torch_function__(

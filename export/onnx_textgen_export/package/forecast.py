@@ -96,14 +96,14 @@ def stored_parameters(module: nn.Module) -> list[Stored]:
     """Every parameter of a decoder once, by what its layer does with it; hollow ones will do."""
     tables: set[int] = set()
     matrices: set[int] = set()
-    turned: set[int] = set()
+    inputs_first: set[int] = set()
     for layer in module.modules():
         weight = getattr(layer, "weight", None)
         if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
             continue
         (tables if isinstance(layer, nn.Embedding) else matrices).add(id(weight))
         if has_inputs_first(layer):
-            turned.add(id(weight))
+            inputs_first.add(id(weight))
     rows = {tuple(parameter.shape) for parameter in module.parameters() if id(parameter) in tables}
     found: list[Stored] = []
     for parameter in module.parameters():
@@ -115,7 +115,7 @@ def stored_parameters(module: nn.Module) -> list[Stored]:
             kind = "head"
         elif len(shape) == 3 and min(shape[1:]) >= NARROWEST_EXPERT:
             kind = "experts"
-        found.append(Stored(shape[::-1] if key in turned else shape, kind))
+        found.append(Stored(shape[::-1] if key in inputs_first else shape, kind))
     return found
 
 

@@ -74,5 +74,5 @@ def transpose_weight(graph: ir.Graph, node: ir.Node) -> None:
     perm = list(node.attributes.get_ints("perm", [1, 0]))
     if perm != [1, 0] or any(user.op_type != "Transpose" for user in weight.consumers()):
         return
-    turned = add_constant(graph, f"{weight.name}.transposed", transposed_lazily(weight.const_value))
-    node.outputs[0].replace_all_uses_with(turned)
+    transposed = add_constant(graph, f"{weight.name}.transposed", transposed_lazily(weight.const_value))
+    node.outputs[0].replace_all_uses_with(transposed)

@@ -155,4 +155,4 @@ def expert_tensor(
         part = shared.part(expert)
         return ir.tensor(np.ascontiguousarray(part if transposed else part.T))
 
-    return made_of(ir.LazyTensor(load, dtype=dtype, shape=ir.Shape(sizes)), parameters_of(shared.tensor), turned=not transposed)
+    return made_of(ir.LazyTensor(load, dtype=dtype, shape=ir.Shape(sizes)), parameters_of(shared.tensor), transposed=not transposed)

@@ -27,7 +27,7 @@ from .fusions.packed_projections import pack_projections
 from .fusions.transposed_matmul import fuse_transposed_matmul
 from .positions import gather_positions
 from .quantization.options import Quantization
-from .quantization.quantize import quantize
+from .quantization.stored_matrices import quantize
 from .quantization.ternary import mark_ternary
 from .reshapes import simplify_reshapes
 from .transposes import sink_transposes

@@ -130,7 +130,7 @@ class EagerLayer:
         return () if self.key is None or self.value is None else (self.key, self.value)
 
 
-class WatchedLayer:
+class RecordingLayer:
     """A `LayerCache` for a whole text at once, which keeps the attention weights of its last `rows` tokens."""
 
     def __init__(self, rows: int) -> None:
@@ -144,7 +144,7 @@ class WatchedLayer:
         return weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
 
 
-def watched(layers: Sequence[WatchedLayer]) -> list[Tensor]:
+def recorded_weights(layers: Sequence[RecordingLayer]) -> list[Tensor]:
     """The attention weights that the layers kept."""
     return [layer.weights for layer in layers if layer.weights is not None]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError
-from .attention import KeyValueCache, LayerCache, WatchedLayer, watched
+from .attention import KeyValueCache, LayerCache, RecordingLayer, recorded_weights
 from .onnx_attention import make_traced_layers, positions_from_mask
 from .output_layer import find_head
 from .source import Source, context_length_of, fits_in_place, key_value_cache, make_geometry, windows_of
@@ -90,9 +90,9 @@ def source_from_cached(
         return logits, [tensor for layer in traced for tensor in layer.presents()]
 
     def attentions(ids: Tensor, rows: int) -> list[Tensor]:
-        watching = [WatchedLayer(rows) for _ in layers]
+        watching = [RecordingLayer(rows) for _ in layers]
         forward(ids, torch.arange(ids.shape[1])[None], watching)
-        return watched(watching)
+        return recorded_weights(watching)
 
     geometry = make_geometry(module, tensors, logits, heads=layers[0].heads, context_length=context_length)
     return Source(module, call, reference, head, geometry, windows_of(layers), tensors, attentions=attentions)

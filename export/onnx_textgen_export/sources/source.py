@@ -72,7 +72,7 @@ class Source:
     """What `call` takes and gives back, in this order."""
     one_token: bool = False
     """The graph takes one token per row and run, as recurrent layers do."""
-    door: str = "fused"
+    attention_path: str = "fused"
     """How its attention is traced: "fused" (one operator) or "own" (its own code)."""
     padding_id: int | None = None
     """An id that the model gives no position of its own, so that no text may hold it; None where there is none such."""

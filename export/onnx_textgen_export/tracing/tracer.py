@@ -30,7 +30,7 @@ from ..passes.graph.provenance import Parameter, Piece, made_of
 from ..passes.order import Settings, run_passes
 from ..sources.output_layer import only_these_positions
 from ..sources.source import Source
-from ..weights.streamed import HOLLOW_FROM, OwnWeights, Weights
+from ..weights.streamed import UNMATERIALIZED_FROM, OwnWeights, Weights
 
 OPSET = 23
 
@@ -150,7 +150,7 @@ def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None
         name, tensor = names.get(str(value.name)), value.const_value
         if name is None or tensor is None:
             continue
-        if tensor.size >= HOLLOW_FROM:
+        if tensor.size >= UNMATERIALIZED_FROM:
             read = functools.partial(read_weight, weights, name)
             tensor = ir.LazyTensor(read, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
             value.const_value = tensor

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-HOLLOW_FROM = 65_536
+UNMATERIALIZED_FROM = 65_536
 """Elements from which on a parameter is left hollow; smaller ones are read at once."""
 
 
@@ -75,11 +75,11 @@ class StreamedWeights:
     def load(self, name: str, *, to_change: bool = False) -> Tensor:
         """See `Weights.load`."""
         parameter = self.module.get_parameter(name)
-        return (self.read(name) if is_hollow(parameter) else parameter.detach()).to(torch.float32, copy=to_change)
+        return (self.read(name) if is_unmaterialized(parameter) else parameter.detach()).to(torch.float32, copy=to_change)
 
     def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
         """See `Weights.present`: what lies outside the blocks stays for the whole time, each block only for its own forward."""
-        return Loan(self.module, self, changes or {}, is_missing=is_hollow).lent_to_module(blocks_of(self.module))
+        return Loan(self.module, self, changes or {}, is_missing=is_unmaterialized).lent_to_module(blocks_of(self.module))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ def alike(names: Iterable[str], changes: Mapping[str, Change]) -> Iterable[list[
     return groups.values()
 
 
-def is_hollow(parameter: Tensor) -> bool:
+def is_unmaterialized(parameter: Tensor) -> bool:
     """Whether a parameter of a streamed module is left without numbers."""
-    return parameter.numel() >= HOLLOW_FROM
+    return parameter.numel() >= UNMATERIALIZED_FROM
 
 
 def put_parameter(module: nn.Module, names: list[str], parameter: nn.Parameter) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 from onnx_textgen.package.manifest import GENAI_GRAPH
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Attempt, Budget, Measured, best_of, expected_loss, next_attempt
-from onnx_textgen_export.calibration.calibrate import Calibrated
+from onnx_textgen_export.calibration.code_search import Calibrated
 from onnx_textgen_export.calibration.compensate import Moments, round_compensated
 from onnx_textgen_export.calibration.matrices import Matrix
 from onnx_textgen_export.calibration.mix import Choice, cheapest_mix, hull

@@ -1,4 +1,4 @@
-"""How a transformers model finds its way in: which door, what is refused, and the parts that make models traceable."""
+"""How a transformers model finds its way in: which path, what is refused, and the parts that make models traceable."""
 
 import pytest
 import torch
@@ -8,16 +8,16 @@ from transformers import masking_utils
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.decoder import source_from_model
 from onnx_textgen_export.huggingface.mask_kinds import VisibleKind, classify
-from onnx_textgen_export.huggingface.path_choice import check_door, doors
-from onnx_textgen_export.huggingface.torch_substitutes import OnnxStandIns, inverse_error_function
+from onnx_textgen_export.huggingface.path_choice import attention_paths, check_path
+from onnx_textgen_export.huggingface.torch_substitutes import OnnxSubstitutes, inverse_error_function
 from support.tiny_models import tiny_config, tiny_model
 
 
 @pytest.mark.parametrize(
-    ("model_type", "door"), [("llama", "fused"), ("gpt_oss", "fused"), ("falcon", "own"), ("doge", "own"), ("diffllama", "own")]
+    ("model_type", "path"), [("llama", "fused"), ("gpt_oss", "fused"), ("falcon", "own"), ("doge", "own"), ("diffllama", "own")]
 )
-def test_a_model_takes_the_door_that_computes_what_it_does(model_type: str, door: str) -> None:
-    assert source_from_model(tiny_model(model_type)).door == door
+def test_a_model_takes_the_door_that_computes_what_it_does(model_type: str, path: str) -> None:
+    assert source_from_model(tiny_model(model_type)).attention_path == path
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_layers_and_states_are_named_as_the_runtime_knows_them() -> None:
 
 def test_a_door_that_computes_something_else_is_not_taken() -> None:
     source = source_from_model(tiny_model("llama"))
-    door = source.call.__self__  # type: ignore[attr-defined]
+    path = source.call.__self__  # type: ignore[attr-defined]
     with pytest.raises(ExportError, match="differ from its own"):
-        check_door(door, door.model, lambda ids: source.reference(ids) * 1.01, 64)
-    assert len(list(doors(door.model))) > 1
+        check_path(path, path.model, lambda ids: source.reference(ids) * 1.01, 64)
+    assert len(list(attention_paths(path.model))) > 1
 
 
 def test_complex_products_as_pairs_of_reals_are_the_same_numbers() -> None:
@@ -77,7 +77,7 @@ def test_complex_products_as_pairs_of_reals_are_the_same_numbers() -> None:
         return torch.view_as_real(torch.view_as_complex(x.reshape(2, 5, 3, 4, 2)) * turn.unsqueeze(2)[:, :, :]).flatten(3)
 
     want = rotate()
-    with OnnxStandIns():
+    with OnnxSubstitutes():
         got = rotate()
     torch.testing.assert_close(got, want)
 

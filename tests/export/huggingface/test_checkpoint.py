@@ -36,7 +36,7 @@ CONFIGS = {
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave matrices hollow although they are small here."""
-    monkeypatch.setattr(weights, "HOLLOW_FROM", 1000)
+    monkeypatch.setattr(weights, "UNMATERIALIZED_FROM", 1000)
 
 
 def save(model: transformers.PreTrainedModel, folder: Path, **options: object) -> Path:

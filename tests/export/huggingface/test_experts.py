@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers.integrations.moe import use_experts_implementation
 
 from onnx_textgen_export import export
-from onnx_textgen_export.huggingface import attention_paths as doors  # noqa: F401  (tells transformers of the experts)
+from onnx_textgen_export.huggingface import probed_model  # noqa: F401  (tells transformers of the experts)
 from onnx_textgen_export.huggingface.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
 from onnx_textgen_export.passes.experts import SharedRead, lower_experts
 from onnx_textgen_export.passes.quantization.options import DEFAULTS

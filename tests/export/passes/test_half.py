@@ -11,7 +11,7 @@ import pytest
 from onnx_textgen_export.errors import ExportError
 from onnx_textgen_export.passes.float16 import to_float16
 from onnx_textgen_export.passes.quantization.options import Quantization
-from onnx_textgen_export.passes.quantization.quantize import quantize
+from onnx_textgen_export.passes.quantization.stored_matrices import quantize
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"

@@ -33,13 +33,13 @@ def fuse_attention_inputs(model: ir.Model, *, context_length: int) -> None:
                 continue
             origins = [find_origin(graph, value, past.shape[3], tokens, order) for value in node.inputs[:3] if value is not None]
             found = [origin for origin in origins if origin is not None]
-            if len(found) == 3 and found[2].turning is None:
+            if len(found) == 3 and found[2].rotation is None:
                 simplify_attention(node, found, past.shape[3], angles)
 
 
 def simplify_attention(node: ir.Node, origins: list[Origin], head_size: int, angles: Angles) -> None:
     """Rewire one attention whose inputs are understood."""
-    if origins[0].turning is None and origins[1].turning is None:
+    if origins[0].rotation is None and origins[1].rotation is None:
         connect(node, packed_input(node, origins) or separate_inputs(node, origins))
         return
     table = angles.table_for(origins[:2], head_size)
@@ -49,15 +49,15 @@ def simplify_attention(node: ir.Node, origins: list[Origin], head_size: int, ang
         inputs = packed_input(node, [*reordered, origins[2]]) or separate_inputs(node, [*reordered, origins[2]])
     if table is not None and inputs is not None:
         connect(node, inputs)
-        turn_inside(node, origins[0], table)
+        rotate_inside(node, origins[0], table)
         return
     values = angles.values_for(origins[:2], head_size)
     inputs = separate_inputs(node, origins) if values is not None else None
     if values is not None and inputs is not None:
-        turned = [
-            turn_before(node, value, origin, values, head_size) for value, origin in zip(inputs[:2], origins[:2], strict=True)
+        rotated = [
+            rotate_before(node, value, origin, values, head_size) for value, origin in zip(inputs[:2], origins[:2], strict=True)
         ]
-        connect(node, [*turned, inputs[2]])
+        connect(node, [*rotated, inputs[2]])
 
 
 def connect(node: ir.Node, inputs: list[ir.Value | None] | None) -> None:
@@ -71,24 +71,24 @@ def reorder(origin: Origin, table: Table, head_size: int) -> Origin:
     return dataclasses.replace(origin, columns=origin.columns.reshape(-1, head_size)[:, table.order].reshape(-1))
 
 
-def turn_inside(node: ir.Node, origin: Origin, table: Table) -> None:
+def rotate_inside(node: ir.Node, origin: Origin, table: Table) -> None:
     """Let the operator turn queries and keys."""
-    assert origin.turning is not None, "there is a table for it"
+    assert origin.rotation is not None, "there is a table for it"
     node.resize_inputs(max(9, len(node.inputs)))
     node.replace_input_with(7, table.cos)
     node.replace_input_with(8, table.sin)
     node.attributes.add(ir.AttrInt64("do_rotary", 1))
-    node.attributes.add(ir.AttrInt64("rotary_interleaved", int(origin.turning.interleaved)))
+    node.attributes.add(ir.AttrInt64("rotary_interleaved", int(origin.rotation.interleaved)))
 
 
-def turn_before(
+def rotate_before(
     node: ir.Node, value: ir.Value | None, origin: Origin, values: tuple[ir.Value, ir.Value], head_size: int
 ) -> ir.Value:
     """A RotaryEmbedding of one input [batch, new, heads * head_size]."""
-    assert origin.turning is not None and value is not None and isinstance(node.graph, ir.Graph), "values_for looked at it"
-    attributes = {"interleaved": int(origin.turning.interleaved), "num_heads": len(origin.columns) // head_size}
-    if origin.turning.size < head_size:
-        attributes["rotary_embedding_dim"] = origin.turning.size
+    assert origin.rotation is not None and value is not None and isinstance(node.graph, ir.Graph), "values_for looked at it"
+    attributes = {"interleaved": int(origin.rotation.interleaved), "num_heads": len(origin.columns) // head_size}
+    if origin.rotation.size < head_size:
+        attributes["rotary_embedding_dim"] = origin.rotation.size
     made = ir.node("RotaryEmbedding", [value, *values], attributes)
     made.outputs[0].type, made.outputs[0].shape = value.type, value.shape
     node.graph.insert_before(node, made)

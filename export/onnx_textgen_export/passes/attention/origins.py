@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ..graph.linear import find_linear, is_constant
 from ..graph.provenance import Columns
-from .rotary import Movement, Turning, find_columns, find_turning, only_moves
+from .rotary import Movement, Rotation, find_columns, find_rotation, only_moves
 
 MOVING = frozenset({"Reshape", "Transpose", "Slice", "Split", "Squeeze", "Unsqueeze", "Identity", "Concat", "Expand"})
-TURNING = frozenset({"Mul", "Add", "Sub", "Neg", "RotaryEmbedding"})
+ROTATING = frozenset({"Mul", "Add", "Sub", "Neg", "RotaryEmbedding"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Origin:
     root: ir.Value
     columns: Columns
     """Column of the root for each column of the input."""
-    turning: Turning | None
+    rotation: Rotation | None
     angles: tuple[ir.Value, ...]
-    """What the turning reads besides the root."""
+    """What the rotation reads besides the root."""
     move: Movement
 
     @property
@@ -52,8 +52,8 @@ def understood(move: Movement, root: ir.Value, angles: tuple[ir.Value, ...], hea
         return None
     if only_moves(move, columns):
         return Origin(root, columns, None, (), move)
-    turning = find_turning(move, columns, head_size) if angles else None
-    return Origin(root, columns, turning, angles, move) if turning is not None else None
+    rotation = find_rotation(move, columns, head_size) if angles else None
+    return Origin(root, columns, rotation, angles, move) if rotation is not None else None
 
 
 def roots_of(value: ir.Value, tokens: set[ir.Value], order: dict[ir.Node, int]) -> list[tuple[ir.Value, tuple[ir.Value, ...]]]:
@@ -65,10 +65,10 @@ def roots_of(value: ir.Value, tokens: set[ir.Value], order: dict[ir.Node, int]) 
         producers = [one.producer() for one in frontier]
         nodes = [node for node in producers if node is not None]
         node = max(nodes, key=order.__getitem__) if len(nodes) == len(producers) else None
-        if node is None or node.domain or node.op_type not in MOVING | TURNING:
+        if node is None or node.domain or node.op_type not in MOVING | ROTATING:
             break
         before = {one for one in node.inputs if one is not None and one in tokens}
-        if node.op_type in TURNING:
+        if node.op_type in ROTATING:
             angles.update(dict.fromkeys(v for v in node.inputs if v is not None and v not in tokens and not is_constant(v)))
         frontier = frontier.difference(node.outputs) | before
         if len(frontier) == 1:

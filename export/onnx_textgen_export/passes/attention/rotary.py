@@ -1,7 +1,7 @@
 """Recognise rotary positions by what they compute, however they are written, and tabulate their angles.
 
 Between a projection and the attention a model may move columns (reshape, split, transpose) and turn pairs of them by angles that
-depend on the position. `Movement` runs that stretch alone; `find_turning` probes it with unit vectors, and `make_tables` writes
+depend on the position. `Movement` runs that stretch alone; `find_rotation` probes it with unit vectors, and `make_tables` writes
 down cosine and sine of every position. Angles that depend on more than the position (LongRoPE's switch, dynamic NTK) are found
 out and left alone, as is anything that is not a rotation: a last comparison on random numbers decides.
 """
@@ -25,7 +25,7 @@ LARGEST_RUN = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Turning:
+class Rotation:
     """Which of a head's numbers turn with the position, and in which pairs."""
 
     size: int
@@ -112,7 +112,7 @@ def heads_like(head: Array, move: Movement, columns: npt.NDArray[np.int64], rows
     return x
 
 
-def find_turning(move: Movement, columns: npt.NDArray[np.int64], head_size: int) -> Turning | None:
+def find_rotation(move: Movement, columns: npt.NDArray[np.int64], head_size: int) -> Rotation | None:
     """How heads turn, judged by where unit vectors go."""
     if len(set(columns.tolist())) != len(columns):
         return None
@@ -122,60 +122,60 @@ def find_turning(move: Movement, columns: npt.NDArray[np.int64], head_size: int)
     if len(reached) != 2 or reached[0] != 0:
         return None
     if reached[1] > 1:
-        turning = Turning(2 * int(reached[1]), interleaved=False)
-        return turning if turning.size <= head_size else None
+        rotation = Rotation(2 * int(reached[1]), interleaved=False)
+        return rotation if rotation.size <= head_size else None
     evens = (np.arange(head_size) % 2 == 0).astype(np.float32)
     turned = np.flatnonzero(move.at(heads_like(evens, move, columns, FEW), 0)[1:, 1:head_size:2].any(axis=0))
-    return Turning(2 * len(turned), interleaved=True) if np.array_equal(turned, np.arange(len(turned))) else None
+    return Rotation(2 * len(turned), interleaved=True) if np.array_equal(turned, np.arange(len(turned))) else None
 
 
-def turn(x: Array, cos: Array, sin: Array, turning: Turning, head_size: int) -> Array:
+def rotate(x: Array, cos: Array, sin: Array, rotation: Rotation, head_size: int) -> Array:
     """The definition: x [new, heads * head_size] turned by the angles of each row, [new, size / 2]."""
     heads = x.reshape(len(x), -1, head_size).copy()
-    first, second = heads[:, :, turning.firsts], heads[:, :, turning.seconds]
-    heads[:, :, turning.firsts] = first * cos[:, None] - second * sin[:, None]
-    heads[:, :, turning.seconds] = first * sin[:, None] + second * cos[:, None]
+    first, second = heads[:, :, rotation.firsts], heads[:, :, rotation.seconds]
+    heads[:, :, rotation.firsts] = first * cos[:, None] - second * sin[:, None]
+    heads[:, :, rotation.seconds] = first * sin[:, None] + second * cos[:, None]
     return heads.reshape(len(x), -1)
 
 
 def read_angles(
-    move: Movement, columns: npt.NDArray[np.int64], turning: Turning, head_size: int, span: range
+    move: Movement, columns: npt.NDArray[np.int64], rotation: Rotation, head_size: int, span: range
 ) -> tuple[Array, Array]:
     """Cosines and sines [positions, size / 2] of some positions, scaled as the model scales them."""
     head = np.zeros(head_size, np.float32)
-    head[turning.firsts] = 1
+    head[rotation.firsts] = 1
     out = move.at(heads_like(head, move, columns, len(span)), span.start)
-    return out[:, turning.firsts], out[:, turning.seconds]
+    return out[:, rotation.firsts], out[:, rotation.seconds]
 
 
 def make_tables(
-    move: Movement, columns: npt.NDArray[np.int64], turning: Turning, head_size: int, context_length: int
+    move: Movement, columns: npt.NDArray[np.int64], rotation: Rotation, head_size: int, context_length: int
 ) -> tuple[Array, Array] | None:
     """Cosines and sines [context_length, size / 2], or None where the angles depend on more than the position."""
     step = max(FEW, LARGEST_RUN // move.width)
     spans = [range(start, min(start + step, context_length)) for start in range(0, context_length, step)]
-    parts = [read_angles(move, columns, turning, head_size, span) for span in spans]
+    parts = [read_angles(move, columns, rotation, head_size, span) for span in spans]
     cos, sin = (np.concatenate(part) for part in zip(*parts, strict=True))
     lengths = sorted({1 << power for power in range(context_length.bit_length())} | {context_length})
     for length in lengths:  # as the last of so many tokens
-        alone = read_angles(move, columns, turning, head_size, range(length - 1, length))
+        alone = read_angles(move, columns, rotation, head_size, range(length - 1, length))
         if not (close(alone[0][0], cos[length - 1]) and close(alone[1][0], sin[length - 1])):
             return None
     return cos, sin
 
 
-def agrees(move: Movement, columns: npt.NDArray[np.int64], turning: Turning, head_size: int, tables: tuple[Array, Array]) -> bool:
+def agrees(move: Movement, columns: npt.NDArray[np.int64], rotation: Rotation, head_size: int, tables: tuple[Array, Array]) -> bool:
     """Whether the stretch computes what the tables say: at both ends of the context, and in rows of unequal length."""
     cos, sin = tables
     few = min(FEW, len(cos))
     x = random_rows(few, move.width)
     for start in (0, len(cos) - few):
-        want = turn(x[:, columns], cos[start : start + few], sin[start : start + few], turning, head_size)
+        want = rotate(x[:, columns], cos[start : start + few], sin[start : start + few], rotation, head_size)
         if not close(move.at(x, start), want):
             return False
     counts = np.array([few // 2 + 1, few])  # tokens per row, the new one included; padding comes last, as the runtime has it
     mask = (np.arange(few)[None] < counts[:, None]).astype(np.int64)
-    want = turn(x[:2, columns], cos[counts - 1], sin[counts - 1], turning, head_size)
+    want = rotate(x[:2, columns], cos[counts - 1], sin[counts - 1], rotation, head_size)
     return close(move(x[:2, None], mask)[:, 0], want)
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ..graph.linear import add_constant, shared_constant
 from .origins import Origin
 from .probing import Array, Piece
-from .rotary import FEW, Turning, agrees, close, independent_of_length, make_tables, read_angles
+from .rotary import FEW, Rotation, agrees, close, independent_of_length, make_tables, read_angles
 from .rotary_formula import add_tables, find_formula
 
 MULTIPLE = 16
@@ -43,20 +43,20 @@ class Computed:
     """What they are at the first positions."""
 
 
-def filled_order(turning: Turning, head_size: int) -> npt.NDArray[np.int64] | None:
+def filled_order(rotation: Rotation, head_size: int) -> npt.NDArray[np.int64] | None:
     """The order of a head's numbers in which the pairs that turn, and some that stand still, make up a multiple of 16.
 
-    >>> filled_order(Turning(8, interleaved=False), 16).tolist()
+    >>> filled_order(Rotation(8, interleaved=False), 16).tolist()
     [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]
     """
-    filled = -(-turning.size // MULTIPLE) * MULTIPLE
+    filled = -(-rotation.size // MULTIPLE) * MULTIPLE
     if filled > head_size or head_size % MULTIPLE:
         return None
-    if turning.interleaved or filled == turning.size:
+    if rotation.interleaved or filled == rotation.size:
         return np.arange(head_size)
-    half, spare = turning.size // 2, (filled - turning.size) // 2
+    half, spare = rotation.size // 2, (filled - rotation.size) // 2
     first, second = np.arange(half), np.arange(half, 2 * half)
-    still = np.arange(turning.size, head_size)
+    still = np.arange(rotation.size, head_size)
     return np.concatenate([first, still[:spare], second, still[spare : 2 * spare], still[2 * spare :]])
 
 
@@ -75,17 +75,17 @@ class Angles:
         if key not in self.tables:
             self.tables[key] = self.make_table(origins[0], head_size)
         table = self.tables[key]
-        return table if table is not None and all_turn_by(table.arrays, origins, head_size) else None
+        return table if table is not None and all_rotate_by(table.arrays, origins, head_size) else None
 
     def make_table(self, origin: Origin, head_size: int) -> Table | None:
         """Tabulate; equal tables are stored once."""
-        turning = origin.turning
-        order = filled_order(turning, head_size) if turning is not None else None
-        if turning is None or order is None or self.context_length * turning.size * 4 > LARGEST_TABLES:
+        rotation = origin.rotation
+        order = filled_order(rotation, head_size) if rotation is not None else None
+        if rotation is None or order is None or self.context_length * rotation.size * 4 > LARGEST_TABLES:
             return None
         try:
             constant = independent_of_length(self.graph, origin.angles, self.context_length)
-            arrays = make_tables(origin.move, origin.columns, turning, head_size, self.context_length) if constant else None
+            arrays = make_tables(origin.move, origin.columns, rotation, head_size, self.context_length) if constant else None
         except ValueError:  # angles that need more than positions
             return None
         if arrays is None:
@@ -93,7 +93,7 @@ class Angles:
         for other in self.tables.values():
             if other is not None and all(np.array_equal(a, b) for a, b in zip(arrays, other.arrays, strict=True)):
                 return dataclasses.replace(other, order=order)
-        spare = -turning.size % MULTIPLE // 2
+        spare = -rotation.size % MULTIPLE // 2
         formula = find_formula(*arrays)
         if formula is not None:
             return Table(*add_tables(self.graph, formula, len(arrays[0]), spare), arrays, order)
@@ -112,11 +112,11 @@ class Angles:
         if key not in self.values:
             self.values[key] = self.find_values(origins[0], head_size)
         found = self.values[key]
-        return (found.cos, found.sin) if found is not None and all_turn_by(found.arrays, origins, head_size) else None
+        return (found.cos, found.sin) if found is not None and all_rotate_by(found.arrays, origins, head_size) else None
 
     def find_values(self, origin: Origin, head_size: int) -> Computed | None:
-        """Pick cosine and sine out of what the turning reads, by comparing numbers."""
-        if origin.turning is None or len(origin.angles) != 2:
+        """Pick cosine and sine out of what the rotation reads, by comparing numbers."""
+        if origin.rotation is None or len(origin.angles) != 2:
             return None
         asked = [value for value in self.graph.inputs if value.name in {"input_ids", "attention_mask"}]
         start, new = 4, 3
@@ -129,14 +129,14 @@ class Angles:
             if value.shape is None:  # the library's fusions leave it open
                 value.shape = ir.Shape([None, *array.shape[1:-2], None, array.shape[-1]])
                 value.type = ir.TensorType(ir.DataType.FLOAT)
-        wanted = read_angles(origin.move, origin.columns, origin.turning, head_size, range(start, start + new))
+        wanted = read_angles(origin.move, origin.columns, origin.rotation, head_size, range(start, start + new))
         picked = []
         for want in wanted:
             steps = [(value, step) for value, array in zip(origin.angles, found, strict=True) if (step := step_to(array, want))]
             if not steps:
                 return None
-            picked.append(self.cut(*steps[0], origin.turning.size // 2))
-        arrays = read_angles(origin.move, origin.columns, origin.turning, head_size, range(FEW))
+            picked.append(self.cut(*steps[0], origin.rotation.size // 2))
+        arrays = read_angles(origin.move, origin.columns, origin.rotation, head_size, range(FEW))
         return Computed(picked[0], picked[1], arrays)
 
     def cut(self, value: ir.Value, step: int, count: int) -> ir.Value:
@@ -162,7 +162,7 @@ class Angles:
 
 def key_of(origin: Origin) -> tuple[object, ...]:
     """Inputs with equal keys turn alike."""
-    return (origin.turning, *(value.name for value in origin.angles))
+    return (origin.rotation, *(value.name for value in origin.angles))
 
 
 def step_to(array: Array, want: Array) -> int:
@@ -177,11 +177,11 @@ def step_to(array: Array, want: Array) -> int:
     return 0
 
 
-def all_turn_by(arrays: tuple[Array, Array], origins: list[Origin], head_size: int) -> bool:
+def all_rotate_by(arrays: tuple[Array, Array], origins: list[Origin], head_size: int) -> bool:
     """Whether inputs of one key are all turned, and scaled, as these cosines and sines say; a key does not tell the scale."""
     return all(
         key_of(one) == key_of(origins[0])
-        and one.turning is not None
-        and agrees(one.move, one.columns, one.turning, head_size, arrays)
+        and one.rotation is not None
+        and agrees(one.move, one.columns, one.rotation, head_size, arrays)
         for one in origins
     )

@@ -30,4 +30,4 @@ def under_own_name(graph: ir.Graph, weight: ir.Value) -> ir.Value:
     if len(weight.uses()) < 2:
         return weight
     rows, columns = sizes_of(weight)
-    return add_constant(graph, f"{weight.name}.turned", SameBytes(weight, (rows, columns)))
+    return add_constant(graph, f"{weight.name}.product", SameBytes(weight, (rows, columns)))

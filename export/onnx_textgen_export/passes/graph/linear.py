@@ -120,12 +120,12 @@ def replace(graph: ir.Graph, old: ir.Node, new: list[ir.Node]) -> None:
 def transposed_lazily(tensor: ir.TensorProtocol) -> ir.LazyTensor:
     """The transpose of a matrix, computed when it is written."""
     rows, columns = tensor.shape.numpy()
-    turned = ir.LazyTensor(
+    lazy = ir.LazyTensor(
         lambda: ir.tensor(np.ascontiguousarray(tensor.numpy().T), dtype=tensor.dtype),
         dtype=tensor.dtype,
         shape=ir.Shape([columns, rows]),
     )
-    return made_of(turned, parameters_of(tensor), turned=True, pieces=pieces_of(tensor))
+    return made_of(lazy, parameters_of(tensor), transposed=True, pieces=pieces_of(tensor))
 
 
 def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
@@ -155,7 +155,7 @@ def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
 def parameters_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Parameter]:
     """What the layers' weights are made of, as [in, out]; nothing where one of them is not known."""
     found = [
-        [Parameter(each.name, each.turned != linear.transposed) for each in parameters_of(linear.weight.const_value)]
+        [Parameter(each.name, each.transposed != linear.transposed) for each in parameters_of(linear.weight.const_value)]
         for linear, _ in parts
     ]
     return list(dict.fromkeys(each for one in found for each in one)) if all(found) else []

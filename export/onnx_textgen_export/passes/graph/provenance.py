@@ -23,7 +23,7 @@ class Parameter:
 
     name: str
     """In the module."""
-    turned: bool = False
+    transposed: bool = False
     """The matrix holds its transpose."""
 
 
@@ -36,9 +36,11 @@ class Piece:
     """Which outputs of the parameter, in the order of the matrix; None: all, in their own order."""
 
 
-def made_of(tensor: AnyTensor, parameters: Iterable[Parameter], *, turned: bool = False, pieces: Iterable[Piece] = ()) -> AnyTensor:
-    """The tensor, with a note of what it is made of; `turned`: of their transposes. `pieces`: where each output comes from."""
-    tensor.meta[KEY] = tuple(Parameter(each.name, each.turned != turned) for each in parameters)
+def made_of(
+    tensor: AnyTensor, parameters: Iterable[Parameter], *, transposed: bool = False, pieces: Iterable[Piece] = ()
+) -> AnyTensor:
+    """The tensor, with a note of what it is made of; `transposed`: of their transposes. `pieces`: where each output comes from."""
+    tensor.meta[KEY] = tuple(Parameter(each.name, each.transposed != transposed) for each in parameters)
     tensor.meta[PIECES] = tuple(pieces)
     return tensor
 

@@ -78,7 +78,7 @@ class Roundings:
         parameters = parameters_of(tensor)
         self.complete &= bool(parameters)
         for each in parameters:
-            own = dataclasses.replace(rounding, inputs_first=rounding.inputs_first != each.turned)
+            own = dataclasses.replace(rounding, inputs_first=rounding.inputs_first != each.transposed)
             for used, known in ((product, self.products), (table, self.tables)):
                 if used:
                     self.complete &= known.setdefault(each.name, own) == own

@@ -74,12 +74,12 @@ def split_matrices(graph: ir.Graph, splits: Iterable[Split]) -> None:
 
 def split_product(graph: ir.Graph, product: Product, parts: list[ir.Value]) -> None:
     """Multiply with each part."""
-    turned = [] if product.inputs_first else [ir.node("Transpose", [part], {"perm": [1, 0]}) for part in parts]
-    factors = parts if product.inputs_first else [node.outputs[0] for node in turned]
+    transposes = [] if product.inputs_first else [ir.node("Transpose", [part], {"perm": [1, 0]}) for part in parts]
+    factors = parts if product.inputs_first else [node.outputs[0] for node in transposes]
     products = [ir.node("MatMul", [product.node.inputs[0], factor]) for factor in factors]
     for part, node in zip(parts, products, strict=True):
         node.name = part.name
-    graph.insert_before(product.node, [*turned, *products])
+    graph.insert_before(product.node, [*transposes, *products])
     replace(graph, product.node, [ir.node("Concat", [node.outputs[0] for node in products], {"axis": -1})])
 
 

@@ -22,8 +22,8 @@ from onnx_textgen_export import DecoderConfig, TinyTransformer, export
 from onnx_textgen_export.errors import ExportError
 from onnx_textgen_export.passes.quantization.layouts import SameBytes
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
-from onnx_textgen_export.passes.quantization.quantize import quantize
 from onnx_textgen_export.passes.quantization.quantizers import Codes, blocks_of, importance, make_quantizer, with_row_scales
+from onnx_textgen_export.passes.quantization.stored_matrices import quantize
 
 VOCABULARY, WIDTH, INNER = 1024, 64, 96
 

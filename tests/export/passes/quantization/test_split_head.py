@@ -13,7 +13,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_textgen_export.calibration.calibrate import calibrate
+from onnx_textgen_export.calibration.code_search import calibrate
 from onnx_textgen_export.exporting.graphs import PackageWriter, optimized_graph
 from onnx_textgen_export.exporting.options import ExportOptions
 from onnx_textgen_export.passes.graph.provenance import Piece, made_of

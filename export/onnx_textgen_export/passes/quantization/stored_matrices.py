@@ -24,11 +24,11 @@ from ..graph.linear import add_constant, replace, sizes_of
 from ..graph.products import Part, Product, find_products, find_tables, part_of
 from .layouts import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
 from .options import SMALLEST_TABLE, Bits, Quantization
-from .quantize_experts import quantize_experts
 from .quantizers import Codes, make_quantizer, quantize_matrix
 from .rounding import Rounding, Roundings
 from .smoothing import Norm, find_maker
 from .split_head import split_matrices
+from .stored_experts import quantize_experts
 from .ternary import BLOCK_SIZE, is_marked_ternary
 
 if TYPE_CHECKING:
@@ -179,8 +179,8 @@ class Change:
                 for value in (node.inputs[2], node.inputs[4]):
                     tensor = value.const_value if value is not None else None
                     stack = tensor.stack if isinstance(tensor, StackTensor) else None
-                    turned = stack is not None and stack.transposed
-                    rounding = Rounding(self.options, bits, gathered=True, inputs_first=turned, is_expert=True)
+                    transposed = stack is not None and stack.transposed
+                    rounding = Rounding(self.options, bits, gathered=True, inputs_first=transposed, is_expert=True)
                     self.roundings.add(stack.source if stack is not None else tensor, rounding, product=True, table=False)
 
     def replace_gather(self, node: ir.Node, heads: list[Product]) -> None:
