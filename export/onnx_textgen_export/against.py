@@ -1,4 +1,4 @@
-"""`onnx-textgen verify DIR --against SOURCE`: compare a package that exists with PyTorch again."""
+"""`onnx-textgen verify DIR --against SOURCE`: compare an existing package with PyTorch again."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .tracing.opening import as_source, open_source
 
 @in_turn
 def verify_against(folder: Path, source: str, report: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Every scenario of the certificate, measured anew: its fields, and `admitted`, whether the precision allows the difference.
+    """Measure every scenario of the certificate again: its fields, and `admitted`, whether the precision allows the difference.
 
     source: what the package was exported from, as `export` takes it. Raises `ExportError` for a source that does not open, or
-    whose sizes are not the package's.
+    whose sizes differ from the package's.
     """
     manifest = read_manifest(folder)
     if manifest.precision == UNKNOWN:
-        raise ExportError(f"{folder} does not say its precision, so nothing says how near to PyTorch it should be")
+        raise ExportError(f"{folder} does not say its precision, so there is no limit to compare with")
     report("load")
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
     opened = open_source(source, tokenizer=tokenizer, allow_pickle=False, report=report)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .exporting.options import ExportKeywords, Quantization
 
 WRITTEN = {"method": "--quantizer", "accuracy_level": "--exact"}
-"""Options of a quantised precision that are written otherwise than they are called."""
+"""Options of a quantised precision whose flag differs from their name."""
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False, rich_markup_mode=None)
 
@@ -49,7 +49,7 @@ class QuantizerName(StrEnum):
 
 
 class ActivationsName(StrEnum):
-    """What is computed in besides the quantised products."""
+    """What everything but the quantised products is computed in."""
 
     fp32 = "fp32"
     fp16 = "fp16"
@@ -67,7 +67,7 @@ class Given:
     """How one option is written on the command line."""
 
     kind: Any
-    """Type of its value; a list may be given several times."""
+    """Type of its value; a list option may be repeated."""
     help: str
     flags: tuple[str, ...] = ()
     """Where `--name-with-dashes` is not enough."""
@@ -78,39 +78,41 @@ class Given:
 
 OPTIONS: Mapping[str, Given] = {
     "precision": Given(PrecisionName, "How weights are stored; fp16 is meant for CUDA.", default=PrecisionName.fp32),
-    "activations": Given(ActivationsName | None, "int8, int4: what the rest computes in, and the cache; fp16 is meant for GPUs."),
+    "activations": Given(ActivationsName | None, "int8, int4: precision of the activations and the cache; fp16 is meant for GPUs."),
     "target": Given(TargetName, "ort: fast, for ONNX Runtime. standard: any runtime.", default=TargetName.ort),
     "genai": Given(bool, "Let onnxruntime-genai open the folder too.", ("--genai-config/--no-genai-config",), default=True),
-    "hidden_states": Given(bool, "Give hidden states too, to embed texts by.", ("--hidden-states",), default=False),
+    "hidden_states": Given(bool, "Add hidden states as an output, for embeddings.", ("--hidden-states",), default=False),
     "attention_maps": Given(
-        bool, "Add a graph that shows who looks at whom, for the web page.", ("--attention-maps",), default=False
+        bool, "Add a graph that returns attention weights, for the web page.", ("--attention-maps",), default=False
     ),
     "int8_cache": Given(
         bool, "Add a graph with keys and values at 8 bits, for long contexts on a CPU.", ("--int8-cache",), default=False
     ),
-    "force": Given(bool, "Replace the model folder that is there.", ("--force",), default=False),
-    "tokenizer": Given(Path | None, "A tokenizer.json, for a source that brings none."),
-    "eos_id": Given(list[int] | None, "An id that ends a text, where the source names none."),
-    "context_length": Given(int | None, "Most tokens, if the source does not say.", least=2),
+    "force": Given(bool, "Replace an existing model folder.", ("--force",), default=False),
+    "tokenizer": Given(Path | None, "A tokenizer.json, for a source without one."),
+    "eos_id": Given(list[int] | None, "An id that ends a text, for a source that names none."),
+    "context_length": Given(int | None, "Longest context, if the source does not say.", least=2),
     "name": Given(str | None, "The model's name; default: the folder's."),
     "origin": Given(str | None, "Where the weights came from, and their licence."),
     "block_size": Given(
         int | None, "int8, int4: weights that share one scale. Given for int4, no block is smaller; on some CPUs faster."
     ),
     "symmetric": Given(bool | None, "int8, int4: without or with a zero point in each block.", ("--symmetric/--asymmetric",)),
-    "quantizer": Given(QuantizerName | None, "int8, int4: how the numbers are chosen."),
+    "quantizer": Given(QuantizerName | None, "int8, int4: how codes are chosen."),
     "head_bits": Given(int | None, "int4: 8 keeps the output layer in int8."),
-    "sensitive_bits": Given(int | None, "int4: 8 keeps the layers that suffer most in int8."),
-    "max_kl": Given(float | None, "int8, int4: most divergence from the unrounded model, in nats per token."),
-    "target_size": Given(float | None, "int4: as good as it gets in so many MB.", metavar="MB"),
-    "strict_bits": Given(bool, "int4: 4 bits for every matrix, whatever that costs in quality.", ("--strict-bits",), default=False),
-    "calibration": Given(Path | None, "int8, int4: a text like yours to find the numbers by.", ("--calibrate",), metavar="FILE"),
-    "calibrates": Given(bool, "int8, int4: look at no text; quicker, and coarser.", (" /--no-calibrate",), default=True),
+    "sensitive_bits": Given(int | None, "int4: 8 keeps the layers most sensitive to rounding in int8."),
+    "max_kl": Given(float | None, "int8, int4: largest KL divergence from the unrounded model, in nats per token."),
+    "target_size": Given(float | None, "int4: the best quality that fits in this many MB.", metavar="MB"),
+    "strict_bits": Given(bool, "int4: 4 bits for every matrix, whatever the cost in quality.", ("--strict-bits",), default=False),
+    "calibration": Given(
+        Path | None, "int8, int4: a text file like your own texts, to calibrate on.", ("--calibrate",), metavar="FILE"
+    ),
+    "calibrates": Given(bool, "int8, int4: do not calibrate; faster, and less accurate.", (" /--no-calibrate",), default=True),
     "exact": Given(
-        bool, "int8, int4: multiply in float32, so that every runtime writes the same; slower.", ("--exact",), default=False
+        bool, "int8, int4: multiply in float32, so that every runtime writes the same text; slower.", ("--exact",), default=False
     ),
     "allow_pickle": Given(
-        bool, "Read weights from a pickle where there is nothing else; tensors only.", ("--allow-pickle",), default=False
+        bool, "Read weights from a pickle if there are no safetensors; tensors only.", ("--allow-pickle",), default=False
     ),
     "as_json": Given(bool, "Print the manifest as JSON.", ("--json",), default=False),
 }
@@ -160,7 +162,7 @@ def export(
     from .exporting.exporter import export as make  # noqa: PLC0415
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing half-written stays
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no partial folder is left
     stages = Stages()
     made = make(source, out, report=stages.begin, **keywords_from(given))
     stages.begin(None)
@@ -194,8 +196,7 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         "attention_maps",
         "int8_cache",
     )
-    keywords: Any = {name: given[name] for name in (*same, "force")}
-    return keywords | {
+    keywords = {name: given[name] for name in (*same, "force")} | {
         "precision": precision.value,
         "target": given["target"].value,
         "eos_ids": tuple(given["eos_id"] or ()),
@@ -218,10 +219,11 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
             calibration=given["calibration"],
         ),
     }
+    return cast("ExportKeywords", keywords)
 
 
 def quantization_from(precision: str, **given: int | str | None) -> Quantization | None:
-    """The options of a quantised precision that were given, over its defaults; None where none was."""
+    """The defaults of a quantised precision with the given options; None if none was given."""
     from .exporting.options import DEFAULTS  # noqa: PLC0415
 
     options = {name: value for name, value in given.items() if value is not None}
@@ -233,17 +235,17 @@ def quantization_from(precision: str, **given: int | str | None) -> Quantization
 
 
 class Stages:
-    """Says on stderr what is being done, and how long each stage took; a stage with a colon is a message and takes no time."""
+    """Prints each stage and its duration on stderr; a stage name with a colon is a message without a duration."""
 
     def __init__(self) -> None:
         self.name: str | None = None
         self.started = time.perf_counter()
 
     def begin(self, name: str | None) -> None:
-        """End the stage that runs, and begin another if there is one."""
+        """End the current stage, and begin the next if there is one."""
         now, on_terminal = time.perf_counter(), sys.stderr.isatty()
         if self.name is not None:
-            start = "\r" if on_terminal else ""  # over the line that said it had begun
+            start = "\r" if on_terminal else ""  # overwrites the line printed at its start
             typer.echo(f"{start}{self.name:<24} {now - self.started:6.1f} s", err=True)
         if name is not None and ":" in name:
             typer.echo(name, err=True)

@@ -1,4 +1,4 @@
-"""The exporter's own error; the rest are the runtime's."""
+"""The exporter's error, and how errors of other libraries become it; further error types are the runtime's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ExportError(OnnxTextgenError):
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The cause of the cause ... of an error: what the model's own code raised, under all that the tracer wraps it in."""
+    """The last of an error's causes: what the model's own code raised, without what the tracer wraps around it."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -22,7 +22,7 @@ def innermost(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def as_export_error() -> Iterator[None]:
-    """Raise what the runtime says of a package as an `ExportError`."""
+    """Turn the runtime's errors about a package into `ExportError`."""
     try:
         yield
     except (ModelError, PackageError) as error:
@@ -31,7 +31,11 @@ def as_export_error() -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_versions() -> Iterator[None]:
-    """Raises `ExportError` for a library that is missing, too old or too new, and says which version does."""
+    """Raise `ExportError` where an import fails because a library is missing, too old or too new; the message names the version.
+
+    Wrap it around imports of names that libraries move: transformers', and private ones of torch and onnxscript. They are imported
+    only where they are needed, so that a module of the user's own can be exported without transformers.
+    """
     try:
         yield
     except (ImportError, AttributeError) as error:

@@ -1,6 +1,6 @@
-"""`python -m onnx_textgen_export.seal DIR ...`: give manifests the sha256 of their own that older exports did not write.
+"""`python -m onnx_textgen_export.seal DIR ...`: add to manifests the sha256 of themselves that older exports did not write.
 
-Nothing else changes. Packages without one open as they are; with it, damage to the manifest shows.
+Nothing else changes. A package without it opens too; with it, damage to the manifest is detected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .package.folder import flush, hidden, write_manifest
 
 
 def seal_package(folder: Path) -> None:
-    """Write a package's manifest anew, once its files are found to be what it says; raises `PackageError` where they are not."""
+    """Rewrite a package's manifest after checking its files against it; raises `PackageError` if they differ."""
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     partial = hidden(folder, "partial")

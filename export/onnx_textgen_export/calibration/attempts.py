@@ -1,7 +1,7 @@
-"""Writes a quantised package, measures it on real text, and spends more bits until the rounding holds its budget.
+"""Writes a quantised package, measures it on real text, and spends more bits until the rounding meets its budget.
 
-Nothing is traced or calibrated again for another attempt. A budget that cannot be held ends with the most that there is to spend,
-never with nothing: what was measured goes into the certificate, and a warning to who exports.
+Further attempts do not trace or calibrate again. If the budget cannot be met, the export ends with the widest form instead of
+failing: the certificate holds the measurement, and the report a warning.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from .texts import calibration_ids, measured_texts
 
 Report = Callable[[str], None]
 BUDGETS = {"int8": 0.003, "int4": 0.03}
-"""Mean divergence from the unrounded model, in nats per token, that a precision keeps to where nothing else is asked."""
+"""Default budget of a precision: mean KL divergence from the unrounded model, in nats per token."""
 OF_ACTIVATIONS = 0.002
-"""What rounding the products' inputs to 8 bits adds to that, about; no choice of bits for weights takes it away."""
+"""Approximate divergence from rounding the products' inputs to 8 bits, which no choice of bits for weights avoids."""
 CALIBRATION_GAP = 1.16
-"""How much more a rounding loses on another text than on the one it was calibrated on, until it has been measured."""
+"""Assumed ratio of the loss on another text to that on the calibration text, until it has been measured."""
 MOST_ATTEMPTS = 6
 WORTH_USING = 0.95
-"""Share of a budget that is worth using up before smaller packages are tried."""
+"""A package that uses this share of the budget is accepted; below it, smaller ones are tried."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget:
-    """What a quantised package may lose, or how large it may be; all None is the precision's own budget."""
+    """What a quantised package may lose, or how large it may be; by default the budget of its precision."""
 
     max_kl: float | None = None
     """Mean divergence from the unrounded model on real text, in nats per token."""
     target_bytes: int | None = None
-    """The size of the package: as good as it gets within it."""
+    """Size of the package, for the best quality within it."""
     strict_bits: bool = False
-    """Exactly the bits of the precision, whatever they cost."""
+    """Exactly the bits of the precision, whatever the loss."""
     calibrates: bool = True
     calibration: Path | None = None
-    """A text to calibrate on; None: our own."""
+    """A text file to calibrate on; None: the exporter's own texts."""
 
     def __post_init__(self) -> None:
         asked = [name for name in ("max_kl", "target_bytes", "strict_bits") if getattr(self, name)]
         if len(asked) > 1:
             words = {"max_kl": "--max-kl", "target_bytes": "--target-size", "strict_bits": "--strict-bits"}
-            raise ExportError(f"{words[asked[0]]} and {words[asked[1]]} are two budgets for one package; give one of them")
+            raise ExportError(f"{words[asked[0]]} and {words[asked[1]]} are two budgets for one package; give only one")
         if self.max_kl is not None and not 0 < self.max_kl < float("inf"):
-            raise ExportError(f"--max-kl should be above 0, found {self.max_kl}; 0.03 is int4's own budget, 0.003 int8's")
+            raise ExportError(f"--max-kl should be above 0, found {self.max_kl}; the defaults are 0.03 for int4 and 0.003 for int8")
         if self.calibration is not None and not self.calibrates:
-            raise ExportError("--calibrate FILE and --no-calibrate say two things; give one of them")
+            raise ExportError("--calibrate FILE and --no-calibrate contradict each other; give only one")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Attempt:
 
     options: Quantization
     mix: Mix
-    """Of what was calibrated; the rest is as `options` say."""
+    """Forms of the calibrated matrices; `options` apply to the rest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Measured:
     attempt: Attempt
     size_bytes: int
     quality: dict[str, Quality]
-    """By the kind of text, and of `all`."""
+    """By kind of text, and for `all`."""
     roundings: Roundings
 
     @property
@@ -90,34 +90,34 @@ class Measured:
         return self.quality["all"].kl_mean
 
     def as_record(self) -> dict[str, object]:
-        """For the manifest: the options, how many bytes each form of a mix takes, and how many matrices have 2 bits."""
+        """For the manifest: the options, the bytes of each form of a mix, and the number of matrices with 2 bits."""
         mix, ternary = describe_mix(self.attempt.mix), self.roundings.ternary
         more = ({"mix": mix} if len(mix) > 1 else {}) | ({"ternary": ternary} if ternary else {})
         return self.attempt.options.as_record() | more
 
 
 Write = Callable[[Quantization, Plan | None], tuple[int, Roundings | None]]
-"""Writes the package's graph; returns the bytes of what is in its folder, and what was rounded."""
+"""Writes the package's graph; returns the bytes of its folder, and what was rounded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traced:
-    """A decoder that is to be rounded, and where."""
+    """A traced decoder, and where it is rounded."""
 
     model: ir.Model
-    """The lean graph, in float32."""
+    """The optimized graph, in float32."""
     source: Source
     weights: Weights
     assets: TextAssets
     target: Target
     graph: Path
-    """What `Write` writes."""
+    """The file that `Write` writes."""
     work: Path
-    """An empty folder; the codes in it are what the roundings read that are returned."""
+    """An empty folder for codes; the returned roundings read them later."""
 
 
 def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget, write: Write, report: Report) -> Measured:
-    """Write the package of a decoder, rounded as well as `budget` asks; reports what was chosen, and what it costs."""
+    """Write the package of a decoder, rounded within `budget`; reports what was chosen and what it costs."""
     limit = limit_of(options, budget)
     tried = list[Measured]()
     report("read texts with PyTorch")
@@ -143,12 +143,12 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
 
 
 def limit_of(options: Quantization, budget: Budget) -> float:
-    """The divergence that a package is to keep to."""
+    """The divergence that a package should not exceed."""
     return budget.max_kl if budget.max_kl is not None else BUDGETS[f"int{options.bits}"]
 
 
 def best_of(tried: Sequence[Measured], limit: float, budget: Budget) -> Measured:
-    """The best package of the wanted size, or the smallest one within the budget; the nearest to it where none is."""
+    """The best package of the target size, or the smallest one within the budget; the closest one if none is."""
     if budget.target_bytes is not None:
         fitting = [each for each in tried if each.size_bytes <= budget.target_bytes]
         return min(fitting, key=lambda each: each.loss) if fitting else min(tried, key=lambda each: each.size_bytes)
@@ -157,7 +157,7 @@ def best_of(tried: Sequence[Measured], limit: float, budget: Budget) -> Measured
 
 
 def calibration(traced: Traced, *, options: Quantization, budget: Budget, report: Report) -> Calibrated | None:
-    """Codes from real text, or nothing where that is not wanted or not possible."""
+    """Codes from real text; None if calibration is not asked for or not possible."""
     if options.method != "calibrated":
         return None
     try:
@@ -171,14 +171,14 @@ def calibration(traced: Traced, *, options: Quantization, budget: Budget, report
             raise
         report(f"not calibrated: {first_line(error)}")
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        report(f"not calibrated: {type(traced.source.module).__name__} failed on the way back: {first_line(innermost(error))}")
+        report(f"not calibrated: {type(traced.source.module).__name__} failed in the backward pass: {first_line(innermost(error))}")
     return None
 
 
 def next_attempt(
     tried: Sequence[Measured], options: Quantization, calibrated: Calibrated | None, budget: Budget, limit: float
 ) -> Attempt | None:
-    """What to try after what was tried; None where that is to stay."""
+    """The next attempt; None if the last one is final."""
     is_fixed = budget.strict_bits or options.head_bits is not None or options.sensitive_bits is not None
     if calibrated is None or options.bits == 8:
         rungs = ladder(options, calibrated)
@@ -191,7 +191,7 @@ def next_attempt(
 
 
 def ladder(options: Quantization, calibrated: Calibrated | None) -> list[Attempt]:
-    """Ever wider ways to round, where nothing tells matrices apart: smaller blocks at 8 bits, more and more matrices of 8 bits."""
+    """Attempts without calibrated losses, from narrow to wide: smaller blocks at int8, more matrices with 8 bits at int4."""
     if options.bits == 8:
         forms = [options, *(dataclasses.replace(options, block_size=size) for size in SMALLER_BLOCKS if size < options.block_size)]
         return [Attempt(form, {} if calibrated is None else smallest_mix(form, calibrated)) for form in forms]
@@ -203,7 +203,7 @@ def ladder(options: Quantization, calibrated: Calibrated | None) -> list[Attempt
 
 
 def smallest_mix(options: Quantization, calibrated: Calibrated) -> Mix:
-    """Every matrix in the form that the options name."""
+    """Every matrix in the form that the options specify."""
     mix: Mix = {}
     for name, choices in calibrated.choices.items():
         bits = options.bits_of(calibrated.matrices[name].part)
@@ -214,7 +214,7 @@ def smallest_mix(options: Quantization, calibrated: Calibrated) -> Mix:
 
 
 def within_size(tried: Sequence[Measured], options: Quantization, calibrated: Calibrated, most: int | None) -> Attempt:
-    """First the smallest package there is, which says how much the rest of its folder takes; then the best within the size."""
+    """First the smallest package, to measure the rest of its folder; then the best one within the size."""
     smallest = smallest_mix(options, calibrated)
     if most is None or not tried:
         return Attempt(options, smallest)
@@ -223,7 +223,7 @@ def within_size(tried: Sequence[Measured], options: Quantization, calibrated: Ca
 
 
 def towards_budget(tried: Sequence[Measured], options: Quantization, calibrated: Calibrated, limit: float) -> Attempt | None:
-    """The mix that is thought to meet the budget, by what those before were thought and found to lose."""
+    """The mix expected to meet the budget, by the expected and measured losses of earlier ones."""
     if tried and WORTH_USING * limit <= tried[-1].loss <= limit:
         return None
     widest = Attempt(options, cheapest_mix(calibrated.choices))
@@ -234,7 +234,7 @@ def towards_budget(tried: Sequence[Measured], options: Quantization, calibrated:
 
 
 def expected_loss(tried: Sequence[Measured], limit: float) -> float:
-    """What the losses of a mix may sum to, so that it is measured just under the budget."""
+    """The sum of expected losses at which a mix should be measured just under the budget."""
     goal = (1 + WORTH_USING) / 2 * limit
     activations = min(OF_ACTIVATIONS, goal / 2)
     points = [(sum(each.loss for each in one.attempt.mix.values()), one.loss) for one in tried]
@@ -244,12 +244,12 @@ def expected_loss(tried: Sequence[Measured], limit: float) -> float:
         return low + (high - low) * (goal - small) / (large - small)
     if not points:
         return (goal - activations) / CALIBRATION_GAP
-    thought, found = points[-1]
-    return thought * (goal - activations) / max(found - activations, 0.1 * found, 1e-12)
+    expected, found = points[-1]
+    return expected * (goal - activations) / max(found - activations, 0.1 * found, 1e-12)
 
 
 def describe(attempt: Attempt) -> str:
-    """In words, for a report."""
+    """An attempt in words, for a report."""
     mix = describe_mix(attempt.mix)
     if not mix:
         return attempt.options.describe()
@@ -257,16 +257,16 @@ def describe(attempt: Attempt) -> str:
 
 
 def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Budget) -> str:
-    """What was chosen, what it costs, and whether it holds what was asked."""
+    """What was chosen, what it costs, and whether it meets the budget."""
     quality = best.quality["all"]
     line = (
         f"rounding: {describe(best.attempt)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "
         f"same top-1 {quality.top1_agreement:.1%}, perplexity {quality.perplexity_change:+.1%}"
     )
     if budget.target_bytes is not None:
-        return line if best.size_bytes <= budget.target_bytes else f"{line}; smaller than that it does not get"
+        return line if best.size_bytes <= budget.target_bytes else f"{line}; no smaller package is possible"
     if best.loss > limit:
-        why = "as --strict-bits asks" if budget.strict_bits else "the most there is to spend"
+        why = "as --strict-bits asks" if budget.strict_bits else "the widest form"
         return f"{line}; above the budget of {limit:g}, {why}"
     more = best.size_bytes - min(each.size_bytes for each in tried)
-    return f"{line}; the budget of {limit:g} holds" + (f" for {more / 1e6:.1f} MB more" if more > 0 else "")
+    return f"{line}; within the budget of {limit:g}" + (f" for {more / 1e6:.1f} MB more" if more > 0 else "")

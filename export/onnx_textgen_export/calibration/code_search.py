@@ -1,9 +1,9 @@
-"""Finds codes for every matrix of a decoder from what the matrix is given on real text, and how much an error there would cost.
+"""Finds codes for every matrix of a decoder from its inputs on real text, and what an error in its outputs would cost.
 
 For int4 each matrix is rounded to 4 bits (in blocks of 32 and of 16) and to 8, compensated (`compensate`) by input moments in which
-a token counts as much as the predictions hang on it (`observe`); the loss in those moments is the estimate by which `mix` chooses.
-What is stored in 8 bits has its inputs smoothed besides (`passes/smoothing`), so that rounding them loses less; int8 alone needs no
-way back, and takes tokens as they come.
+a token is weighted by its influence on the predictions (`observe`); the loss in those moments is the estimate by which `mix`
+chooses. Inputs of matrices in 8 bits are also smoothed (`passes/quantization/smoothing`), so that rounding them loses less. int8
+needs no backward pass, and weights all tokens equally.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from .observe import read_gradients, read_inputs
 from .plan import Plan, make_plan
 
 EIGHT_BIT_BLOCK = 64
-"""Block size of what has 8 bits in a mix."""
+"""Block size of 8-bit matrices in a mix."""
 FINER_BLOCK = 16
 SMALLER_BLOCKS = (32,)
-"""What int8 may go over to: with smaller blocks, inputs are rounded more finely too."""
+"""Block sizes that int8 tries next: smaller blocks also round inputs more finely."""
 SMOOTHING = 0.5
 """Power of an input's root mean square by which it is divided (SmoothQuant's alpha)."""
 
 
 @dataclasses.dataclass(slots=True)
 class Statistics:
-    """Of the inputs of one matrix."""
+    """Statistics of the inputs of one matrix."""
 
     waiting: set[str]
-    """Parameters whose gradients are still to come."""
+    """Parameters whose gradients have not arrived yet."""
     importance: Tensor | float = 0.0
-    """Of each token."""
+    """Weight of each token."""
     moments: Tensor | float = 0.0
-    """[in, in], each token by its importance."""
+    """[in, in], weighted by importance."""
     squares: Tensor | float = 0.0
     """[in]."""
     tokens: int = 0
 
     def add(self, inputs: Tensor, importance: Tensor | None = None) -> None:
-        """Take in some tokens' inputs [tokens, in]."""
+        """Add the inputs [tokens, in] of some tokens."""
         weighted = inputs if importance is None else inputs * importance[:, None]
         self.moments = self.moments + weighted.T @ inputs
         self.squares = self.squares + inputs.square().sum(0)
@@ -64,7 +64,7 @@ class Statistics:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Calibrated:
-    """The codes found for a decoder's matrices, and what each choice is thought to cost."""
+    """The codes found for a decoder's matrices, and the estimated loss of each choice."""
 
     matrices: dict[str, Matrix]
     choices: dict[str, list[Choice]]
@@ -74,13 +74,13 @@ class Calibrated:
     options: Quantization
 
     def plan(self, mix: Mix) -> Plan:
-        """What `quantize` needs to store the matrices so."""
+        """What `quantize` needs to store the matrices in these forms."""
         return make_plan(self.matrices, {name: self.codes[name, choice.bits, choice.block_size] for name, choice in mix.items()})
 
     def find_codes(self, matrix: Matrix, seen: Statistics) -> None:
-        """Find a matrix's codes, of whose inputs all has been seen, in every form that it may be stored in."""
-        assert isinstance(seen.moments, Tensor), "something was seen"
-        assert isinstance(seen.squares, Tensor), "something was seen"
+        """Find a matrix's codes in every form that it may be stored in; `seen`: statistics of all its inputs."""
+        assert isinstance(seen.moments, Tensor), "inputs were added"
+        assert isinstance(seen.squares, Tensor), "inputs were added"
         values, moments = matrix.read(), Moments(seen.moments.numpy())
         scale = 1 / (2 * len(values) * seen.tokens)
         scales = smoothing_of(np.sqrt(seen.squares.numpy() / seen.tokens)) if matrix.maker is not None else None
@@ -102,18 +102,18 @@ class Calibrated:
 
 
 def is_compensated(bits: Bits, values: Floats, options: Quantization) -> bool:
-    """Whether compensation is worth its time: for 8 bits in a package of 4 it is not, and not where inputs outnumber outputs."""
+    """Whether compensation is worth its time: not for 8 bits in an int4 package, nor if inputs outnumber outputs."""
     return bits == 4 or (options.bits == 8 and values.shape[1] <= len(values))
 
 
 def some_at_a_time(values: Floats) -> Iterator[Floats]:
-    """Some outputs of a matrix [out, in] after others."""
+    """The rows of a matrix [out, in], in slices."""
     for start in range(0, len(values), OUTPUTS_AT_A_TIME):
         yield values[start : start + OUTPUTS_AT_A_TIME]
 
 
 def forms(matrix: Matrix, options: Quantization) -> list[tuple[Bits, int]]:
-    """Bits and block sizes that a matrix may be stored in, by what the options ask of all."""
+    """Bits and block sizes that a matrix may be stored in under these options."""
     if options.bits == 8:
         return [(8, size) for size in dict.fromkeys((options.block_size, *SMALLER_BLOCKS)) if size <= options.block_size]
     wide = EIGHT_BIT_BLOCK if not matrix.shared or matrix.sizes[1] % EIGHT_BIT_BLOCK == 0 else options.block_size
@@ -122,7 +122,7 @@ def forms(matrix: Matrix, options: Quantization) -> list[tuple[Bits, int]]:
 
 
 def smoothing_of(sizes: Floats) -> Floats:
-    """What to divide inputs by, of which these are the root mean squares; around 1."""
+    """The divisors, around 1, of inputs with these root mean squares."""
     usual = float(np.exp(np.log(np.maximum(sizes, 1e-12)).mean()))
     scales: Floats = np.clip((sizes / usual) ** SMOOTHING, 1e-2, 1e2).astype(np.float32)
     return scales
@@ -131,9 +131,9 @@ def smoothing_of(sizes: Floats) -> Floats:
 def calibrate(
     source: Source, weights: Weights, graph: ir.Graph, ids: Tensor, *, options: Quantization, target: Target, folder: Path
 ) -> Calibrated:
-    """See the texts `ids` [texts, tokens] and find codes, which are kept in `folder`.
+    """Run the texts `ids` [texts, tokens] and find codes, which are written to `folder`.
 
-    Raises what the module's own code raises where it cannot be differentiated, which 8 bits do not need.
+    Raises the errors of the module's own code if it cannot be differentiated, which only 4 bits need.
     """
     matrices = find_matrices(graph, options, target)
     made = Calibrated({each.name: each for each in matrices}, {}, {}, folder, options)
@@ -144,7 +144,7 @@ def calibrate(
     def take_gradients(name: str, inputs: Tensor, gradients: Tensor) -> None:
         for matrix in layers[name][0]:
             if matrix.name not in waiting:
-                continue  # found by an earlier use: a layer that runs twice
+                continue  # found at an earlier use: a layer that runs twice
             seen = waiting[matrix.name]
             seen.importance = seen.importance + gradients[:, matrix.rows].square().sum(-1)
             seen.waiting.discard(name)
@@ -153,7 +153,7 @@ def calibrate(
             assert isinstance(seen.importance, Tensor), "just added to"
             seen.add(inputs, seen.importance)
             seen.importance = 0.0
-            if matrix.part != "head":  # which is told of some tokens at a time
+            if matrix.part != "head":  # which arrives in slices of tokens
                 made.find_codes(matrix, waiting.pop(matrix.name))
 
     def take_inputs(name: str, inputs: Tensor) -> None:
@@ -173,7 +173,7 @@ def calibrate(
 
 
 def forget_unseen(made: Calibrated) -> None:
-    """Leave out matrices whose inputs are smoothed by the rows of one that was not seen, and so is not rounded with them."""
+    """Drop matrices whose inputs are smoothed by the rows of a matrix that no text reached, which is not rounded with them."""
     for name in list(made.choices):
         maker = made.matrices[name].maker
         if isinstance(maker, Rows) and maker.weight not in made.choices:

@@ -1,4 +1,4 @@
-"""The codes that calibration found for a matrix: kept in files until the graph is written and PyTorch has been compared with."""
+"""The codes that calibration found for a matrix: kept in files until the graph is written and compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..passes.quantization.quantizers import Codes, Floats
 from .matrices import Matrix
 
 OUTPUTS_AT_A_TIME = 8192
-"""So that what is computed of an output layer stays small."""
+"""Bounds the memory that an output layer takes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundCodes:
-    """A matrix [out, in] as codes, in a folder of their own."""
+    """A matrix [out, in] as codes, in a folder."""
 
     folder: Path
     bits: Bits
     block_size: int
     inputs: int
     smoothing: Floats | None = None
-    """[in]: what the matrix was multiplied with before it was rounded, and its inputs are divided by; None: nothing."""
+    """[in]: factors of the matrix before it was rounded, and divisors of its inputs; None: not smoothed."""
 
     @property
     def symmetric(self) -> bool:
@@ -36,7 +36,7 @@ class FoundCodes:
 
     @classmethod
     def save(cls, folder: Path, found: Codes, *, bits: Bits, block_size: int, inputs: int, smoothing: Floats | None) -> FoundCodes:
-        """Write codes as `compensate` and `quantizers` give them."""
+        """Write codes to a folder, as `compensate` and `quantizers` return them."""
         folder.mkdir(parents=True)
         kinds = {"codes": np.uint8, "zeros": np.uint8, "scale_codes": np.int16, "row_scales": np.float32}
         for kind, dtype in kinds.items():
@@ -47,7 +47,7 @@ class FoundCodes:
 
     @classmethod
     def joined(cls, parts: Sequence[FoundCodes]) -> FoundCodes:
-        """The codes of some outputs after those of others, all in one form and with no smoothing."""
+        """The concatenated codes of groups of outputs, all in one form and without smoothing."""
         folder = parts[0].folder.with_name(f"{parts[0].folder.name}-joined")
         if not folder.exists():
             folder.mkdir()
@@ -57,7 +57,7 @@ class FoundCodes:
         return dataclasses.replace(parts[0], folder=folder)
 
     def load(self, gains: Floats | None = None) -> Codes:
-        """The codes again; `gains` [out] multiply the outputs."""
+        """Read the codes; `gains` [out] multiply the outputs."""
         arrays = {path.stem: np.load(path, mmap_mode="r") for path in self.folder.glob("*.npy")}
         rows = arrays["row_scales"] if gains is None else arrays["row_scales"] * gains[:, None]
         scale_codes = arrays["scale_codes"].astype(np.float32)
@@ -65,7 +65,7 @@ class FoundCodes:
         return Codes(arrays["codes"], scale_codes * rows, zeros, scale_codes, rows)
 
     def values(self, outputs: Columns) -> Floats:
-        """Some outputs of the matrix [out, in] that the codes stand for."""
+        """Some outputs of the matrix [out, in] that the codes represent."""
         found = self.load()
         zeros = None if found.zeros is None else found.zeros[outputs]
         rows = Codes(found.codes[:, outputs], found.scales[outputs], zeros).values(self.bits, self.inputs)
@@ -74,18 +74,18 @@ class FoundCodes:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Restored:
-    """Gives a parameter the values of its codes: what `Rounding` is for a matrix that is rounded by itself."""
+    """Gives a parameter the values of its codes, as `Rounding` does for a matrix without calibration."""
 
     found: FoundCodes
     rows: Columns
-    """Outputs of the matrix that are the parameter's."""
+    """Outputs of the matrix that come from the parameter."""
     outputs: Columns
-    """Which of the parameter's outputs they are."""
+    """The corresponding outputs of the parameter."""
     inputs_first: bool
     """The parameter is [in, out]."""
 
     def __call__(self, parameter: Tensor) -> None:
-        """Set a float32 parameter's numbers in place, some outputs at a time."""
+        """Set a float32 parameter's values in place, in slices of outputs."""
         numbers = parameter.numpy().T if self.inputs_first else parameter.numpy()
         for start in range(0, len(self.rows), OUTPUTS_AT_A_TIME):
             some = slice(start, start + OUTPUTS_AT_A_TIME)
@@ -94,18 +94,18 @@ class Restored:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class InTurn:
-    """Gives a parameter the values of several codes, each of which has some of its outputs."""
+    """Gives a parameter the values of more than one set of codes, each for some of its outputs."""
 
     parts: Sequence[Restored]
 
     def __call__(self, parameter: Tensor) -> None:
-        """Set a float32 parameter's numbers in place."""
+        """Set a float32 parameter's values in place."""
         for each in self.parts:
             each(parameter)
 
 
 def restored(found: FoundCodes, matrix: Matrix) -> dict[str, Restored]:
-    """What gives each parameter of a matrix the values of its codes."""
+    """The changes that give each parameter of a matrix the values of its codes."""
     rows: dict[str, list[Columns]] = {}
     outputs: dict[str, list[Columns]] = {}
     start = 0

@@ -1,8 +1,8 @@
-"""Rounding that makes up for its own error: GPTQ (Frantar et al. 2022), with scales found for what the layer is given.
+"""Rounding that compensates for its own error: GPTQ (Frantar et al. 2022), with scales found for the inputs of the layer.
 
-Columns are rounded one after another, those that matter most first (its "act order"), and what each leaves is spread over the
-columns that are still to come, as the second moments of the inputs say. Scales and zero points are found before, from the weights
-as they are ("static groups"), so that the order of columns leaves no trace in what is stored. Outputs do not depend on each other.
+Columns are rounded one after another, the most important first (its "act order"), and the error of each is spread over the
+remaining columns according to the second moments of the inputs. Scales and zero points are found before, from the original weights
+("static groups"), so the stored form does not depend on the order of columns. Outputs are independent of each other.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from torch import Tensor
 from ..passes.quantization.quantizers import Codes, Floats, inverses, quantize_matrix, search
 
 DAMPING = 0.1
-"""Share of the mean second moment that is added to each; some thousand tokens say no more of a layer's inputs."""
+"""Share of the mean second moment that is added to each, because a few thousand tokens estimate them roughly."""
 STRETCHES = np.linspace(0.8, 1.2, 13)
-"""Of the plain scale of 4-bit blocks; 8 bits have no codes to spare for cutting off."""
+"""Factors of the plain scale to try for 4-bit blocks; clipping does not pay at 8 bits."""
 COLUMNS, FEWER_COLUMNS = 256, 32
-"""Rounded before the rest hears of what they left, and before the others among them do."""
+"""Columns rounded before their errors are spread over the rest, and within those before they are spread over the others."""
 TRIANGLE = 512
-"""Size from which on a triangular matrix is inverted in parts."""
+"""Larger triangular matrices are inverted in parts."""
 
 
 class Moments:
-    """Second moments of a layer's inputs [in, in], and what compensation needs of them: made once for all widths of codes."""
+    """Second moments of a layer's inputs [in, in], and what compensation derives from them, once for all widths of codes."""
 
     def __init__(self, plain: Floats) -> None:
         self.plain = plain
         diagonal = np.maximum(np.diagonal(plain), 0)
         self.importance = (diagonal + max(DAMPING * float(diagonal.mean()), 1e-30)).astype(np.float32)
-        """Of each input."""
+        """Damped second moment of each input."""
         self.order = np.argsort(-self.importance, kind="stable")
 
     @functools.cached_property
@@ -52,12 +52,12 @@ class Moments:
         return spread
 
     def smoothed(self, scales: Floats) -> Moments:
-        """Of inputs that are divided by `scales` [in]."""
+        """The moments of inputs that are divided by `scales` [in]."""
         return Moments(self.plain / np.outer(scales, scales))
 
 
 def invert_lower(matrix: Tensor) -> None:
-    """Turn a lower triangular matrix into its inverse, in place, in parts: three times as fast as solving for the unit matrix."""
+    """Invert a lower triangular matrix in place, in parts: three times as fast as solving for the unit matrix."""
     if len(matrix) <= TRIANGLE:
         matrix.copy_(torch.linalg.solve_triangular(matrix, torch.eye(len(matrix)), upper=False))
         return
@@ -71,9 +71,9 @@ def invert_lower(matrix: Tensor) -> None:
 def round_compensated(
     matrix: Floats, moments: Moments, bits: int, block_size: int, *, symmetric: bool = False
 ) -> tuple[Codes, float]:
-    """Codes of a matrix [out, in]: [block size, out, blocks], scales and zero points [out, blocks]; and what their error loses.
+    """Codes of a matrix [out, in]: [block size, out, blocks], scales and zero points [out, blocks]; and their loss.
 
-    The loss is that of the outputs, in the moments: sum of e M e' over the rows e of the error.
+    The loss is the squared error of the outputs by the moments M: the sum of e M e' over the rows e of the weights' error.
     """
     grid = weighted_grid(matrix, moments.importance, bits, block_size, symmetric=symmetric)
     codes, loss = compensated_codes(matrix, moments, grid, bits, block_size)
@@ -86,14 +86,14 @@ def round_compensated(
 def round_uncompensated(
     matrix: Floats, moments: Moments, bits: int, block_size: int, *, symmetric: bool = False
 ) -> tuple[Codes, float]:
-    """As `round_compensated`, each weight for itself: so errors of different inputs have nothing to do with each other."""
+    """Like `round_compensated`, but each weight is rounded independently, and the loss ignores correlations of inputs."""
     found = weighted_grid(matrix, moments.importance, bits, block_size, symmetric=symmetric)
     error = found.values(bits, matrix.shape[1]) - matrix
     return found, float(np.square(error).sum(0) @ moments.importance)
 
 
 def weighted_grid(matrix: Floats, importance: Floats, bits: int, block_size: int, *, symmetric: bool) -> Codes:
-    """Codes of a matrix [out, in] whose scales and zero points were found for inputs [in] of such importance, uncompensated."""
+    """Uncompensated codes of a matrix [out, in], with scales and zero points for inputs of this importance [in]."""
     missing = -matrix.shape[1] % block_size
     weights = np.pad(importance, (0, missing)).reshape(-1, block_size).T  # [block size, blocks]
     count, stretches, parts = weights.shape[1], STRETCHES if bits == 4 else None, dict[int, Codes]()
@@ -110,7 +110,7 @@ def weighted_grid(matrix: Floats, importance: Floats, bits: int, block_size: int
 
 
 def joined(parts: Sequence[Codes]) -> Codes:
-    """The codes of some outputs after those of others."""
+    """The concatenated codes of groups of outputs."""
     codes, scales, zeros, scale_codes, row_scales = (
         None if getattr(parts[0], name) is None else np.concatenate([getattr(part, name) for part in parts], axis)
         for name, axis in (("codes", 1), ("scales", 0), ("zeros", 0), ("scale_codes", 0), ("row_scales", 0))
@@ -121,10 +121,10 @@ def joined(parts: Sequence[Codes]) -> Codes:
 
 
 def compensated_codes(matrix: Floats, moments: Moments, grid: Codes, bits: int, block_size: int) -> tuple[Floats, float]:
-    """The codes [out, in] of given scales and zero points, and the loss.
+    """The codes [out, in] for given scales and zero points, and the loss.
 
-    With e the errors of the columns when they were rounded, over the diagonal of U (`spread`), the error of all weights is e U;
-    U' U is the inverse of the moments, so that the loss is the sum of e squared.
+    If e are the errors of the columns at rounding, divided by the diagonal of U (`spread`), the error of all weights is e U;
+    U' U is the inverse of the moments, so the loss is the sum of e squared.
     """
     order, spread = moments.order, torch.from_numpy(moments.spread)
     blocks, most = (order // block_size).tolist(), 2**bits - 1

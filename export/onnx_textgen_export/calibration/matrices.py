@@ -24,27 +24,27 @@ from ..sources.source import Source
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix that the graph multiplies with, of which calibration knows the parameters."""
+    """A matrix of a product whose parameters are known."""
 
     name: str
-    """Of the graph's initializer."""
+    """Name of the graph's initializer."""
     tensor: ir.TensorProtocol
     inputs_first: bool
-    """It is [in, out]."""
+    """The matrix is [in, out]."""
     part: Part
     pieces: tuple[Piece, ...]
     transposed: dict[str, bool]
     """Which of its parameters are [in, out]."""
     maker: Norm | Rows | None
-    """What takes the smoothing of its inputs."""
+    """What computes its inputs and can take their smoothing."""
     shared: bool
-    """It is a table of embeddings too."""
+    """The matrix is also a table of embeddings."""
     split: Split | None = None
-    """What it is a part of."""
+    """The split whose part it is."""
 
     @property
     def rows(self) -> slice:
-        """Which of its layer's outputs are its own."""
+        """The outputs of its layer that belong to it."""
         return slice(None) if self.split is None else self.split.parts[self.name]
 
     @property
@@ -60,9 +60,9 @@ class Matrix:
 
 
 def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> list[Matrix]:
-    """The matrices of products that are to be rounded and whose outputs are known to be outputs of parameters.
+    """The matrices to round whose outputs are known to be outputs of parameters.
 
-    A tied table is none at `standard`, whose Gather decides how it is stored.
+    A tied table is left out at `standard`, where its Gather determines how it is stored.
     """
     products = find_products(graph)
     logits = next(value for value in graph.outputs if value.name == "logits")
@@ -75,13 +75,13 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
         if part == "router" or not pieces or name in found or (shared and product.inputs_first):
             continue
         if shared and (target == "standard" or sizes_of(weight)[1] % options.block_size):
-            continue  # the table stays as it is, and so apart
+            continue  # the table keeps its form
         assert weight.const_value is not None, "weights have data"
         if not shared and is_marked_ternary(weight.const_value):
-            continue  # it loses nothing
+            continue  # stored losslessly
         transposed = {each.name: product.inputs_first != each.transposed for each in parameters_of(weight.const_value)}
-        several = sum(other.weight is weight for other in products.values()) > 1
-        maker = None if several else find_maker(product, products)
+        is_shared = sum(other.weight is weight for other in products.values()) > 1
+        maker = None if is_shared else find_maker(product, products)
         matrix = Matrix(name, weight.const_value, product.inputs_first, part, pieces, transposed, maker, shared)
         in_two = part == "head" and target == "ort" and options.bits == 4 and options.head_bits is None
         split = find_split(product) if in_two else None
@@ -90,7 +90,7 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
 
 
 def parts_of(matrix: Matrix, split: Split) -> dict[str, Matrix]:
-    """The parts of an output layer, by name; smoothing would have to fit both, and is left out."""
+    """The parts of an output layer, by name; not smoothed, because both parts would need the same smoothing."""
     tensors = {name: split.part(matrix.tensor, outputs) for name, outputs in split.parts.items()}
     return {
         name: dataclasses.replace(matrix, name=name, tensor=tensor, pieces=pieces_of(tensor), maker=None, split=split)

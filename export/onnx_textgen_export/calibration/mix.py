@@ -1,4 +1,4 @@
-"""The cheapest mix of widths under a budget: more bits for the matrices where a byte buys most."""
+"""The cheapest mix of forms under a budget: more bits for the matrices where a byte reduces the loss most."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Choice:
     bits: Bits
     block_size: int
     bytes: int
-    """Of its tensors in the weights' file."""
+    """Size of its tensors in the weights' file."""
     loss: float
-    """What it adds to the divergence from the unrounded model, in nats per token, as far as calibration can tell."""
+    """Estimated contribution to the divergence from the unrounded model, in nats per token."""
 
 
 Mix = dict[str, Choice]
@@ -25,9 +25,9 @@ Mix = dict[str, Choice]
 
 
 def cheapest_mix(choices: Mapping[str, Sequence[Choice]], *, most_loss: float = 0.0, most_bytes: int | None = None) -> Mix:
-    """The smallest mix whose losses sum to at most `most_loss`; or the best one of at most `most_bytes`, where that is given.
+    """The smallest mix whose losses sum to at most `most_loss`; or the best one of at most `most_bytes`, if given.
 
-    Where even the widest choices lose more they are all taken; where even the smallest are larger, they are.
+    If even the widest choices lose more, they are all taken; if even the smallest take more bytes, those are.
 
     >>> both = [Choice(4, 32, 10, 0.3), Choice(8, 64, 20, 0.0)]
     >>> [each.bits for each in cheapest_mix({"a": both, "b": [Choice(4, 32, 10, 0.1), both[1]]}, most_loss=0.15).values()]
@@ -40,7 +40,7 @@ def cheapest_mix(choices: Mapping[str, Sequence[Choice]], *, most_loss: float = 
         for name, each in choices.items()
         for before, after in zip(hull(each), hull(each)[1:], strict=False)
     ]
-    for _, name, before, after in sorted(steps, key=lambda step: -step[0]):  # on a hull the first step buys most
+    for _, name, before, after in sorted(steps, key=lambda step: -step[0]):  # on a hull the first step saves most
         if most_bytes is None and loss <= most_loss:
             break
         if mix[name] is not before or (most_bytes is not None and size + after.bytes - before.bytes > most_bytes):
@@ -51,7 +51,7 @@ def cheapest_mix(choices: Mapping[str, Sequence[Choice]], *, most_loss: float = 
 
 
 def hull(choices: Sequence[Choice]) -> list[Choice]:
-    """The choices that some price of a byte would pick, from the smallest on."""
+    """The choices on the lower convex hull of loss over bytes, from the smallest."""
     found: list[Choice] = []
     for choice in sorted(choices, key=lambda each: (each.bytes, each.loss)):
         if found and choice.loss >= found[-1].loss:
@@ -63,12 +63,12 @@ def hull(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def slope(one: Choice, other: Choice) -> float:
-    """Loss saved for a byte."""
+    """Loss saved per byte."""
     return (one.loss - other.loss) / (other.bytes - one.bytes)
 
 
 def describe_mix(mix: Mix) -> dict[str, int]:
-    """How many bytes each form takes: `{"int4 block 32": 41_000_000, ...}`."""
+    """Bytes of each form: `{"int4 block 32": 41_000_000, ...}`."""
     sizes: dict[str, int] = {}
     for choice in mix.values():
         kind = f"int{choice.bits} block {choice.block_size}"

@@ -1,9 +1,9 @@
-"""What each linear layer is given on some texts, and how much the model's predictions hang on what it answers.
+"""The inputs of each linear layer on some texts, and how strongly the model's predictions depend on its outputs.
 
-One pass forward and one back through PyTorch, over all texts together. The way back starts from the model's own prediction: a
-token is drawn from each distribution, and the gradient of its log-probability reaches every layer's output, so that its square is
-the Fisher information there (Kim et al. 2025, GuidedQuant, weigh calibration tokens by it). Blocks are computed anew on the way
-back (gradient checkpointing) with weights that are lent for just as long, so memory holds one block and its activations.
+PyTorch runs one forward and one backward pass over all texts together. The backward pass starts from the model's own prediction: a
+token is drawn from each distribution, and the gradient of its log-probability reaches every layer's output, where its square is the
+Fisher information (Kim et al. 2025, GuidedQuant, weight calibration tokens by it). The backward pass recomputes blocks (gradient
+checkpointing) with weights that are present only meanwhile, so memory holds one block and its activations.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ..sources.source import Source
 from ..weights.streamed import Forward, Weights, blocks_of, forward_within
 
 See = Callable[[str, Tensor, Tensor], None]
-"""Told of each layer once: its name, inputs [tokens, in], and gradients of its outputs [tokens, out]."""
+"""Called once per layer with its name, its inputs [tokens, in], and the gradients of its outputs [tokens, out]."""
 MOST_LOGITS = 1 << 24
-"""That are computed at a time."""
+"""Logits computed at a time."""
 
 
 class LayerObserver:
-    """Layers of which inputs and the gradient of outputs are brought together; one of the two is computed first."""
+    """Pairs the inputs of layers with the gradients of their outputs, whichever is computed first."""
 
     def __init__(self, see: See) -> None:
         self.see = see
         self.inputs: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
         self.is_first = False
-        """A block runs that will be computed anew."""
+        """Whether the running block will be recomputed."""
 
     @contextlib.contextmanager
     def layer(self, name: str, module: nn.Module) -> Iterator[None]:
-        """Watch a layer."""
+        """Within the context, a layer is observed."""
 
         def before(_: nn.Module, given: tuple[Tensor, ...]) -> None:
             if not self.is_first:
@@ -61,13 +61,13 @@ class LayerObserver:
                 hook.remove()
 
     def meet(self, name: str) -> None:
-        """Tell of a layer where both are there."""
+        """Pass on a layer's inputs and gradients once both are known."""
         if name in self.inputs and name in self.gradients:
             with torch.no_grad():
                 self.see(name, self.inputs.pop(name), self.gradients.pop(name))
 
-    def computed_anew(self, forward: Forward) -> Forward:
-        """A block's forward that forgets what it computes, and computes it again on the way back."""
+    def recomputed(self, forward: Forward) -> Forward:
+        """A block's forward that keeps no activations, and recomputes them in the backward pass."""
         runs = 0
 
         def run(*given: object, **named: object) -> object:
@@ -88,10 +88,9 @@ class LayerObserver:
 
 
 def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: See) -> None:
-    """Tell `see` of every layer on texts [texts, tokens], of the output layer some tokens at a time.
+    """Call `see` for every layer on texts [texts, tokens], and for the output layer in slices of tokens.
 
-    Raises `ExportError` where the source has no output layer that can be told from the rest, and what its own code raises where it
-    cannot be differentiated.
+    Raises `ExportError` if the source has no known output layer, and the errors of its own code if that is not differentiable.
     """
     if source.head is None:
         raise ExportError("the module has no layer whose output is the logits")
@@ -115,11 +114,13 @@ def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mappin
             if name != head:
                 stack.enter_context(observer.layer(name, module))
         for block in blocks_of(source.module).values():
-            stack.enter_context(forward_within(block, observer.computed_anew))
+            stack.enter_context(forward_within(block, observer.recomputed))
         for module in source.module.modules():
             if isinstance(module, nn.Embedding):
                 stack.callback(module.register_forward_hook(start_here).remove)
-        hook = source.head.register_forward_pre_hook(turn_back)  # within the forward: its settings hold for the way back too
+        hook = source.head.register_forward_pre_hook(
+            turn_back
+        )  # inside the forward, so that its settings apply to the backward pass too
         stack.callback(hook.remove)
         with torch.enable_grad():
             source.reference(ids)
@@ -128,7 +129,7 @@ def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mappin
 def slope_of_predictions(
     output_layer: nn.Module, hidden: Tensor, vocab_size: int, see: Callable[[Tensor, Tensor], None] | None
 ) -> Tensor:
-    """The gradient of the log-probabilities of drawn tokens by hidden states [texts, tokens, width]; every run draws the same."""
+    """The gradient of the log-probabilities of drawn tokens by hidden states [texts, tokens, width]; the draw is seeded."""
     flat = hidden.flatten(0, -2)
     slope, generator = torch.empty_like(flat), torch.Generator().manual_seed(0)
     rows = max(MOST_LOGITS // vocab_size, 1)
@@ -148,11 +149,11 @@ def slope_of_predictions(
 def read_inputs(
     source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]
 ) -> None:
-    """Tell `see` of every layer's inputs [tokens, in] on texts [texts, tokens], once each; nothing is differentiated."""
+    """Call `see` with every layer's inputs [tokens, in] on texts [texts, tokens], once each, without a backward pass."""
 
     def before(name: str, layer: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         see(name, given[0].flatten(0, -2))
-        return (given[0][:, -1:], *given[1:]) if layer is source.head else None  # nobody wants the logits
+        return (given[0][:, -1:], *given[1:]) if layer is source.head else None  # the logits are not needed
 
     with weights.present(), torch.no_grad(), contextlib.ExitStack() as stack:
         for name, module in layers.items():

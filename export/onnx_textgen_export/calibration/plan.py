@@ -1,4 +1,4 @@
-"""What is stored of each matrix once a mix has been chosen: codes, and what follows from them for the graph and for PyTorch."""
+"""The stored form of each matrix after a mix was chosen: codes, and their consequences for the graph and for PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .codes import FoundCodes, InTurn, Restored, restored
 from .matrices import Matrix
 
 Changes = Mapping[str, Callable[[Tensor], None]]
-"""By the name of a parameter: what gives it the values of its codes."""
+"""By the name of a parameter: the change that gives it the values of its codes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class Plan:
 
     found: dict[str, FoundCodes]
     gains: dict[str, Floats]
-    """[out]: what a matrix's outputs are multiplied with, since what reads them has smoothed inputs."""
+    """[out]: factors of a matrix's outputs, whose reader has smoothed inputs."""
     changes: dict[str, Changes]
-    """By matrix; the parts of one matrix have the same."""
+    """By matrix; the parts of one matrix share them."""
     splits: list[Split]
-    """Matrices whose parts are stored in different forms."""
+    """Matrices whose parts have different forms."""
 
 
 def make_plan(matrices: Mapping[str, Matrix], found: dict[str, FoundCodes]) -> Plan:
-    """The plan for codes that were chosen; parts of a matrix that have the same form become one again."""
+    """The plan for the chosen codes; parts of a matrix with the same form are joined again."""
     gains: dict[str, Floats] = {}
     for name, codes in found.items():
         maker = matrices[name].maker
@@ -56,5 +56,5 @@ def make_plan(matrices: Mapping[str, Matrix], found: dict[str, FoundCodes]) -> P
 
 
 def joined_changes(parts: list[dict[str, Restored]]) -> Changes:
-    """What gives the parameters the values of all parts."""
+    """The changes that give the parameters the values of all parts."""
     return {name: InTurn([each[name] for each in parts]) for name in parts[0]}

@@ -1,4 +1,4 @@
-"""How far rounding moves a model: its predictions on real texts, as the package runs, beside PyTorch's in float32."""
+"""How far rounding moves a model: the package's predictions on real texts, compared with PyTorch's in float32."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ..weights.streamed import Weights
 from .texts import WINDOW
 
 MOST_LOGITS = 1 << 27
-"""Of the reference, which are kept in a file."""
+"""Logits of the reference, which are kept in a file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Positions:
-    """The measures of single positions, one behind the other."""
+    """The measures of single positions, concatenated."""
 
     divergences: npt.NDArray[np.float64]
     agree: npt.NDArray[np.bool_]
     surprise: npt.NDArray[np.float64]
-    """By how many nats the token that followed is less likely; nothing for the last of a window."""
+    """Loss in log-probability of the next token, in nats; not measured for the last token of a window."""
 
     def summary(self) -> Quality:
         """Over all positions."""
@@ -45,12 +45,12 @@ class Positions:
 
     @classmethod
     def joined(cls, parts: list[Positions]) -> Positions:
-        """Several texts'."""
+        """The positions of all parts."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(cls)))
 
 
 class QualityMeter:
-    """PyTorch's predictions on some texts, in a file, so that each attempt to round well is measured without PyTorch."""
+    """PyTorch's predictions on some texts, kept in a file, so that every attempt is measured without PyTorch."""
 
     def __init__(self, source: Source, weights: Weights, texts: Mapping[str, list[int]], folder: Path) -> None:
         self.source = source
@@ -66,13 +66,13 @@ class QualityMeter:
         start = 0
         with weights.present(), torch.no_grad():
             for windows in self.texts.values():
-                for together in (windows[:-1], windows[-1:]):  # all but the last are of one length
+                for together in (windows[:-1], windows[-1:]):  # all but the last have the same length
                     for logits in source.reference(torch.tensor(together)) if together else ():
                         self.logits[start : start + len(logits)] = logits.float().numpy()
                         start += len(logits)
 
     def measure(self, graph: Path) -> dict[str, Quality]:
-        """What a package's graph makes of each kind of text, and of `all`."""
+        """The quality of a package's graph on each kind of text, and on `all`."""
         with as_export_error():
             session, start, found = open_session(graph, device="cpu"), 0, dict[str, Positions]()
             for kind, windows in self.texts.items():
@@ -86,7 +86,7 @@ class QualityMeter:
 
 
 def fed(source: Source, session: Session, window: list[int]) -> Iterator[Logits]:
-    """Logits of every token of a text, some at a time."""
+    """Logits of every token of a text, in slices."""
     decoder = Decoder(session, source.geometry)
     can = decoder.capabilities
     step = 1 if can.takes_single_tokens else len(window) if not can.appends else 4 * ROWS_AT_A_TIME
@@ -95,7 +95,7 @@ def fed(source: Source, session: Session, window: list[int]) -> Iterator[Logits]
 
 
 def compare(got: Iterator[Logits], want: npt.NDArray[np.float32], window: list[int]) -> Positions:
-    """Measure logits, some rows at a time, against PyTorch's [tokens, vocabulary]."""
+    """Measure logits, given in slices, against PyTorch's [tokens, vocabulary]."""
     divergences, agree, surprise, start = list[float](), list[bool](), list[float](), 0
     for some in got:
         for at in range(0, len(some), ROWS_AT_A_TIME):

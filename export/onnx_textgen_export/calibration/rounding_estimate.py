@@ -1,8 +1,8 @@
-"""A first guess, in seconds, of what rounding will cost: before anything is traced or calibrated.
+"""A fast estimate of what rounding will cost, made before anything is traced or calibrated.
 
-The divergences that single roundings cause add up, near enough. So one pass of PyTorch carries a text several times side by side:
-once untouched, and once for each of some blocks and for the output layer, which that copy alone goes through rounded. What these
-blocks cost is carried over to the others.
+The divergences caused by rounding single blocks approximately add up. So one pass of PyTorch runs a batch of copies of a text: one
+through the unrounded model, and one for each of a few blocks and the output layer, with only that part rounded. The divergences of
+these blocks are extrapolated to the others.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from .attempts import Budget
 from .code_search import EIGHT_BIT_BLOCK, FINER_BLOCK
 
 SAMPLED = 4
-"""Blocks, evenly spread."""
+"""Blocks to round, evenly spread."""
 WORK = 1e11
-"""Parameters times tokens."""
+"""Parameters times tokens of the pass."""
 FEWEST_TOKENS, MOST_TOKENS = 32, 256
 MOST_LOGITS = 1 << 27
-"""Of all copies of the text."""
+"""Logits of all copies of the text."""
 CALIBRATED = 0.13
-"""What calibration in blocks of 16 leaves of the divergence of plain rounding in blocks of 32, as estimated: 0.055 of 0.44 on
+"""Ratio of the divergence of calibrated blocks of 16 to the estimated one of plain rounding in blocks of 32: 0.055 of 0.44 on
 SmolLM2-135M."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """What rounding is thought to cost."""
+    """The estimated cost of rounding."""
 
     plain_kl: float
-    """Mean divergence where every matrix has 4 bits, without calibration, in nats per token."""
+    """Mean divergence with 4 bits for every matrix, without calibration, in nats per token."""
     narrow_bytes: int
-    """Of matrices of 4 bits, in the smallest blocks that are tried."""
+    """Size with 4 bits for every matrix, in the smallest blocks that are tried."""
     wide_bytes: int
-    """Of 8 bits."""
+    """Size with 8 bits."""
     calibrates: bool
 
     def describe(self, budget: Budget, limit: float, *, is_fixed: bool = False) -> str:
-        """One line for the user; `is_fixed`: the bits are named.
+        """One line for the user; `is_fixed`: the user chose the bits.
 
-        A calibrated mix keeps to its limit as if its divergence fell evenly with the share of 8-bit weights.
+        Assumes that the divergence of a calibrated mix falls linearly with the share of 8-bit weights.
         """
         said = f"estimate: 4 bits alone lose about KL {self.plain_kl:.2g}{' (uncalibrated)' if self.calibrates else ''}"
         left = self.plain_kl * (CALIBRATED if self.calibrates else 1.0)
@@ -67,13 +67,13 @@ class Estimate:
 
 
 def estimate_rounding(source: Source, weights: Weights, assets: TextAssets, options: Quantization, budget: Budget) -> Estimate:
-    """Round a few blocks and the output layer; raises `ValueError` with the reason where that says nothing."""
+    """Round a few blocks and the output layer; raises `ValueError` with the reason if that allows no estimate."""
     blocks = [block for block in blocks_of(source.module).values() if matrices_of(block)]
     parameters = stored_parameters(source.module)
     if not blocks:
         raise ValueError("the model has no blocks of one kind")
     if any(each.kind == "experts" for each in parameters):
-        raise ValueError("what the experts of a mixture lose hangs on which are chosen")
+        raise ValueError("what the experts of a mixture lose depends on which are selected")
     places = (np.arange(SAMPLED) + 0.5) / SAMPLED * len(blocks)
     chosen = [blocks[index] for index in dict.fromkeys(places.astype(int).tolist())]
     parts = [*chosen, source.head] if source.head is not None else chosen
@@ -102,7 +102,7 @@ def estimate_rounding(source: Source, weights: Weights, assets: TextAssets, opti
 
 
 def outer_forms(options: Quantization, *, calibrates: bool) -> tuple[Quantization, Quantization]:
-    """The narrowest and the widest form that a matrix may get (see `calibrate.forms`)."""
+    """The narrowest and the widest form that a matrix may get (see `code_search.forms`)."""
     if not calibrates:
         return options, options
     narrow = dataclasses.replace(options, block_size=FINER_BLOCK if options.finer_blocks else options.block_size)
@@ -116,7 +116,7 @@ def divergence(wanted: Tensor, logits: Tensor) -> float:
 
 @contextlib.contextmanager
 def rounded_for(block: nn.Module, row: int, options: Quantization) -> Iterator[list[bool]]:
-    """Let one row of a batch go through a block whose matrices are rounded; yields a list that says once it did."""
+    """Within the context, one row of a batch runs through a block with rounded matrices; yields a list, non-empty once that ran."""
     ran = list[bool]()
 
     def twice(forward: Forward) -> Forward:
@@ -137,7 +137,7 @@ def rounded_for(block: nn.Module, row: int, options: Quantization) -> Iterator[l
 
 @contextlib.contextmanager
 def rounded(module: nn.Module, options: Quantization) -> Iterator[None]:
-    """The matrices of a module, rounded for a while."""
+    """Within the context, the matrices of a module are rounded."""
     before = {layer: layer.get_parameter("weight") for layer in matrices_of(module)}
     try:
         for layer, weight in before.items():

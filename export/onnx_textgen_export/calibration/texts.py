@@ -1,6 +1,6 @@
-"""The texts that weights are calibrated on, and the other ones that rounding is measured on; both were written for this.
+"""The texts that weights are calibrated on, and the different ones that rounding is measured on; all were written for this.
 
-Calibration reads encyclopaedia entries, news, stories, code, mathematics, letters, several languages, and chats in the model's own
+Calibration reads encyclopaedia entries, news, stories, code, mathematics, letters, other languages, and chats in the model's own
 template. Rounding is measured on prose, code and chats; no sentence is in both.
 """
 
@@ -28,32 +28,32 @@ from ..tokenization.text_assets import TextAssets
 TEXTS = Path(__file__).parent.parent / "texts"
 CALIBRATION = (TEXTS / "calibration.txt", TEXTS / "calibration_text.txt")
 WINDOW = 512
-"""Tokens that are fed together, from an empty context on."""
+"""Tokens that are fed together, from an empty context."""
 MOST_TOKENS, FEWEST_TOKENS = 8192, 1024
 MOST_WORK = 1.2e12
-"""Parameters times tokens of calibration: what two cores go through, forward and back, in about two minutes."""
+"""Parameters times tokens of calibration: about two minutes of forward and backward pass on two cores."""
 MEASURED_TOKENS = 1024
-"""Of each text that rounding is measured on."""
+"""Tokens of each text that rounding is measured on."""
 
 
 def windows(ids: Sequence[int], length: int) -> Tensor:
-    """Whole windows [windows, length] of a text; the end that fills none is left out, unless it is all there is."""
+    """Whole windows [windows, length] of a text; an incomplete last window is left out, unless it is the only one."""
     count = len(ids) // length
     return torch.tensor(ids[: count * length]).reshape(count, length) if count else torch.tensor([list(ids)])
 
 
 def encode(tokenizer: Tokenizer, text: str, vocab_size: int) -> list[int]:
-    """Ids of a text that the model has."""
+    """Ids of a text, without those beyond the model's vocabulary."""
     return [token_id for token_id in tokenizer.encode(text).ids if token_id < vocab_size]
 
 
 def calibration_ids(source: Source, assets: TextAssets, given: Path | None, *, forward_only: bool = False) -> Tensor:
-    """Token ids [texts, tokens] to calibrate on: of the user's file, if there is one, else of our own texts and the chats.
+    """Token ids [texts, tokens] to calibrate on: of the user's file, if given, else of the exporter's texts and chats.
 
-    A large model sees fewer of them, so that it does not take too long, and one that only the sizes of inputs are wanted of.
+    Fewer tokens are used for a large model, and with `forward_only`, which needs only the sizes of inputs.
     """
     if assets.tokenizer is None:
-        raise ExportError("there is no tokenizer to read a text with")
+        raise ExportError("calibration on text needs a tokenizer")
     try:
         texts = [path.read_text(encoding="utf-8") for path in (CALIBRATION if given is None else [given])]
         texts += [chats(assets, "calibration")] if given is None else []
@@ -64,15 +64,15 @@ def calibration_ids(source: Source, assets: TextAssets, given: Path | None, *, f
     ids = [token_id for text in texts for token_id in encode(assets.tokenizer, text, vocab_size)]
     length = min(WINDOW, source.geometry.context_length)
     if len(ids) < min(64, length):
-        raise ExportError(f"{given} has {len(ids)} tokens, too few to calibrate on; give some thousand")
+        raise ExportError(f"{given} has {len(ids)} tokens, too few to calibrate on; give a few thousand")
     found = windows(ids, length)
-    if len(found) * length > most:  # from all over the text
+    if len(found) * length > most:  # spread over the text
         found = found[np.linspace(0, len(found) - 1, max(most // length, 1)).astype(int)]
     return found
 
 
 def measured_texts(source: Source, assets: TextAssets) -> dict[str, list[int]]:
-    """Token ids by the kind of the text; ids drawn once and for all where there is no tokenizer."""
+    """Token ids by the kind of text; ids drawn with a fixed seed if there is no tokenizer."""
     vocab_size, tokenizer = source.geometry.vocab_size, assets.tokenizer
     if tokenizer is None:
         drawn = np.random.default_rng(3).integers(0, vocab_size, MEASURED_TOKENS)
@@ -82,11 +82,11 @@ def measured_texts(source: Source, assets: TextAssets) -> dict[str, list[int]]:
 
 
 def chats(assets: TextAssets, kind: str) -> str:
-    """Conversations in the model's own template; as plain lines where it has none, or refuses them."""
+    """Conversations in the model's template; as plain lines if it has none, or if the template raises an error."""
     talks: list[list[dict[str, Any]]] = json.loads((TEXTS / "chats.json").read_text(encoding="utf-8"))[kind]
     if assets.chat_template is not None:
         template, bos, eos = assets.chat_template, token(assets, assets.bos_id), token(assets, next(iter(assets.eos_ids), None))
-        with contextlib.suppress(TemplateError):  # some templates know no system, or want more than messages
+        with contextlib.suppress(TemplateError):  # some templates reject a system message or need more arguments
             return "\n".join(
                 render_chat(template, talk, bos_token=bos, eos_token=eos, add_generation_prompt=False) for talk in talks
             )
@@ -94,5 +94,5 @@ def chats(assets: TextAssets, kind: str) -> str:
 
 
 def token(assets: TextAssets, token_id: int | None) -> str | None:
-    """A special token as it is written."""
+    """The text of a special token."""
     return assets.tokenizer.id_to_token(token_id) if assets.tokenizer is not None and token_id is not None else None

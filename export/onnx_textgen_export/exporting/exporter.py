@@ -1,4 +1,4 @@
-"""From a decoder to a proven model folder: trace, change the graph, write, compare with PyTorch, and only then keep."""
+"""From a decoder to a proven model folder: trace, change the graph, write, compare with PyTorch, and keep only what agrees."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ def export_source(
 def write_package(
     writer: PackageWriter, weights: Weights, quantization: Quantization | None, work: Path, report: Report
 ) -> Measured | None:
-    """Write the graphs of a package, as often as its budget takes; returns the attempt that was kept, if it was quantised.
+    """Write the graphs of a package, once per attempt to meet its budget; returns the chosen attempt of a quantised package.
 
-    work: an empty folder for what only the making needs.
+    work: an empty folder for intermediate files.
     """
     if quantization is None:
         report("write")

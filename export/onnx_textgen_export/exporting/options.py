@@ -40,9 +40,9 @@ class ExportOptions:
     origin: str | None = None
     """Where the weights came from, and their licence; None: the source."""
     allow_pickle: bool = False
-    """Read weights from a pickle (tensors only) where there is nothing else."""
+    """Read weights from a pickle (tensors only) if there are no safetensors."""
     genai: bool = True
-    """Write what onnxruntime-genai opens the folder by, where it can run the decoder."""
+    """Write the files that let onnxruntime-genai open the folder, if it can run the decoder."""
     hidden_states: bool = False
     """Add the output that `Model.embed` needs."""
     attention_maps: bool = False
@@ -50,7 +50,7 @@ class ExportOptions:
     int8_cache: bool = False
     """Add a graph that keeps keys and values at 8 bits."""
     force: bool = False
-    """Replace the model folder that is there."""
+    """Replace an existing model folder."""
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
@@ -63,7 +63,7 @@ class ExportOptions:
 
     @property
     def chosen_budget(self) -> Budget:
-        """The budget asked for, or the one that leaves everything to the precision."""
+        """The budget asked for, or the default one of the precision."""
         return self.budget or Budget()
 
     def quantization_for(self, width: int) -> Quantization | None:
@@ -71,7 +71,7 @@ class ExportOptions:
         options = self.quantization or default_for(self.precision, width)
         if options is None and self.chosen_budget != Budget():
             raise ExportError(
-                f"{self.precision} is not quantised, so there is no rounding to make better; take --precision int8 or int4"
+                f"{self.precision} is not quantised, so there is no rounding to improve; take --precision int8 or int4"
             )
         if options is not None and options.method == "calibrated" and not self.chosen_budget.calibrates:
             return dataclasses.replace(options, method="k_quant")

@@ -1,8 +1,8 @@
-"""What lets onnxruntime-genai open a package: its configuration, and the graph as that engine takes it.
+"""The files that let onnxruntime-genai open a package: its configuration, and a graph in the form it expects.
 
-It reads `genai_config.json` and makes room for the logits of every token unless the graph says that it gives one row. Ours gives as
-many as `logits_positions` asks for, so a second graph of some hundred kilobytes, over the same weights, has that input fixed to
-the last position.
+The engine reads `genai_config.json` and allocates logits for every token unless the graph declares one row. A package's graph
+returns the rows that `logits_positions` asks for, so a second graph of some hundred kilobytes, over the same weights, fixes that
+input to the last position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..tokenization.text_assets import TextAssets
 
 
 def opens_in_genai(source: Source, assets: TextAssets) -> bool:
-    """Whether onnxruntime-genai can run the decoder: keys and values of one size in every layer, nothing else, and an end."""
+    """Whether onnxruntime-genai can run the decoder: same-sized keys and values in every layer, no other state, an end token."""
     sizes = {tensor.shape for tensor in source.cache}
     names = {tensor.name for tensor in source.cache}
     layers = len(names) // 2
@@ -47,7 +47,7 @@ def write_genai(folder: Path, source: Source, assets: TextAssets, target: Target
 
 
 def genai_config(source: Source, assets: TextAssets, target: Target, names: list[str]) -> dict[str, Any]:
-    """The configuration; `names` are the graph's inputs but for the cache."""
+    """The configuration; `names`: the graph's inputs without the cache."""
     geometry = source.geometry
     (_, kv_heads, *_, head_size) = source.cache[0].shape
     past = {f"past_{kind}_names": f"past_key_values.%d.{kind}" for kind in ("key", "value")}
@@ -81,5 +81,5 @@ def genai_config(source: Source, assets: TextAssets, target: Target, names: list
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file for people to read too."""
+    """Write an indented JSON file."""
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -78,7 +78,7 @@ def add_shared(graph: ir.Graph) -> Shared:
 def add_scales(graph: ir.Graph, layer: Layer, kind: str, scales: Floats) -> Scales:
     """Add the scales [1, kv_heads, 1, head_size] of a layer's keys or values (`kind`) to the graph."""
     flat = scales.reshape(1, 1, -1)
-    data = {"scale": scales, "scale_of_new": flat, "inverse_of_new": 1 / flat}
+    data: dict[str, Floats] = {"scale": scales, "scale_of_new": flat, "inverse_of_new": 1 / flat}
     return Scales(*(add_constant(graph, layer.name(f"{kind}_{what}"), ir.tensor(array)) for what, array in data.items()))
 
 

@@ -47,7 +47,7 @@ def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | 
 
 
 def replace_attention(graph: ir.Graph, layer: Layer, shared: Shared, key: Scales, value: Scales) -> None:
-    """Put both branches in the place of a layer's attention, and turn its cache to 8 bits."""
+    """Replace a layer's attention by both branches, and make its cache int8."""
     node = layer.node
     branches = {
         "then_branch": BranchBuilder(layer, shared, key, value, prefix="prefill").prefill_branch(),

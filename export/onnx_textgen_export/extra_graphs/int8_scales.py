@@ -18,20 +18,20 @@ from ..sources.source import Source
 from .int8_layers import Layer
 
 LARGEST_CODE = 127
-"""Codes lie from -128, which only a number beyond all that were seen gets, to this."""
+"""The largest code; the smallest, -128, is only used for numbers beyond those seen in calibration."""
 CALIBRATION_TEXT = (Path(__file__).parents[1] / "texts" / "calibration_text.txt").read_text(encoding="utf-8")
-"""Prose, code, tables and tongues, written for this: scales are found by it, and judged on another text."""
+"""Prose, code, tables and other languages, written for this: scales are found on it, and judged on another text."""
 TOKENS = 1024
-"""The most tokens of a text that scales are found by."""
+"""Most tokens of a text that scales are found on."""
 MARGIN = 1.2
-"""Times the largest number seen, so that larger ones fit: cutting one off costs more than a fifth of the resolution."""
+"""Factor of the largest number seen, so that larger ones fit: clipping costs more than a fifth of the resolution."""
 SMALLEST = 1e-6
-"""What a channel of nothing but zeros is taken to hold, as nothing divides by 0."""
+"""The largest number assumed of a channel of zeros, to avoid a division by 0."""
 Floats = npt.NDArray[np.float32]
 
 
 def calibration_texts(source: Source, tokenizer: Tokenizer | None) -> list[list[int]]:
-    """Ids from all over the vocabulary, and those of a real text where there is a tokenizer."""
+    """Ids from the whole vocabulary, and those of a real text if there is a tokenizer."""
     length, vocab_size = min(TOKENS, source.geometry.context_length), source.geometry.vocab_size
     drawn = np.random.default_rng(2).integers(0, vocab_size, length).tolist()
     text = [] if tokenizer is None else tokenizer.encode(CALIBRATION_TEXT).ids
@@ -40,7 +40,7 @@ def calibration_texts(source: Source, tokenizer: Tokenizer | None) -> list[list[
 
 
 def keys_and_values(source: Source, graph: Path, texts: list[list[int]]) -> Arrays:
-    """What the cache holds of some texts, one behind the other, by the name of the graph's past input."""
+    """The cached keys and values of some texts, concatenated, by the name of the graph's past input."""
     decoder = Decoder(open_session(graph, device="cpu"), source.geometry)
     parts = list[Arrays]()
     for ids in texts:
@@ -50,17 +50,17 @@ def keys_and_values(source: Source, graph: Path, texts: list[list[int]]) -> Arra
 
 
 def channel_scales(seen: Floats) -> Floats:
-    """What a step of each channel's codes is worth: [1, kv_heads, 1, head_size] of numbers [1, kv_heads, tokens, head_size]."""
+    """The scale of each channel's codes, [1, kv_heads, 1, head_size], for numbers [1, kv_heads, tokens, head_size]."""
     largest = np.maximum(np.abs(seen).max(axis=2, keepdims=True), SMALLEST)
     return np.asarray(largest * (MARGIN / LARGEST_CODE), np.float32)
 
 
 def key_scales(seen: Floats, layer: Layer) -> Floats:
-    """The same for keys: large enough wherever in a text they stand.
+    """The scales of keys, large enough for every position.
 
-    Position turns pairs of channels, some of them slowly, so that a channel which is small in every text seen may be large in a
-    longer one. The length of a pair stays. Where pairs are not known, as the operator does not turn them, any two channels of a
-    head may be one: all have the scale of the longest pair there can be.
+    The rotary embedding rotates pairs of channels, some of them slowly, so a channel that is small in every text seen may be large
+    in a longer one, while the length of a pair is constant. If the pairs are unknown, because the operator does not rotate keys,
+    any two channels of a head may be a pair: all get the scale of the longest possible pair.
     """
     scales = channel_scales(seen)
     if not layer.rotary_size:

@@ -1,7 +1,7 @@
-"""Two ways into a transformers model over a cache, and the choice between them.
+"""The two ways to run the attention of a transformers model over a cache.
 
-`FusedAttentionPath` hands each layer's attention to one operator, `EagerAttentionPath` traces the model's own code. A path is tried in PyTorch first, over a
-cache, against the model's own uncached forward: the first that agrees is traced. No architecture is named.
+`FusedAttentionPath` hands each layer's attention to one operator, `EagerAttentionPath` traces the model's own attention code.
+`path_choice` decides between them. No architecture is named.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .probed_model import Model
 
 
 class FusedAttentionPath:
-    """The fused path; the first run classifies the masks, later ones replay what was found.
+    """Attention through one operator per layer; the first run classifies the masks, later runs reuse that.
 
-    Layers with states and no keys (convolutions, recurrences) keep their own code; a layer with both is not for this path.
+    Layers with states and no keys (convolutions, recurrences) keep their own code; a layer with both is not supported.
     """
 
     name = "fused"
@@ -37,7 +37,7 @@ class FusedAttentionPath:
     def __init__(self, model: Model) -> None:
         kinds = [{tensor.name.split(".")[0] for _, tensor in layer.tensors} for layer in model.layout.layers]
         if any("past_key_values" in kind and len(kind) > 1 for kind in kinds):
-            raise ExportError("its layers keep states beside their keys and values")
+            raise ExportError("its layers keep states as well as keys and values")
         self.model = model
         self.attending = [layer.index for layer, kind in zip(model.layout.layers, kinds, strict=True) if "past_key_values" in kind]
         if not self.attending:
@@ -46,7 +46,7 @@ class FusedAttentionPath:
         self.layers: list[EagerLayer] = []
 
     def split(self, pasts: list[Tensor]) -> tuple[list[tuple[Tensor, Tensor]], dict[int, Any]]:
-        """Keys and values of the layers that attend, and cache layers for the others."""
+        """Keys and values of the attention layers, and cache layers for the others."""
         pairs, others, left = [], {}, iter(pasts)
         for layer in self.model.layout.layers:
             held = {path: next(left) for path, _ in layer.tensors}
@@ -57,7 +57,7 @@ class FusedAttentionPath:
         return pairs, others
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[LayerCache], others: dict[int, Any]) -> Tensor:
-        """Logits, with the attention of each layer that attends handed to its entry of `layers`."""
+        """Logits; each attention layer uses its entry of `layers`."""
         positions = positions_from_mask(attention_mask, input_ids.shape[1])
         cache = pass_through(dict(zip(self.attending, layers, strict=True)), others)
         with fused_run(self.masks) as run:
@@ -77,37 +77,37 @@ class FusedAttentionPath:
         return found
 
     def run(self, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """In PyTorch."""
+        """Run in PyTorch."""
         pairs, others = self.split(pasts)
         self.layers = [EagerLayer(*pair) for pair in pairs]
         logits = self.forward(input_ids, attention_mask, self.layers, others)
         return logits, self.presents([layer.tensors() for layer in self.layers], others)
 
     def attentions(self, input_ids: Tensor, rows: int) -> list[Tensor]:
-        """In PyTorch; see `Source.attentions`."""
+        """Attention weights in PyTorch; see `Source.attentions`."""
         _, others = self.split(self.model.empty_pasts(1))
         layers = [RecordingLayer(rows) for _ in self.attending]
         self.forward(input_ids, torch.ones_like(input_ids), layers, others)
         return recorded_weights(layers)
 
     def call(self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """While tracing."""
+        """Run while tracing."""
         pairs, others = self.split(pasts)
         layers = make_traced_layers(target, pairs, attention_mask, input_ids.shape[1], in_place=fits_in_place(self.layers))
         logits = self.forward(input_ids, attention_mask, layers, others)
         return logits, self.presents([layer.presents() for layer in layers], others)
 
     def windows(self) -> tuple[int, ...]:
-        """The windows found."""
+        """The windows that the first run found."""
         return windows_of(self.layers)
 
     def heads(self) -> int:
-        """Query heads of the first layer that attends."""
+        """Query heads of the first attention layer."""
         return self.layers[0].heads
 
 
 class EagerAttentionPath:
-    """The own-attention path; positions and padding are given, or left to the model."""
+    """Attention by the model's own code; positions and the padding mask are given, or left to the model."""
 
     name = "own"
 
@@ -116,11 +116,11 @@ class EagerAttentionPath:
 
     @property
     def padding_id(self) -> int | None:
-        """Positions that begin after the padding id come from code that gives padding none."""
+        """The id of padding, where positions begin after it because the model gives padding none."""
         return self.position_offset - 1 if self.position_offset else None
 
     def run(self, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """In PyTorch and while tracing alike."""
+        """Run in PyTorch, or while tracing."""
         options: dict[str, object] = {"attention_mask": attention_mask} if self.knows_padding else {}
         if self.position_offset is not None:
             options["position_ids"] = positions_from_mask(attention_mask, input_ids.shape[1]) + self.position_offset
@@ -129,23 +129,23 @@ class EagerAttentionPath:
         return logits, presents(self.model.layout, cache)
 
     def call(self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """While tracing."""
+        """Run while tracing."""
         return self.run(input_ids, attention_mask, pasts)
 
     def windows(self) -> tuple[int, ...]:
-        """What the config calls a window or a chunk: the model's own code makes the masks."""
+        """Windows and chunks that the config names; the model's own code applies them."""
         sizes = [self.config_value(name) for name in ("sliding_window", "attention_chunk_size", "window_size")]
         return tuple(sorted({size for size in sizes if size > 0}))
 
     def heads(self) -> int:
-        """What the config says, informative as it is; 1 where the layers differ."""
+        """Query heads according to the config, for information; 1 if the layers differ."""
         return self.config_value("num_attention_heads") or 1
 
     def config_value(self, name: str) -> int:
-        """A number of the config, 0 where there is none or the layers differ in it."""
+        """A number of the config; 0 if it is missing or the layers differ in it."""
         try:
             found = getattr(self.model.module.config.get_text_config(decoder=True), name, None)
-        except Exception:  # noqa: BLE001 - configs whose layers differ raise errors of their own
+        except Exception:  # noqa: BLE001 - configs whose layers differ raise various errors
             return 0
         return found if isinstance(found, int) else 0
 

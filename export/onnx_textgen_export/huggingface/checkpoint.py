@@ -1,7 +1,7 @@
-"""Opens a Hugging Face checkpoint folder without reading its weights: a hollow model, and where each of its tensors lies.
+"""Opens a Hugging Face checkpoint folder without reading its weights: a model skeleton, and where each of its tensors is stored.
 
 transformers knows how names and layouts on disk become those of its modules (renamed keys, experts stacked into one tensor, ...).
-The plan made here asks it once, from names alone; tensors are read and converted when they are asked for.
+The plan made here asks it once, from names alone; tensors are read and converted on demand.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..weights.tensor_files import TensorFiles
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """How some tensors of the module are made from tensors on disk."""
+    """How tensors of the module are made from tensors on disk."""
 
     first_target: str
     """The first of the tensors it makes."""
     sources: tuple[tuple[str, str], ...]
     """(name on disk, the converter's pattern that it matched), in natural order."""
     converter: WeightConverter | None
-    """None: the one source is the tensor."""
+    """None: the only source is the tensor itself."""
 
 
 def read_config(folder: Path) -> PretrainedConfig:
@@ -54,29 +54,29 @@ def read_config(folder: Path) -> PretrainedConfig:
 
 
 def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
-    """A model of that config in float32 whose parameters nobody has written to."""
+    """A model of that config in float32 whose parameters are uninitialised."""
     try:
         with no_init_weights(), torch.no_grad():
             model = cast(Any, AutoModelForCausalLM).from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ExportError(f"transformers cannot build the model of {folder}: {first_line(error)}") from error
     if not isinstance(model, PreTrainedModel):
-        raise ExportError(f"{folder} is no causal language model")
+        raise ExportError(f"{folder} is not a causal language model")
     model.train(False)
     return model
 
 
 class Plan:
-    """Which tensors on disk make which tensor of the module."""
+    """Which tensors on disk make which tensors of the module."""
 
     def __init__(self, model: PreTrainedModel, files: TensorFiles) -> None:
         self.model, self.files = model, files
         self.recipes: dict[str, Recipe] = {}
-        """Tensor of the module -> its recipe; one recipe may make several tensors."""
+        """Tensor of the module -> its recipe; one recipe may make more than one tensor."""
         self.aliases: dict[str, str] = {}
         """Tied tensor -> the one it is tied to."""
         self.made: tuple[str, dict[str, Tensor]] = ("", {})
-        """What the last recipe made, as its tensors are asked for one after the other."""
+        """What the last recipe made, because its tensors are read one after the other."""
         transforms: list[Any] = get_model_conversion_mapping(model)
         renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
         converters = [each for each in transforms if isinstance(each, WeightConverter)]
@@ -100,7 +100,7 @@ class Plan:
                 self.check_shape(target, files.shape(sources[-1][0]))
 
     def read(self, name: str) -> Tensor:
-        """A tensor of the module, as stored."""
+        """A tensor of the module, in its stored type."""
         name = self.aliases.get(name, name)
         recipe = self.recipes[name]
         if recipe.converter is None:
@@ -114,7 +114,7 @@ class Plan:
         return found
 
     def check_shape(self, name: str, found: tuple[int, ...]) -> None:
-        """Refuse a tensor of another shape than the module's."""
+        """Raise `ExportError` for a tensor whose shape is not the module's."""
         expected = self.shapes[name]
         if found != expected:
             raise ExportError(
@@ -149,7 +149,7 @@ def tie(model: PreTrainedModel, plan: Plan) -> None:
 
 
 def fill_small(model: PreTrainedModel, plan: Plan) -> None:
-    """Read what is too small to be worth leaving hollow, buffers included; raises `ExportError` for what is missing."""
+    """Read buffers and small parameters, which are not left unmaterialized; raises `ExportError` for what is missing."""
     tensors = model.state_dict(keep_vars=True)
     known = {id(tensors[name]) for name in plan.recipes if name in tensors}
     if missing := [name for name, tensor in tensors.items() if id(tensor) not in known]:
@@ -164,7 +164,7 @@ def fill_small(model: PreTrainedModel, plan: Plan) -> None:
 
 
 def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> tuple[PreTrainedModel, StreamedWeights]:
-    """The hollow model of a checkpoint folder, and its weights; raises `ExportError` for what cannot be opened."""
+    """The model skeleton of a checkpoint folder, and its weights; raises `ExportError` for what cannot be opened."""
     config = read_config(folder)
     files = TensorFiles(folder, allow_pickle=allow_pickle)
     model = make_skeleton(config, folder)
@@ -182,6 +182,6 @@ def refuse_code(folder: Path) -> None:
         return
     if kind not in CONFIG_MAPPING:
         raise ExportError(
-            f"{folder} is of the type {kind}, which this transformers does not know, and brings Python code of its own, which is "
+            f"{folder} is of the type {kind}, which this transformers does not know, and its Python code is "
             "not run; upgrade transformers, or build the model yourself and give it as file.py:name"
         )

@@ -1,4 +1,4 @@
-"""A transformers causal language model as a `Source`; which way its attention is traced is `doors`' business."""
+"""A transformers causal language model as a `Source`; `path_choice` decides how its attention is traced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .rotary_scaling import check_dynamic, switch_of
 
 
 def run_with_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> tuple[Tensor, nn.Module | None]:
-    """Logits, and the layer that makes them if it is called once and with every position."""
+    """Logits, and the layer that computes them if it is called once and with every position."""
     head = cast("nn.Module | None", cast(Any, model).get_output_embeddings())
     seen: list[tuple[int, ...]] = []
     with contextlib.ExitStack() as stack, torch.no_grad():
@@ -56,7 +56,7 @@ def source_from_model(model: PreTrainedModel, *, context_length: int | None = No
     known = Model(model, layout, named)
     path = choose_path(known, reference, length)
     if context_length is None:
-        length -= path.position_offset or 0  # a table of positions whose first rows are not for positions
+        length -= path.position_offset or 0  # the first rows of its table of positions are not positions
     switch = switch_of(model, length)
     logits, head = run_with_head(model, lambda: reference(torch.tensor([[0, 1]])))
     return Source(

@@ -1,8 +1,8 @@
-"""The own-attention door: a transformers decoder traced with its own attention and mask code over a cache that grows.
+"""The eager path: a transformers decoder traced with its own attention and mask code over a growing cache.
 
-The stand-in is a transformers `Cache` whose layers hold the graph's past tensors and join the new keys and values to them; what
-each layer keeps (keys and values, the states of convolutions and recurrences, an indexer's keys) is read off a probe. Nothing here
-knows an architecture. The model's own code makes the mask, from the attention mask and the lengths that the cache reports.
+The cache is a transformers `Cache` whose layers hold the graph's past tensors and append the new keys and values. A probe finds
+what each layer keeps: keys and values, states of convolutions and recurrences, an indexer's keys. Nothing here knows an
+architecture. The model's own code makes the mask, from the attention mask and the lengths that the cache reports.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..errors import ExportError
 from ..sources.source import CacheTensor
 
 EmptyLayer: Any = getattr(cache_utils, "DummyLayer", DynamicLayer)
-"""What transformers gives a layer that keeps nothing: a class of its own since 5.23, one that nothing is put into before."""
+"""transformers' class for a layer that keeps nothing: a class for that purpose since 5.23, before that one that stays empty."""
 
 PROBE_ROWS, PROBE_TOKENS = 2, 3
 CACHE_NAMES = ("past_key_values", "cache_params")
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # as are all ignored here: transformers' caches are half typed
-    """Past keys and values, to which an update joins the new ones; a window is left to the mask."""
+    """Past keys and values, to which an update appends the new ones; a window is left to the mask."""
 
     def __init__(self, key: Tensor, value: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -43,13 +43,13 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # as are all
         self.dtype, self.device = key.dtype, key.device
 
     def get_seq_length(self) -> int:
-        """Tokens held, zero of them too: no branch on the length."""
+        """Tokens held, also if none: there is no branch on the length."""
         length: int = cast(Tensor, self.keys).shape[-2]
         return length
 
 
 class IndexedLayer(GrowingLayer):  # type: ignore[no-untyped-call]
-    """A layer with the keys of an indexer beside its own."""
+    """A layer that also keeps the keys of an indexer."""
 
     def __init__(self, key: Tensor, value: Tensor, indexer_keys: Tensor) -> None:
         super().__init__(key, value)
@@ -57,13 +57,13 @@ class IndexedLayer(GrowingLayer):  # type: ignore[no-untyped-call]
         self.indexer_position_ids: Tensor | None = None
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
-        """Join the new indexer keys [batch, new, size] to the past ones."""
+        """Append the new indexer keys [batch, new, size] to the past ones."""
         self.indexer_keys = torch.cat([self.indexer_keys, indexer_key_states], dim=1)
         return self.indexer_keys
 
 
 class StateLayer(LinearAttentionLayer):
-    """Convolution and recurrent states; replaced, not written into, as they are inputs of the graph."""
+    """Convolution and recurrent states; an update replaces them and never writes into them, as they are inputs of the graph."""
 
     def __init__(self, conv: dict[int, Tensor], recurrent: dict[int, Tensor]) -> None:
         count = max([0, *conv, *recurrent]) + 1
@@ -71,7 +71,7 @@ class StateLayer(LinearAttentionLayer):
         self.take(conv, recurrent)
 
     def take(self, conv: dict[int, Tensor], recurrent: dict[int, Tensor]) -> None:
-        """Begin from these states."""
+        """Start from these states."""
         for index, state in conv.items():
             self.conv_states[index], self.is_conv_states_initialized[index] = state, True
             self.conv_kernel_size[index] = state.shape[-1]
@@ -82,7 +82,7 @@ class StateLayer(LinearAttentionLayer):
     def update_conv_state(
         self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **_: object
     ) -> Tensor:
-        """Join the new inputs of the convolution to the held ones; returns all, keeps the last."""
+        """Append the new inputs of the convolution to the held ones; returns all, keeps the last."""
         held = cast(Tensor, self.conv_states[state_idx])
         joined = torch.cat([held, conv_states], dim=-1)
         self.conv_states[state_idx] = joined[..., -held.shape[-1] :]
@@ -105,14 +105,14 @@ class HybridLayer(StateLayer, GrowingLayer):  # type: ignore[misc, override, no-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerCacheLayout:
-    """What one layer of a model keeps between runs, each tensor by its path within the layer."""
+    """What one layer of a model keeps between runs: each tensor by its path within the layer."""
 
     index: int
     tensors: tuple[tuple[str, CacheTensor], ...]
     """("key", ...), ("value", ...), ("indexer", ...), ("conv.0", ...), ("recurrent.0", ...)"""
 
     def layer(self, held: dict[str, Tensor]) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
-        """The stand-in of this layer over the tensors held."""
+        """A cache layer over the tensors held."""
         conv = {int(path[5:]): tensor for path, tensor in held.items() if path.startswith("conv.")}
         recurrent = {int(path[10:]): tensor for path, tensor in held.items() if path.startswith("recurrent.")}
         if "indexer" in held:
@@ -125,7 +125,7 @@ class LayerCacheLayout:
 
 
 def tensors_of(layer: object) -> Iterator[tuple[str, Tensor]]:
-    """What a layer of a transformers cache holds, by path."""
+    """The tensors of a layer of a transformers cache, by path."""
     for path, attribute in (("key", "keys"), ("value", "values"), ("indexer", "indexer_keys")):
         if isinstance(found := getattr(layer, attribute, None), Tensor):
             yield path, found
@@ -136,11 +136,11 @@ def tensors_of(layer: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def describe(index: int, path: str, tensor: Tensor) -> CacheTensor:
-    """Name and shape of a layout tensor, from what a probe of `PROBE_ROWS` rows and `PROBE_TOKENS` tokens left."""
+    """Name and shape of a cached tensor, after a probe of `PROBE_ROWS` rows and `PROBE_TOKENS` tokens."""
     shape = tuple(tensor.shape)
     if shape[0] != PROBE_ROWS or not tensor.is_floating_point():
         raise ExportError(
-            f"layer {index} keeps {path.split('.', maxsplit=1)[0]} tensors of {tensor.dtype} {shape}, which no graph here can hold"
+            f"layer {index} keeps {path.split('.', maxsplit=1)[0]} tensors of {tensor.dtype} {shape}, which cannot be exported"
         )
     if path in {"key", "value"}:
         return CacheTensor(f"past_key_values.{index}.{path}", f"present.{index}.{path}", ("batch", shape[1], "length", *shape[3:]))
@@ -152,9 +152,9 @@ def describe(index: int, path: str, tensor: Tensor) -> CacheTensor:
 
 
 def check_known(index: int, layer: object) -> None:
-    """Refuse a layer whose cache does more than those of transformers' own cache module."""
+    """Raise `ExportError` for a layer whose cache class is not of transformers' own cache module."""
     if type(layer).__module__ != CacheLayerMixin.__module__:
-        raise ExportError(f"layer {index} keeps a cache of its own kind, {type(layer).__name__}, which cannot be traced")
+        raise ExportError(f"layer {index} keeps a cache of another class, {type(layer).__name__}, which cannot be traced")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,23 +162,23 @@ class CacheLayout:
     """What a model keeps between runs."""
 
     argument: str
-    """The argument that takes it."""
+    """The argument of the forward that takes the cache."""
     layers: tuple[LayerCacheLayout, ...]
     has_cross_attention: bool
-    """The model expects room for an encoder's keys and values beside its own."""
+    """The model expects a cache with room for an encoder's keys and values too."""
 
     @property
     def tensors(self) -> tuple[CacheTensor, ...]:
-        """Everything layout, in order."""
+        """Every cached tensor, in order."""
         return tuple(tensor for layer in self.layers for _, tensor in layer.tensors)
 
     def wrapped(self, cache: Cache) -> Cache:
-        """The cache as the model expects it."""
+        """The cache in the class that the model expects."""
         return cast(Cache, EncoderDecoderCache(cache, DynamicCache())) if self.has_cross_attention else cache
 
 
 def made_cache(model: PreTrainedModel, named: Sequence[str]) -> tuple[str, Cache | EncoderDecoderCache]:
-    """The cache that a model fills, of its own making or of transformers', and the argument that takes it."""
+    """The cache that a model fills, made by itself or by transformers, and the argument that takes it."""
     ids = torch.arange(PROBE_ROWS * PROBE_TOKENS).reshape(PROBE_ROWS, PROBE_TOKENS)
     with torch.no_grad():
         output = model(input_ids=ids, use_cache=True)
@@ -195,7 +195,7 @@ def made_cache(model: PreTrainedModel, named: Sequence[str]) -> tuple[str, Cache
 
 
 def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> CacheLayout:
-    """Run a few tokens, and read off the cache that the model made what each layer keeps."""
+    """Run a few tokens, and find out what each layer keeps in the cache."""
     name, cache = made_cache(model, named)
     has_cross_attention = isinstance(cache, EncoderDecoderCache)
     if isinstance(cache, EncoderDecoderCache):
@@ -210,7 +210,7 @@ def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> CacheLayout:
 
 
 def make_cache(layout: CacheLayout, pasts: Sequence[Tensor]) -> Cache:
-    """The stand-in over the graph's past tensors, in the order of the layers' tensors."""
+    """A cache over the graph's past tensors, given in the order of the layers' tensors."""
     left = iter(pasts)
     return Cache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in layout.layers])
 

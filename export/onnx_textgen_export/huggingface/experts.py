@@ -1,10 +1,9 @@
-"""Mixtures of experts: one function for transformers' experts interface, in the form that the moment asks for.
+"""Mixtures of experts: one function for transformers' experts interface, for running and for tracing.
 
-In PyTorch it computes plainly, expert by expert. While tracing, the experts become `onnx_textgen::Experts` (a whole layer of them)
-where the target is ONNX Runtime and the layer's gate is one that its operator knows, and `onnx_textgen::ExpertProduct` (one
-product, rows sorted by expert) elsewhere; `passes/experts` turns both into operators that exist. Either way each token meets only
-its own experts, and memory grows with tokens, not with tokens times weights. Which gate a layer has is found by trying it, not by
-its name.
+In PyTorch it computes expert by expert. While tracing, a layer becomes `onnx_textgen::Experts` if the target is ONNX Runtime and
+its operator knows the layer's gate, else two `onnx_textgen::ExpertProduct` (one product each, rows sorted by expert);
+`passes/experts` turns both into existing operators. Each token is multiplied only by its selected experts, so memory is O(tokens),
+not O(tokens x experts). Which gate a layer has is found by trying it, not by its name.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ from onnx_textgen.package.manifest import Target
 
 EXPERTS = "onnx_textgen"
 DOMAIN = "onnx_textgen"
-"""Of the operators that stand for experts between the trace and `passes/experts`."""
+"""Domain of the operators that represent experts between the trace and `passes/experts`."""
 NEVER, SMALLEST = -1e30, -80.0
-"""Logarithms of the weight of an expert that was not chosen, and of the smallest that one has: e^-80 is nothing in float32."""
+"""Logarithms of the weight of an unselected expert, and of the smallest selected one: e^-80 vanishes in float32."""
 FAR, NO_LIMIT = 1e4, 9e3
-"""A value beyond any limit of a gate, and what is left of it where there is none."""
+"""A value beyond any limit of a gate, and the least that an unlimited gate leaves of it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gate:
-    """`G * sigmoid(alpha * G) * (U + beta)`, where G is the gate and U the other half, both limited (SwiGLU, Shazeer 2020)."""
+    """`G * sigmoid(alpha * G) * (U + beta)`, where G is the gate and U the up projection, both limited (SwiGLU, Shazeer 2020)."""
 
     alpha: float
     beta: float
     limit: float | None
-    """Of gate and other half from above, of the other half from below too."""
+    """Upper limit of gate and up projection, and lower limit of the up projection."""
     interleaved: bool
-    """Gate and other half take turns, where otherwise one follows the other."""
+    """Outputs of gate and up projection alternate; else all gates come first."""
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
-        """The formula."""
+        """The activation of gate and up projection."""
         if self.limit is not None:
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return gate * torch.sigmoid(self.alpha * gate) * (up + self.beta)
@@ -53,12 +52,12 @@ class Gate:
 
 TARGET: ContextVar[Target | None] = ContextVar("onnx_textgen_experts_target", default=None)
 GATES: WeakKeyDictionary[nn.Module, Gate | None] = WeakKeyDictionary()
-"""What was found out about each layer's gate when it last ran in PyTorch: a trace has no numbers to try it with."""
+"""The gate of each layer, found when it last ran in PyTorch: a trace has no numbers to try it with."""
 
 
 @contextlib.contextmanager
 def experts_for(target: Target) -> Iterator[None]:
-    """Within it, experts are traced for a target."""
+    """Within the context, experts are traced for a target."""
     token = TARGET.set(target)
     try:
         yield
@@ -79,13 +78,13 @@ def expert_outputs(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_
 
 
 def first_projection(module: Any) -> tuple[Tensor, Tensor | None]:  # noqa: ANN401
-    """Weights and biases of what comes before the activation."""
+    """Weights and biases before the activation."""
     name = "gate_up_proj" if module.has_gate else "up_proj"
     return getattr(module, name), getattr(module, f"{name}_bias") if module.has_bias else None
 
 
 def last_projection(module: Any) -> tuple[Tensor, Tensor | None]:  # noqa: ANN401
-    """Weights and biases of what comes after the activation."""
+    """Weights and biases after the activation."""
     return module.down_proj, module.down_proj_bias if module.has_bias else None
 
 
@@ -96,7 +95,7 @@ def activated(module: Any, product: Tensor) -> Tensor:  # noqa: ANN401
 
 
 def one_by_one(module: Any, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:  # noqa: ANN401
-    """Plain computation: each expert on the tokens that chose it."""
+    """Run each expert on the tokens that selected it."""
     (first, first_bias), (last, last_bias) = first_projection(module), last_projection(module)
     out = torch.zeros_like(hidden)
     for expert in sorted({*index.flatten().tolist()}):
@@ -114,13 +113,13 @@ def one_by_one(module: Any, hidden: Tensor, index: Tensor, weights: Tensor) -> T
 
 
 def weights_tell_all(index: Tensor, weights: Tensor) -> bool:
-    """Whether each token's experts differ and no weight is negative: then a row of weights over all experts tells everything."""
+    """Whether each token's experts differ and no weight is negative: then a row of weights over all experts is equivalent."""
     ordered = index.sort(dim=-1).values
     return bool((ordered.diff(dim=-1) != 0).all()) and bool((weights >= 0).all())
 
 
 def find_gate(module: Any) -> Gate | None:  # noqa: ANN401
-    """The gate of a layer of experts as ONNX Runtime's operator knows it, found by trying; None for any other."""
+    """The gate of a layer of experts, if ONNX Runtime's operator supports it; found by trying values."""
     if not module.has_gate or module.has_post_expert_norm:
         return None
     for interleaved in (False, True):
@@ -131,7 +130,7 @@ def find_gate(module: Any) -> Gate | None:  # noqa: ANN401
 
         try:
             found = fit_gate(run, interleaved=interleaved)
-        except Exception:  # noqa: BLE001 - whatever a layer's code raises over such a width, this is not its gate
+        except Exception:  # noqa: BLE001 - a layer that fails at such a width has another gate
             found = None
         if found is not None:
             return found
@@ -139,9 +138,9 @@ def find_gate(module: Any) -> Gate | None:  # noqa: ANN401
 
 
 def fit_gate(run: Callable[[Tensor, Tensor], Tensor], *, interleaved: bool) -> Gate | None:
-    """alpha, beta and limit from single values; believed only if random ones, small and large, agree.
+    """alpha, beta and limit from single values, accepted only if small and large random values agree.
 
-    `run` takes gate and other half, both [rows, width].
+    `run` takes gate and up projection, both [rows, width].
     """
 
     def at(gate: float, up: float) -> float:
@@ -167,7 +166,7 @@ def fit_gate(run: Callable[[Tensor, Tensor], Tensor], *, interleaved: bool) -> G
 
 
 def as_one_operator(module: Any, gate: Gate, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:  # noqa: ANN401
-    """`onnx_textgen::Experts`; the operator's softmax of the weights' logarithms is the weights, but for their sum."""
+    """`onnx_textgen::Experts`; the operator's softmax of the weights' logarithms gives the weights divided by their sum."""
     (first, first_bias), (last, last_bias) = first_projection(module), last_projection(module)
     background = torch.full((hidden.shape[0], first.shape[0]), NEVER, dtype=hidden.dtype)
     logits = background.scatter(1, index, weights.to(hidden.dtype).log().clamp(min=SMALLEST))

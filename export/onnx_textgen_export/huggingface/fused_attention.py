@@ -1,9 +1,9 @@
-"""The fused door: a transformers decoder whose attention goes through `AttentionInterface`, handed to `cached_attention`.
+"""The fused path: a transformers decoder whose attention goes through `AttentionInterface`, handed to `cached_attention`.
 
-transformers lets one register an attention function and a mask function, and takes any cache object. The cache stand-in hands the
-new keys and values of each layer through, the mask function says only what kind of mask it was asked for, and the attention
-function gives both to `cached_attention`, which the target makes one operator. What is not understood here is an `ExportError`;
-the own-attention door may still take it.
+transformers accepts a registered attention function, a registered mask function, and any cache object. The cache object registered
+here passes the new keys and values of each layer through, the mask function returns only which kind of mask was asked for, and the
+attention function gives both to `cached_attention`, which becomes one operator. What this path does not support raises
+`ExportError`; the eager path may still take the model.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .mask_kinds import MaskFunction, VisibleKind, classify
 
 ATTENTION = "onnx_textgen"
 HARMLESS = frozenset({"position_ids", "cache_position"})
-"""Arguments of an attention that say what the cache and the mask know already."""
+"""Arguments of an attention that repeat what the cache and the mask already know."""
 
 
 class FusedRun:
-    """One forward pass: whose turn it is to attend, and which masks were asked for so far."""
+    """One forward pass: the layer that attends next, and the masks asked for so far."""
 
     def __init__(self, known_masks: list[VisibleKind] | None) -> None:
         self.current: LayerCache | None = None
@@ -35,13 +35,13 @@ class FusedRun:
         self.masks: list[VisibleKind] = []
 
     def next_mask(self, mask: MaskFunction, local_size: int | None) -> VisibleKind:
-        """The kind of the mask asked for; while tracing, where no mask can be asked about indices, that of the probe."""
+        """The kind of the mask asked for; while tracing, where a mask cannot be evaluated, the kind that the probe found."""
         if self.known_masks is None:
             self.masks.append(classify(mask, local_size))
         elif len(self.masks) < len(self.known_masks):
             self.masks.append(self.known_masks[len(self.masks)])
         else:
-            raise ExportError("the model makes other masks while it is traced than before")
+            raise ExportError("the model asks for other masks while it is traced than before")
         return self.masks[-1]
 
 
@@ -50,7 +50,7 @@ CURRENT: ContextVar[FusedRun] = ContextVar("onnx_textgen_fused_run")
 
 @contextlib.contextmanager
 def fused_run(known_masks: list[VisibleKind] | None = None) -> Iterator[FusedRun]:
-    """The surroundings of one forward pass through the fused door."""
+    """The context of one forward pass through the fused path."""
     run = FusedRun(known_masks)
     token = CURRENT.set(run)
     try:
@@ -60,24 +60,24 @@ def fused_run(known_masks: list[VisibleKind] | None = None) -> Iterator[FusedRun
 
 
 class PassThroughLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers' caches are half typed
-    """A cache layer that gives back only the new keys and values, and notes that it is this layer's turn to attend."""
+    """A cache layer that returns only the new keys and values, and notes that this layer attends next."""
 
     def __init__(self, cache: LayerCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.cache, self.is_initialized = cache, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Give back only the new keys and values."""
+        """Return only the new keys and values."""
         CURRENT.get().current = self.cache
         return key_states, value_states
 
     def get_seq_length(self) -> int:
-        """Zero: positions are given, and the past is known to the operator alone."""
+        """Zero: positions are given explicitly, and only the operator sees the past."""
         return 0
 
 
 def pass_through(layers: Mapping[int, LayerCache], others: Mapping[int, Any]) -> Cache:
-    """A cache whose `layers` attend through the interface; `others` are cache layers already."""
+    """A cache whose `layers` attend through the interface; `others` are complete cache layers."""
     count = len(layers) + len(others)
     return Cache(layers=[PassThroughLayer(layers[index]) if index in layers else others[index] for index in range(count)])
 
@@ -98,11 +98,11 @@ def attention(  # noqa: PLR0917 - the signature is transformers'
     layer, CURRENT.get().current = CURRENT.get().current, None
     name = type(module).__name__
     if unknown := [name for name, value in rest.items() if isinstance(value, Tensor) and name not in HARMLESS]:
-        raise ExportError(f"{name} gives its attention {unknown[0]}, which no operator here knows")
+        raise ExportError(f"{name} gives its attention {unknown[0]}, which the attention operators do not take")
     if layer is None:
         raise ExportError(f"{name} attends without updating the cache")
     if isinstance(attention_mask, Tensor) or (attention_mask is not None and attention_mask.kind == "unknown"):
-        raise ExportError(f"{name} attends with a mask of its own")
+        raise ExportError(f"{name} attends with a mask of another kind than causal, window or chunk")
     window, chunk = sliding_window, None
     if attention_mask is not None:
         window, chunk = attention_mask.window, attention_mask.chunk
@@ -111,7 +111,7 @@ def attention(  # noqa: PLR0917 - the signature is transformers'
 
 
 def mask_kind(*_: object, mask_function: MaskFunction, local_size: int | None = None, **__: object) -> VisibleKind:
-    """Stands in for the function that makes a mask: which kind it would be; the target's operator masks."""
+    """Replaces the function that makes a mask: returns its kind, because the target's operator does the masking."""
     return CURRENT.get().next_mask(mask_function, local_size)
 
 

@@ -1,8 +1,8 @@
-"""What a transformers mask function lets a token see: all before it, a window, a chunk, or something that only its code knows.
+"""What a transformers mask function lets a token see: all earlier tokens, a window, a chunk, or something else.
 
-The fused door leaves masks to the attention operator, so it must know each layer's kind of mask for certain, also where a window
-is far longer than any text that is tried. A mask function is a function of indices: it is asked about pairs of positions around
-the borders that its size would have, and the answers are compared with those of the kinds known here.
+The fused path leaves masks to the attention operator, so it must know each layer's kind of mask for certain, even where a window
+is far longer than any text that is tried. A mask function is a function of indices: it is evaluated at pairs of positions around
+the borders that its size implies, and the results are compared with those of the known kinds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class VisibleKind:
 
     @property
     def window(self) -> int | None:
-        """The sliding window, if it is one."""
+        """The length of the sliding window, if it is one."""
         return self.size if self.kind == "window" else None
 
     @property
     def chunk(self) -> int | None:
-        """The length of the pieces, if it is that."""
+        """The length of the chunks, if it is a chunk mask."""
         return self.size if self.kind == "chunk" else None
 
 
@@ -44,13 +44,13 @@ def probe_positions(size: int) -> Tensor:
 
 
 def classify(mask: MaskFunction, local_size: int | None) -> VisibleKind:
-    """Which kind a mask function is; `local_size` is the window or chunk that transformers names beside it."""
+    """The kind of a mask function; `local_size`: the window or chunk that transformers passes with it."""
     size = local_size or 0
     queries, keys = probe_positions(size)[:, None], probe_positions(size)[None, :]
     zero = torch.zeros(1, 1, dtype=torch.int64)
     try:
         seen = torch.as_tensor(mask(zero, zero, queries, keys)).expand(len(queries), keys.shape[1])
-    except Exception:  # noqa: BLE001 - whatever a mask's code raises on plain indices, it is none of the kinds known
+    except Exception:  # noqa: BLE001 - a mask that fails on plain indices is none of the known kinds
         return VisibleKind("unknown")
     causal = keys <= queries
     if torch.equal(seen, causal):

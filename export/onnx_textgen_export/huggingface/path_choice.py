@@ -20,15 +20,15 @@ from .probed_model import Model
 from .rotary_scaling import switch_of
 
 TOLERANCE = 1e-4
-"""Largest difference of a logit between a path and the model itself, relative to the largest logit."""
+"""Largest difference of a logit between a path and the model's own forward, relative to the largest logit."""
 SMALL_WINDOW = 512
-"""A window up to this is crossed when a path is tried; longer ones are crossed by the proof alone."""
+"""The trial of a path crosses windows up to this length; only the proof crosses longer ones."""
 Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """input_ids, attention_mask and pasts -> logits and presents, in PyTorch."""
 
 
 def attention_paths(model: Model) -> Iterator[Callable[[], AttentionPath]]:
-    """The ways in, the faster first."""
+    """The paths to try, the fastest first."""
     yield lambda: FusedAttentionPath(model)
     if "position_ids" in model.named:
         yield lambda: EagerAttentionPath(model, position_offset=0)
@@ -36,17 +36,19 @@ def attention_paths(model: Model) -> Iterator[Callable[[], AttentionPath]]:
         for padding in sorted(padding for padding in paddings if isinstance(padding, int)):
             yield lambda: EagerAttentionPath(model, position_offset=padding + 1)  # noqa: B023 - called before the next is made
     yield lambda: EagerAttentionPath(model, position_offset=None)
-    yield lambda: EagerAttentionPath(model, position_offset=None, knows_padding=False)  # a graph without a mask runs row by row
+    yield lambda: EagerAttentionPath(
+        model, position_offset=None, knows_padding=False
+    )  # a graph without a mask runs one row at a time
 
 
 def difference(got: Tensor, want: Tensor) -> float:
-    """Largest difference relative to the largest magnitude wanted; infinite where anything is not a number."""
+    """Largest difference relative to the largest magnitude of `want`; infinite if there is a NaN."""
     error = float((got - want).abs().max() / want.abs().max())
     return error if error == error else float("inf")  # noqa: PLR0124 - NaN
 
 
-def fed_in_pieces(run: Run, pasts: list[Tensor], ids: Tensor, sizes: list[int]) -> Tensor:
-    """Logits of ids [1, tokens] fed piece by piece over a cache."""
+def feed_in_chunks(run: Run, pasts: list[Tensor], ids: Tensor, sizes: list[int]) -> Tensor:
+    """Logits of ids [1, tokens] fed in chunks over a cache."""
     parts, start = [], 0
     for size in sizes:
         logits, pasts = run(ids[:, start : start + size], torch.ones(1, start + size, dtype=torch.int64), pasts)
@@ -56,7 +58,7 @@ def fed_in_pieces(run: Run, pasts: list[Tensor], ids: Tensor, sizes: list[int]) 
 
 
 def check_path(path: AttentionPath, model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> None:
-    """Raise `ExportError` where a path does not compute what the model does."""
+    """Raise `ExportError` if a path does not compute what the model does."""
     vocabulary = cast(nn.Embedding, model.module.get_input_embeddings()).num_embeddings
     generator = torch.Generator().manual_seed(0)
     pasts = model.empty_pasts(1)
@@ -64,12 +66,12 @@ def check_path(path: AttentionPath, model: Model, reference: Callable[[Tensor], 
         if isinstance(path, FusedAttentionPath):
             path.run(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), pasts)  # finds the windows
         tokens = min(max(24, *(window + 8 for window in path.windows() if window <= SMALL_WINDOW), 0), context_length)
-        tokens = max(min(tokens, switch_of(model.module, context_length) or tokens), 6)  # keys made before a switch end there
+        tokens = max(min(tokens, switch_of(model.module, context_length) or tokens), 6)  # cached keys would differ beyond a switch
         sizes = [1] * 6 if model.one_token else [tokens - 4, 3, 1]
         ids = torch.randint(0, vocabulary, (1, sum(sizes)), generator=generator)
         if path.padding_id is not None:
             ids[ids == path.padding_id] += 1
-        error = difference(fed_in_pieces(path.run, pasts, ids, sizes), reference(ids))
+        error = difference(feed_in_chunks(path.run, pasts, ids, sizes), reference(ids))
         if error > TOLERANCE:
             raise ExportError(f"over a cache its logits differ from its own by {error:.1e}")
         if isinstance(path, EagerAttentionPath) and path.knows_padding and not model.one_token:
@@ -77,7 +79,7 @@ def check_path(path: AttentionPath, model: Model, reference: Callable[[Tensor], 
 
 
 def check_padding(path: EagerAttentionPath, model: Model, ids: Tensor, reference: Callable[[Tensor], Tensor]) -> None:
-    """Two rows, the second shorter and padded on its left, as they lie in the runtime's cache."""
+    """Run two rows, the second shorter and padded on its left; raises `ExportError` if padding changes its logits."""
     short = ids[:, 5:]
     rows = torch.cat([ids, torch.cat([torch.zeros_like(ids[:, :5]), short], dim=1)])
     mask = torch.ones_like(rows)
@@ -85,11 +87,11 @@ def check_padding(path: EagerAttentionPath, model: Model, ids: Tensor, reference
     logits, _ = path.run(rows, mask, model.empty_pasts(2))
     error = difference(logits[1, -1], reference(short)[0, -1])
     if error > TOLERANCE:
-        raise ExportError(f"beside a longer text its logits differ by {error:.1e}: positions or masks ignore the padding")
+        raise ExportError(f"in a batch with a longer text its logits differ by {error:.1e}: positions or masks ignore the padding")
 
 
 def choose_path(model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> AttentionPath:
-    """The first path that computes what the model does; raises `ExportError` with the last reason against."""
+    """The first path that computes what the model does; raises `ExportError` with the reason against the last one."""
     reason = ""
     for make in attention_paths(model):
         try:
@@ -97,8 +99,8 @@ def choose_path(model: Model, reference: Callable[[Tensor], Tensor], context_len
             check_path(path, model, reference, context_length)
         except ExportError as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever the model's code raises, this path is not for it
-            reason = f"its own code fails over a cache that grows ({first_line(error)})"
+        except Exception as error:  # noqa: BLE001 - any error of the model's code rules this path out
+            reason = f"its own code fails over a growing cache ({first_line(error)})"
         else:
             return path
     raise ExportError(f"{type(model.module).__name__} cannot be exported: {reason}")

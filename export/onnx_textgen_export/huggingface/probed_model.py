@@ -22,20 +22,20 @@ ALL_EXPERTS_FUNCTIONS.register(EXPERTS, expert_outputs)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """A transformers model, and what a probe told of it."""
+    """A transformers model, and what a probe found out about it."""
 
     module: PreTrainedModel
     layout: CacheLayout
     named: frozenset[str]
-    """The arguments that its forward takes."""
+    """The arguments of its forward."""
 
     @property
     def one_token(self) -> bool:
-        """Whether a recurrent state is kept: it advances token by token."""
+        """Whether the cache has a recurrent state, which advances token by token."""
         return any(tensor.name.startswith("past_recurrent") for tensor in self.layout.tensors)
 
     def empty_pasts(self, rows: int) -> list[Tensor]:
-        """The pasts before the first token."""
+        """The cache tensors before the first token."""
         lengths = {"batch": rows, "length": 0}
         return [
             torch.zeros([lengths[size] if isinstance(size, str) else size for size in tensor.shape])
@@ -43,7 +43,7 @@ class Model:
         ]
 
     def logits(self, input_ids: Tensor, cache: Cache, attention: str, **options: object) -> Tensor:
-        """Logits of the model over a cache, with an attention implementation and traceable experts."""
+        """Logits of the model over a cache, with the named attention implementation and traceable experts."""
         given = {name: value for name, value in options.items() if name in self.named}
         given[self.layout.argument] = self.layout.wrapped(cache)
         with (
@@ -58,7 +58,7 @@ class Model:
 
 @contextlib.contextmanager
 def attention_as(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Run `model` with another attention implementation for a while."""
+    """Within the context, `model` uses another attention implementation."""
     before = model.config._attn_implementation
     model.set_attn_implementation(name)
     try:
@@ -69,7 +69,7 @@ def attention_as(model: PreTrainedModel, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def experts_as(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Run `model` with another implementation of its experts for a while, if it has any."""
+    """Within the context, `model` uses another implementation of its experts, if it has any."""
     if not model._can_set_experts_implementation():
         yield
         return

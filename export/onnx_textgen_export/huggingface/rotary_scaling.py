@@ -1,10 +1,10 @@
 """Rotary scalings that depend on the length of the text: LongRoPE's switch, and dynamic NTK.
 
 transformers recomputes such frequencies in every forward pass, by code that writes into the module and branches on tensors. Here
-the two sets of LongRoPE become a choice inside the graph, row by row: long frequencies where a row's last position lies beyond
-the switch. Keys that were cached before the switch were turned by the short ones, as in any cache; the graph says where the switch
-is (`rotary_switch` in its metadata), so that a runtime feeds the text anew when it crosses. Dynamic NTK changes all keys with
-every token beyond the trained length, which no cache can follow: contexts up to there are exported, longer ones refused.
+the two sets of LongRoPE become a choice inside the graph, row by row: long frequencies if a row's last position lies beyond the
+switch. Keys that were cached before the switch were rotated by the short ones; the graph's metadata names the switch
+(`rotary_switch`), so that a runtime recomputes the cache when a text crosses it. Dynamic NTK changes all keys with every token
+beyond the trained length, which no cache can follow: contexts up to that length are exported, longer ones are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RotaryTables = Tensor | tuple[Tensor, ...]
 
 
 def scaled_modules(model: nn.Module, kind: str) -> Iterator[tuple[nn.Module, str | None]]:
-    """The rotary modules with a scaling of that kind, and the kind of layer that it is for where they tell layers apart."""
+    """The rotary modules with a scaling of that kind, and the layer type it applies to (None if the module has one scaling)."""
     for module in model.modules():
         rope_type = getattr(module, "rope_type", None)
         if isinstance(rope_type, str) and kind in rope_type:
@@ -42,7 +42,7 @@ def parameters_of(module: nn.Module, layer_type: str | None) -> dict[str, Any]:
 
 
 def check_dynamic(model: nn.Module, context_length: int) -> None:
-    """Refuse a context in which dynamic NTK would change the frequencies."""
+    """Raise `ExportError` for a context in which dynamic NTK would change the frequencies."""
     for module, _ in scaled_modules(model, "dynamic"):
         trained = int(cast(Any, module).original_max_seq_len)
         if context_length > trained:
@@ -53,7 +53,7 @@ def check_dynamic(model: nn.Module, context_length: int) -> None:
 
 
 def switch_of(model: nn.Module, context_length: int) -> int | None:
-    """The length beyond which LongRoPE takes its other frequencies, if the context reaches it."""
+    """The length beyond which LongRoPE switches its frequencies, if the context reaches it."""
     switches = {
         int(parameters_of(module, layer_type)["original_max_position_embeddings"])
         for module, layer_type in scaled_modules(model, "longrope")
@@ -75,7 +75,7 @@ def where_long(long: Tensor, when_long: RotaryTables, when_short: RotaryTables) 
 
 
 def switching_forward(module: nn.Module, rope_type: str | dict[str, str]) -> Callable[..., RotaryTables]:
-    """A rotary module's forward without transformers' update of its frequencies, but with LongRoPE's choice."""
+    """A rotary module's forward with LongRoPE's choice inside, instead of transformers' update of its frequencies."""
     plain = inspect.unwrap(type(module).forward)
     parts = cast(Any, module)
     long_frequencies = {
@@ -107,7 +107,7 @@ def switching_forward(module: nn.Module, rope_type: str | dict[str, str]) -> Cal
 
 @contextlib.contextmanager
 def frequencies(module: nn.Module, name: str, values: Tensor) -> Iterator[None]:
-    """Give a rotary module other frequencies for a while."""
+    """Within the context, a rotary module has other frequencies."""
     before = getattr(module, name)
     setattr(module, name, values)
     try:
@@ -118,7 +118,7 @@ def frequencies(module: nn.Module, name: str, values: Tensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def traceable_rotary(model: nn.Module) -> Iterator[None]:
-    """While it lasts, length-dependent rotary modules of `model` compute without changing themselves."""
+    """Within the context, length-dependent rotary modules of `model` compute without changing their state."""
     changed = {module for kind in ("longrope", "dynamic") for module, _ in scaled_modules(model, kind)}
     forwards = {module: switching_forward(module, cast(Any, module).rope_type) for module in changed}
     try:

@@ -1,7 +1,7 @@
-"""What models compute with and ONNX has not: complex numbers, and the inverse of the error function.
+"""Substitutes for what models compute and ONNX lacks: complex numbers, and the inverse of the error function.
 
-Rotary embeddings are sometimes complex products; here a complex tensor is a pair of real ones. Only what such code does with them
-is known: made from a polar form or from pairs, multiplied, indexed, seen as pairs again.
+Rotary embeddings are sometimes complex products; here a complex tensor is a pair of real ones. Only the operations of such code are
+supported: construction from a polar form or from pairs, multiplication, indexing, and conversion back to pairs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ComplexPair:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the complex tensor."""
+        """Shape of the complex tensor."""
         return self.real.shape
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the tensor."""
         return self.real.device
 
     def __mul__(self, other: ComplexPair | Tensor | float) -> ComplexPair:
@@ -43,11 +43,11 @@ class ComplexPair:
         return ComplexPair(self.real[chosen], self.imag[chosen])
 
     def unsqueeze(self, dim: int) -> ComplexPair:
-        """As a tensor's, for a dimension counted from the front."""
+        """Like `Tensor.unsqueeze`, for a dimension counted from the front."""
         return ComplexPair(self.real.unsqueeze(dim), self.imag.unsqueeze(dim))
 
     def to(self, *_: object, **__: object) -> ComplexPair:
-        """It is where it is wanted: everything here runs on one device."""
+        """The tensor itself: tracing runs on one device."""
         return self
 
     @classmethod
@@ -62,7 +62,7 @@ class ComplexPair:
 
 
 def inverse_error_function(x: Tensor) -> Tensor:
-    """erfinv to the precision of float32, from functions that ONNX has: a first guess (Winitzki 2008), then Newton's method.
+    """erfinv to the precision of float32, from functions that ONNX has: an approximation (Winitzki 2008), then Newton's method.
 
     >>> round(float(inverse_error_function(torch.tensor(0.9))), 5)
     1.16309
@@ -76,7 +76,7 @@ def inverse_error_function(x: Tensor) -> Tensor:
 
 
 class OnnxSubstitutes(TorchFunctionMode):
-    """While it lasts, what would make a complex tensor makes a `ComplexPair`, and erfinv is computed by other functions."""
+    """Within the context, complex tensors are `ComplexPair`, and erfinv is computed by `inverse_error_function`."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,1 +1,1 @@
-"""The folder that an export writes, whole or not at all."""
+"""The folder that an export writes, completely or not at all."""

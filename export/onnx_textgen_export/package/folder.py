@@ -1,8 +1,8 @@
-"""Writes a model folder whole or not at all, whatever happens: an error, a full disk, a kill, another export into the same place.
+"""Writes a model folder completely or not at all, despite errors, a full disk, a kill, or another export to the same place.
 
-Everything is made in a hidden sibling folder, flushed to disk, and renamed into place at the end; whatever goes wrong before
-leaves nothing behind, and whatever was at the target before is still there. A lock file beside the target keeps a second export
-away; a killed process loses its lock, so that the next export clears away what it left.
+The folder is made under a hidden name next to the target, flushed to disk, and renamed into place at the end. If anything fails
+before that, no file is left and the former target is unchanged. A lock file next to the target excludes a second export; a killed
+process loses its lock, and the next export removes what it left.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from onnx_textgen.package.reading import read_manifest
 
 from ..errors import ExportError
 
-if sys.platform != "win32":  # which has no such locks, and where nobody can clear away a folder that another process uses
+if sys.platform != "win32":  # Windows has no such locks, and no other process can remove a folder in use there
     import fcntl
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS})
-"""What file systems without locks answer; exports into them go without."""
+"""Errors of file systems without locks; exports to them proceed without one."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Linux, linux/fcntl.h and linux/fs.h."""
 
@@ -40,7 +40,7 @@ def flush(path: Path) -> None:
     """Wait until a file or a folder's entries are on disk."""
     if sys.platform == "win32" and path.is_dir():
         return  # Windows opens no folders
-    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)  # Windows flushes only what may be written
+    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)  # Windows flushes only writable files
     try:
         os.fsync(handle)
     finally:
@@ -66,7 +66,7 @@ def is_complete(path: Path) -> bool:
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a target that exists, unless `force` and it is a model folder or empty."""
+    """Raise `ExportError` for an existing target, unless `force` is set and it is a model folder or empty."""
     with writing(target):
         if not target.exists():
             return
@@ -79,19 +79,19 @@ def check_target(target: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turn what the file system refuses into `ExportError`."""
+    """Turn errors of the file system into `ExportError`."""
     try:
         yield
     except BrokenPipeError:
-        raise  # whoever read our reports has gone; nothing is wrong with the folder
+        raise  # the reader of the reports has gone; the folder is fine
     except OSError as error:
         raise ExportError(explain(error, target)) from error
 
 
 @contextlib.contextmanager
 def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
-    """A folder to fill, which becomes `target` when the block ends well and vanishes when it does not."""
-    target = target.resolve()  # a link stays, and what it points to is replaced
+    """A folder to fill, which becomes `target` if the block succeeds and is removed if it raises."""
+    target = target.resolve()  # a link is kept, and what it points to is replaced
     check_target(target, force=force)
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
@@ -115,7 +115,7 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target for what only the making of it needs; a killed export's is cleared away with the rest."""
+    """A folder next to the target for intermediate files; the next export removes that of a killed one."""
     folder = hidden(target.resolve(), "partial")
     folder.mkdir()
     try:
@@ -125,12 +125,12 @@ def scratch_folder(target: Path) -> Iterator[Path]:
 
 
 def hidden(target: Path, kind: str) -> Path:
-    """A fresh name beside the target, for a folder that is being made (`partial`) or that stepped aside (`old`)."""
+    """An unused name next to the target, for a folder in the making (`partial`) or one being replaced (`old`)."""
     return target.with_name(f".{target.name}.{kind}-{secrets.token_hex(4)}")
 
 
 def explain(error: OSError, target: Path) -> str:
-    """One line for what the file system refused."""
+    """One line for an error of the file system."""
     where = next((parent for parent in target.parents if is_there(parent)), Path(target.anchor))
     if error.errno in FULL or (error.errno is None and shutil.disk_usage(where).free < 2**20):  # numpy gives no number
         return f"cannot write {target}: the disk is full ({error.strerror or error}); free some space or give another --out"
@@ -140,7 +140,7 @@ def explain(error: OSError, target: Path) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether something can be seen at a path."""
+    """Whether a path exists and may be looked at."""
     try:
         return path.exists()
     except OSError:
@@ -149,7 +149,7 @@ def is_there(path: Path) -> bool:
 
 @contextlib.contextmanager
 def only_writer(target: Path) -> Iterator[None]:
-    """Hold the lock of `target`, or raise `ExportError` at once where another export holds it."""
+    """Hold the lock of `target`; raises `ExportError` immediately if another export holds it."""
     path = target.with_name(f".{target.name}.lock")
     handle = take_lock(path)
     if handle is None:
@@ -157,8 +157,8 @@ def only_writer(target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # the folder is in place, or its own error told; a lock left behind keeps nobody out
-            path.unlink()  # before the lock goes: who waits for this file finds that it is no longer there
+        with contextlib.suppress(OSError):  # the folder is in place, or its error is raised; a leftover lock file excludes nobody
+            path.unlink()  # before the lock is released: a waiting process finds that the file is gone
         os.close(handle)
 
 
@@ -181,28 +181,28 @@ def take_lock(path: Path) -> int | None:
                 return handle
             os.close(handle)
             raise
-        os.close(handle)  # its holder took it away in between
+        os.close(handle)  # its holder removed it in between
 
 
 def finish(partial: Path, target: Path, parents: list[Path], *, force: bool) -> None:
-    """Flush everything, and only then let the finished folder appear at its name. `parents` have new folders in them."""
+    """Flush everything, then rename the finished folder into place; `parents`: folders in which folders were created."""
     for path in partial.iterdir():
         flush(path)
     flush(partial)
-    gc.collect()  # a session of the proof that hangs in a cycle maps weights, and Windows renames no folder with a mapped file
+    gc.collect()  # closes sessions of the proof: they map weights, and Windows cannot rename a folder with a mapped file
     put_in_place(partial, target, force=force)
     for parent in (target.parent, *parents):
         flush(parent)
 
 
 def put_in_place(partial: Path, target: Path, *, force: bool) -> None:
-    """Give the finished folder its name; one that is there already changes places with it, and is then cleared away."""
+    """Give the finished folder its name; an existing folder is exchanged with it and then removed."""
     check_target(target, force=force)
     if not target.exists():
         try:
             partial.rename(target)
         except OSError:
-            check_target(target, force=force)  # made by someone else a moment ago
+            check_target(target, force=force)  # another process made it a moment ago
             raise
     elif exchange(partial, target):
         shutil.rmtree(partial, ignore_errors=True)
@@ -214,22 +214,22 @@ def put_in_place(partial: Path, target: Path, *, force: bool) -> None:
         except BaseException:
             old.rename(target)
             raise
-        old.rename(partial)  # so that nobody takes for a stepped-aside folder what is half cleared away
+        old.rename(partial)  # so that a half-removed folder is never restored
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two folders change names in one step; False where the system cannot."""
+    """Exchange the names of two folders in one step; False if the system cannot."""
     if sys.platform == "win32":
         return False
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # only Linux has it
     if rename is None:
         return False
     return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def sweep(target: Path) -> None:
-    """Clear away what exports to `target` left when they were killed; an old folder without a new one comes back."""
+    """Remove what killed exports to `target` left; if the target is missing, a complete old folder is restored."""
     pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-(\d+-)?[0-9a-f]{{8}}")
     for path in list(target.parent.iterdir()):
         found = pattern.fullmatch(path.name)

@@ -1,7 +1,7 @@
-"""How large a package will be, and what making it takes, from shapes alone; and whether the disk has room for it.
+"""The size of a package and the cost of making it, from shapes alone; and whether the disk has room for it.
 
-The size follows the layouts that `passes/quantize` writes and is meant to be within 2 % of the real one; memory and time are
-estimates for the two cores and the disk that the constants were measured with (see `CostModel`).
+The size follows the layouts that `passes/quantization` writes and is within 2 % of the real one; memory and time are estimates
+for the two cores and the disk that the constants of `CostModel` were measured on.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ..errors import ExportError
 from ..passes.quantization.options import SMALLEST_TABLE, Quantization
 
 Kind = Literal["matrix", "table", "shared", "head", "experts", "other"]
-"""What a parameter is: multiplied with; rows taken from it; both (a tied embedding); the output layer; a stack of a mixture's
-matrices; anything else."""
+"""What a parameter is: a matrix of a product; a table whose rows are gathered; both (a tied embedding); the output layer; the
+stacked matrices of a mixture of experts; anything else."""
 NARROWEST_EXPERT = 16
-"""Stacks with a smaller side are convolutions."""
+"""Three-dimensional parameters with a smaller side are convolutions."""
 ALIGNMENT, SMALLEST_OUTSIDE = 64, 1024
-"""Of tensors in the weights' file, in bytes; smaller ones lie in the graph (see `writer`)."""
+"""Alignment and smallest size of tensors in the weights' file, in bytes; smaller ones are stored in the graph (see `writer`)."""
 GRAPH_BYTES, GRAPH_BYTES_PER_LAYER = 100_000, 12_000
-"""Of `model.onnx`, without weights."""
+"""Size of `model.onnx` without weights."""
 SPARE_BYTES = 16 << 20
-"""Of disk, that an export leaves free: tokenizer, manifest, and what file systems keep for themselves."""
+"""Disk space beyond the weights: tokenizer, manifest, and the file system's own data."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Stored:
 
     @property
     def elements(self) -> int:
-        """How many numbers it has."""
+        """Number of elements."""
         count = 1
         for size in self.shape:
             count *= size
@@ -50,14 +50,14 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CostModel:
-    """What an export costs on the machine of the measurements: 2 cores, PyTorch and ONNX Runtime on the CPU."""
+    """Costs of an export as measured on 2 cores, with PyTorch and ONNX Runtime on the CPU."""
 
     base_bytes: int = 900_000_000
-    """Of a process that has loaded the libraries and traced a model."""
+    """Memory of a process that has loaded the libraries and traced a model."""
     copies_of_largest: float = 3.0
     """float32 copies of the largest tensor while it is read, quantised and written."""
     session_factor: float = 2.0
-    """Memory of an ONNX Runtime session, by the size of the weights' file: the file and what the kernels repack."""
+    """Memory of an ONNX Runtime session relative to the weights' file: the file and what the kernels repack."""
     start_seconds: float = 12.0
     """Libraries, graph passes, opening sessions."""
     seconds_per_layer: float = 0.8
@@ -67,12 +67,12 @@ class CostModel:
     )
     """Reading, quantising, writing and comparing a billion parameters."""
     calibration_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 300.0, "int4": 1000.0})
-    """What calibration adds to that, with the packages that are measured until one holds its budget."""
+    """Added by calibration, including the packages that are measured until one meets its budget."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Forecast:
-    """What an export will need."""
+    """Disk, memory and time that an export will need."""
 
     package_bytes: int
     memory_bytes: int
@@ -84,7 +84,7 @@ class Forecast:
 
 
 def in_words(count: float) -> str:
-    """A number of bytes.
+    """A number of bytes in words.
 
     >>> in_words(1_234_000_000), in_words(56_000)
     ('1.2 GB', '0.1 MB')
@@ -93,7 +93,7 @@ def in_words(count: float) -> str:
 
 
 def stored_parameters(module: nn.Module) -> list[Stored]:
-    """Every parameter of a decoder once, by what its layer does with it; hollow ones will do."""
+    """Every parameter of a decoder once, by what its layer does with it; unmaterialized ones suffice."""
     tables: set[int] = set()
     matrices: set[int] = set()
     inputs_first: set[int] = set()
@@ -125,7 +125,7 @@ def has_inputs_first(layer: nn.Module) -> bool:
 
 
 def weight_bytes(stored: Stored, precision: Precision, options: Quantization | None, target: Target = "ort") -> int:
-    """The size of one parameter in the weights' file; `options` for int8 and int4."""
+    """Bytes of one parameter in the weights' file; `options`: of int8 and int4."""
     plain = stored.elements * (2 if precision == "fp16" or (options is not None and options.activations) else 4)
     if options is not None and stored.kind == "experts":
         count, outputs, inputs = stored.shape
@@ -147,9 +147,9 @@ def weight_bytes(stored: Stored, precision: Precision, options: Quantization | N
 def matrix_bytes(
     outputs: int, inputs: int, bits: int, options: Quantization, *, table: bool = False, row_scales: bool = True
 ) -> int:
-    """Codes, scales and zero points of a matrix that is quantised in blocks along its inputs.
+    """Bytes of codes, scales and zero points of a matrix that is quantised in blocks along its inputs.
 
-    row_scales: scales have 8 bits a block and float32 a row; else float32 a block, as the operator of a mixture takes them.
+    row_scales: scales take 8 bits per block and a float32 per row; else a float32 per block, as the operator for experts requires.
     """
     blocks = -(-inputs // options.block_size)
     codes = outputs * blocks * options.block_size * bits // 8
@@ -161,7 +161,7 @@ def matrix_bytes(
 
 
 def file_bytes(sizes: Iterable[int]) -> int:
-    """The size of a weights' file for tensors of these sizes, each at a multiple of 64 bytes, the small ones left out."""
+    """Bytes of a weights' file for tensors of these sizes, each aligned to 64 bytes, without the small ones."""
     end = 0
     for size in sizes:
         if size >= SMALLEST_OUTSIDE:
@@ -179,10 +179,9 @@ def estimate_export(
     resident_bytes: int = 0,
     costs: CostModel | None = None,
 ) -> Forecast:
-    """What an export of these parameters will need.
+    """Disk, memory and time that an export of these parameters will need.
 
-    `options`: for int8 and int4. `resident_bytes`: of float32 parameters that stay in memory, in the module, while the package is
-    compared.
+    options: of int8 and int4. resident_bytes: float32 parameters that stay in memory, in the module, while the package is compared.
     """
     costs = costs or CostModel()
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
@@ -201,7 +200,7 @@ def estimate_export(
 
 
 def check_disk(target: Path, needed_bytes: int) -> None:
-    """Raise `ExportError` if the disk that `target` will lie on has no room for it; nothing is written to find out."""
+    """Raise `ExportError` if the disk of `target` has no room for it; writes nothing."""
     target = target.resolve()
     where = next(parent for parent in (target, *target.parents) if parent.exists())
     free = shutil.disk_usage(where).free

@@ -1,4 +1,4 @@
-"""Writes a graph and its weights: one tensor at a time, in the order of the graph, so that memory holds one of them at most."""
+"""Writes a graph and its weights, one tensor at a time in the order of the graph, so that memory holds at most one of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from onnx_textgen.package.manifest import GRAPH, WEIGHTS
 from ..passes.quantization.layouts import SameBytes
 
 SMALLEST_OUTSIDE = 1024
-"""Bytes from which on a tensor goes to the weights' file; smaller ones stay in the graph, where shape inference sees them."""
+"""Tensors of at least this many bytes go to the weights' file; smaller ones stay in the graph, where shape inference sees them."""
 ALIGNMENT = 64
-"""Bytes; what SIMD loads like."""
+"""Bytes; suits SIMD loads."""
 
 
 def goes_outside(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """The weights that are written to the file beside the graph, in the order of the graph."""
+    """The weights that are written to the external file, in the order of the graph."""
     inputs = set(model.graph.inputs)
     for value in model.graph.initializers.values():
         tensor = value.const_value
@@ -29,7 +29,7 @@ def goes_outside(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]
 
 
 def weights_bytes(model: ir.Model) -> int:
-    """The size that `model.onnx.data` will have, without reading a weight."""
+    """Bytes that `model.onnx.data` will have; reads no weight."""
     end = 0
     for _, tensor in goes_outside(model):
         if not isinstance(tensor, SameBytes):
@@ -38,7 +38,7 @@ def weights_bytes(model: ir.Model) -> int:
 
 
 def write_graph(model: ir.Model, folder: Path) -> None:
-    """Write `model.onnx` and `model.onnx.data` to `folder`; afterwards the model's large weights point to the file."""
+    """Write `model.onnx` and `model.onnx.data` to `folder`; afterwards the model's large weights refer to the file."""
     with (folder / WEIGHTS).open("wb") as file:
         for value, tensor in goes_outside(model):
             if isinstance(tensor, SameBytes):
@@ -58,7 +58,7 @@ def write_graph(model: ir.Model, folder: Path) -> None:
 
 
 def write_tensor(tensor: ir.TensorProtocol, file: BinaryIO) -> None:
-    """Append a tensor's bytes, without a copy of them where the tensor can do that."""
+    """Append a tensor's bytes, without a copy if the tensor supports that."""
     if (write := getattr(tensor, "tofile", None)) is not None:
         write(file)
     else:

@@ -1,8 +1,8 @@
 """Write every linear layer as `MatMul(x, W)` with W [in, out], and an Add of its bias.
 
-Two other forms occur: a Gemm between two Reshapes (GPT-2), and a MatMul with the Transpose of a weight, which is what a tracer
-leaves that does not load weights. The transpose is taken when the file is written; a weight with another reader, such as the
-embedding that a tied output layer shares, stays as it is, so that it is stored once.
+Two other forms occur: a Gemm between two Reshapes (GPT-2), and a MatMul with the Transpose of a weight, which the tracer leaves
+because it loads no weights. The weight is transposed when the file is written; one with another reader, such as the embedding
+that a tied output layer shares, is unchanged, so that it is stored once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .graph.linear import add_constant, is_bias, is_constant, is_matrix, sizes_o
 
 
 def canonicalize_linears(model: ir.Model) -> None:
-    """Rewrite Gemm and turn weights around, in place."""
+    """Rewrite Gemm nodes and transpose weights, in place."""
     graph = model.graph
     for node in list(graph):
         if node.op_type == "Gemm" and not node.domain:
@@ -26,7 +26,7 @@ def canonicalize_linears(model: ir.Model) -> None:
 
 
 def replace_gemm(graph: ir.Graph, node: ir.Node) -> None:
-    """MatMul and Add in the place of a Gemm that reads tokens flattened to [batch * new, in]."""
+    """Replace a Gemm that reads tokens flattened to [batch * new, in] by MatMul and Add."""
     flattening = node.inputs[0].producer() if node.inputs[0] is not None else None
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
     scaled = any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta"))
@@ -67,7 +67,7 @@ def is_unflattening(node: ir.Node, shape: ir.Shape) -> bool:
 
 
 def transpose_weight(graph: ir.Graph, node: ir.Node) -> None:
-    """Store a weight the way it is multiplied."""
+    """Store a transposed weight as [in, out]."""
     weight = node.inputs[0]
     if weight is None or not is_constant(weight) or not is_matrix(weight) or weight.const_value is None:
         return

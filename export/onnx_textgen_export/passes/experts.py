@@ -1,8 +1,8 @@
-"""Turn the experts that a trace left into operators that exist.
+"""Lower the operators by which a trace represents experts to existing ones.
 
-A whole layer of experts, `onnx_textgen::Experts`, becomes ONNX Runtime's MoE, whose rows of gate and other half take turns. One
-product, `onnx_textgen::ExpertProduct`, becomes a Split of the rows, which are sorted by expert, a MatMul for each expert and a
-Concat: an expert that nobody chose multiplies no rows. Weights are arranged when they are written, and read from the file once.
+A layer of experts, `onnx_textgen::Experts`, becomes ONNX Runtime's MoE, in whose weights rows of gate and up projection alternate.
+A product, `onnx_textgen::ExpertProduct`, becomes a Split of the rows, which are sorted by expert, one MatMul per expert and a
+Concat: an unselected expert multiplies no rows. Weights are rearranged when they are written, and read from the file once.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def lower_experts(model: ir.Model) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stack:
-    """The weights (or biases) of a layer of experts, and how each expert's are brought into the operator's form."""
+    """The weights (or biases) of a layer of experts, and how each expert's are rearranged for the operator."""
 
     source: ir.TensorProtocol
     transposed: bool
     """Stored as [in, out]."""
     halved: bool
-    """The outputs are all gates and then all the others, and are wanted in turns."""
+    """The outputs are all gates followed by all up projections, and the operator wants them alternating."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class Stack:
         return (sizes[0], sizes[2], sizes[1]) if self.transposed else sizes
 
     def arrange(self, expert: Array) -> Array:
-        """One expert's matrix as [out, in]; a view where that will do."""
+        """One expert's matrix as [out, in]; a view if possible."""
         matrix = expert.T if self.transposed else expert
         if not self.halved:
             return matrix
@@ -58,7 +58,7 @@ class Stack:
         return np.stack([gates, others], axis=1).reshape(matrix.shape)
 
     def load(self) -> ir.TensorProtocol:
-        """All experts, arranged."""
+        """All experts, rearranged."""
         source = self.source.numpy()
         out = np.empty(self.shape, source.dtype)
         for place, expert in zip(out, source, strict=True):
@@ -67,7 +67,7 @@ class Stack:
 
 
 class StackTensor(ir.LazyTensor):
-    """A `Stack` as a tensor, arranged when it is read; quantising takes it expert by expert instead."""
+    """A `Stack` as a tensor, rearranged when it is read; quantisation reads it expert by expert instead."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack.load, dtype=stack.source.dtype, shape=ir.Shape(stack.shape))
@@ -75,7 +75,7 @@ class StackTensor(ir.LazyTensor):
 
 
 class SharedRead:
-    """A tensor that many readers take a part of in turn: read for the first, forgotten after as many as it has parts."""
+    """A tensor of which each reader takes one part: loaded for the first reader, released after the last."""
 
     def __init__(self, tensor: ir.TensorProtocol, readers: int) -> None:
         self.tensor, self.readers = tensor, readers
@@ -94,10 +94,10 @@ class SharedRead:
 
 
 def replace_layer(graph: ir.Graph, node: ir.Node) -> None:
-    """MoE in the place of `Experts`.
+    """Replace `Experts` by MoE.
 
-    The CPU kernel (1.31.1) lets its output take the place of its input and clears it before it has read the tokens. The Where,
-    which reads the tokens after it, keeps them.
+    The CPU kernel (1.31.1) may reuse the memory of its input for its output and clears it before reading the tokens. The Where
+    reads the tokens after it, so that their memory is not reused.
     """
     transposed, interleaved = (bool(node.attributes.get_int(name, 0)) for name in ("transposed", "interleaved"))
     hidden, logits, first, first_bias, last, last_bias = (*node.inputs, None, None)[:6]
@@ -127,7 +127,7 @@ def replace_layer(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def replace_product(graph: ir.Graph, node: ir.Node) -> None:
-    """Split, a MatMul for each expert, and Concat in the place of `ExpertProduct`."""
+    """Replace `ExpertProduct` by Split, one MatMul per expert, and Concat."""
     rows, sizes, weight = node.inputs
     assert rows is not None and weight is not None and weight.const_value is not None, "experts have weights"
     transposed = bool(node.attributes.get_int("transposed", 0))
@@ -149,7 +149,7 @@ def replace_product(graph: ir.Graph, node: ir.Node) -> None:
 def expert_tensor(
     shared: SharedRead, expert: int, sizes: tuple[int, int], dtype: ir.DataType, *, transposed: bool
 ) -> ir.LazyTensor:
-    """One expert's matrix [in, out], taken when it is written."""
+    """One expert's matrix [in, out], read when it is written."""
 
     def load() -> ir.TensorProtocol:
         part = shared.part(expert)

@@ -1,8 +1,8 @@
-"""Turn a graph to float16: weights, activations, cache and logits. Meant for CUDA, where it halves memory and its traffic.
+"""Convert a graph to float16: weights, activations, cache and logits. Meant for CUDA, where it halves memory and its traffic.
 
-float32 stays where 11 bits do not do: angles of positions (a position of 5,000 is no float16 once times a frequency), norms that
-are spelt out (squares overflow, small epsilons vanish), exponentials, and whatever was counted in integers. Norms and attention as
-one operator compute in float32 inside. Weights are converted when they are written.
+float32 is kept where 11 bits are too few: angles of positions (5,000 times a frequency has no float16), norms that are spelt out
+(squares overflow, small epsilons vanish), exponentials, and numbers that were counted as integers. Norms and attention as single
+operators compute in float32 internally. Weights are converted when they are written.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ..errors import ExportError
 from .graph.linear import add_constant, is_constant
 
 LARGEST = 65_504.0
-"""Of float16; what lies beyond (the -3.4e38 of a mask) becomes this."""
+"""Largest float16; larger magnitudes (the -3.4e38 of a mask) are clipped to it."""
 ANGLES = frozenset({"Sin", "Cos"})
-"""All that leads to these stays in float32."""
+"""Everything that leads to these stays in float32."""
 PRECISE = ANGLES | {
     *("Pow", "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "Sqrt", "Reciprocal"),
     *("Exp", "Log", "Softplus", "Range", "CumSum"),
 }
-"""Computed in float32 whatever feeds them."""
+"""Computed in float32 whatever their inputs."""
 FOLLOWING = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Neg", "Max", "Min", "Clip", "Where", "Floor", "Ceil", "Abs"),
         *("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Concat", "Slice", "Gather", "Identity", "Split", "Tile"),
     }
 )
-"""Computed in float32 where nothing of float16 comes in."""
+"""Computed in float32 if no input is float16."""
 CHUNK = 1 << 20
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 
 def to_float16(model: ir.Model) -> None:
-    """Turn `model` to float16 in place; raises `ExportError` for a graph with branches."""
+    """Convert `model` to float16 in place; raises `ExportError` for a graph with branches."""
     graph = model.graph
     for node in graph:
         if any(attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()):
@@ -62,12 +62,12 @@ def is_float(value: ir.Value | None) -> bool:
 
 
 def set_type(value: ir.Value, dtype: ir.DataType) -> None:
-    """Give a value a type of its own; values may share one, which `value.dtype = ...` would change for all."""
+    """Set a value's type; `value.dtype = ...` would change a type object that other values may share."""
     value.type = ir.TensorType(dtype)
 
 
 def spread_types(graph: ir.Graph) -> None:
-    """Give values that passes left without a type float32 where the operator's outputs have the type of a float32 input."""
+    """Infer float32 for values that passes left without a type, from float32 inputs of their operators."""
     version = graph.opset_imports.get("", 1)
     for node in graph:
         for place, value in enumerate(node.outputs):
@@ -76,7 +76,7 @@ def spread_types(graph: ir.Graph) -> None:
 
 
 def gives_float(node: ir.Node, place: int, version: int) -> bool:
-    """Whether an output is float32 because an input is, by the operator's schema; of contrib operators it is taken for granted."""
+    """Whether an output is float32 because an input is, by the operator's schema; assumed of contrib operators."""
     floats = [index for index, value in enumerate(node.inputs) if is_float(value)]
     if not floats or node.domain:
         return bool(floats)
@@ -89,7 +89,7 @@ def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
     """The nodes that stay in float32."""
     found = {node for node in graph if node.op_type in PRECISE and not node.domain and touches_float(node)}
     waiting = [node for node in found if node.op_type in ANGLES]
-    waiting += (scales := [node for node in graph if makes_scales(node)])  # of rows, which are too small for float16
+    waiting += (scales := [node for node in graph if makes_scales(node)])  # of rows: too small for float16
     found.update(scales)
     while waiting:
         for value in waiting.pop().inputs:
@@ -97,51 +97,51 @@ def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
             if producer is not None and producer not in found and touches_float(producer):
                 found.add(producer)
                 waiting.append(producer)
-    for node in graph:  # in order, so that what follows is seen after what it follows
+    for node in graph:  # in order, so that a node is visited after its inputs
         if counts_as_integer(node) or (node.op_type in FOLLOWING and not node.domain and follows(node, found)):
             found.add(node)
     return found
 
 
 def makes_scales(node: ir.Node) -> bool:
-    """Whether a node multiplies the codes of scales with those of rows (see `stored.multiplied`)."""
+    """Whether a node multiplies the codes of scales by the scales of rows (see `layouts.multiplied`)."""
     cast = node.inputs[0].producer() if node.op_type == "Mul" and node.inputs[0] is not None else None
     codes = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
     return codes is not None and is_constant(codes) and codes.dtype in (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def touches_float(node: ir.Node) -> bool:
-    """Whether float32 goes in or comes out."""
+    """Whether a node has a float32 input or output."""
     return any(is_float(value) for value in (*node.inputs, *node.outputs))
 
 
 def counts_as_integer(node: ir.Node) -> bool:
-    """Whether a node turns whole numbers into float32: positions and lengths, which float16 has only up to 2,048."""
+    """Whether a node casts integers to float32: positions and lengths, which float16 represents only up to 2,048."""
     source = node.inputs[0] if node.op_type == "Cast" and node.inputs else None
     return source is not None and is_float(node.outputs[0]) and source.dtype in (ir.DataType.INT64, ir.DataType.INT32)
 
 
 def follows(node: ir.Node, precise: set[ir.Node]) -> bool:
-    """Whether all float32 that goes in comes from nodes that stay in float32 and from constants, and some from such nodes."""
+    """Whether every float32 input is a constant or comes from a node that stays in float32, and at least one does."""
     sources = [value for value in node.inputs if value is not None and is_float(value) and not is_constant(value)]
     return bool(sources) and all(value.producer() in precise for value in sources)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """One graph on its way."""
+    """The conversion of one graph."""
 
     graph: ir.Graph
     precise: frozenset[ir.Node]
     casts: dict[tuple[int, ir.DataType], ir.Node] = dataclasses.field(default_factory=dict)
-    """By the id of the value and the type it is turned into."""
+    """By the id of the value and the type it is cast to."""
 
     def is_cast(self, node: ir.Node) -> bool:
         """Whether a node is one of the casts made here."""
         return node in self.casts.values()
 
     def place_casts(self) -> None:
-        """Cast wherever a value goes from one kind of node to the other."""
+        """Cast wherever a value passes between float16 and float32 nodes."""
         for node in list(self.graph):
             for index, value in enumerate(node.inputs):
                 if value is None or not is_float(value) or is_constant(value):
@@ -156,7 +156,7 @@ class Change:
                 self.graph.outputs[index] = cast
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value in another type, behind a cast that is made once."""
+        """The value in another type, by a cast that all its readers share."""
         key = (id(value), dtype)
         if key not in self.casts:
             node = ir.node("Cast", [value], {"to": int(dtype)})
@@ -171,7 +171,7 @@ class Change:
         return self.casts[key].outputs[0]
 
     def halve_constants(self) -> None:
-        """Turn the float32 constants of every other node to float16; one that both kinds read is kept in both."""
+        """Convert the float32 constants of float16 nodes; one that float32 nodes read too is kept in both types."""
         for value in list(self.graph.initializers.values()):
             if not is_constant(value) or not is_float(value) or value.const_value is None:
                 continue
@@ -190,7 +190,7 @@ class Change:
 
 
 def halved(tensor: ir.TensorProtocol) -> ir.LazyTensor:
-    """A tensor in float16, converted piece by piece when it is written."""
+    """A tensor in float16, converted in parts when it is written."""
 
     def convert() -> ir.TensorProtocol:
         source = tensor.numpy()
@@ -204,7 +204,7 @@ def halved(tensor: ir.TensorProtocol) -> ir.LazyTensor:
 
 
 def retype(node: ir.Node) -> None:
-    """Say float16 where a node says float32: in the type it casts to, in a constant it makes, in its outputs."""
+    """Change a node from float32 to float16: the type it casts to, the constant it makes, its outputs."""
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) == int(FLOAT):
         node.attributes["to"] = ir.AttrInt64("to", int(HALF))
     if node.op_type in ("Constant", "ConstantOfShape") and is_float(node.outputs[0]):

@@ -1,7 +1,7 @@
-"""Tidy what the tracer wrote: fold constants, drop what does nothing, and name norms and rotations as the operators they are.
+"""Fold constants, drop operators that change nothing, and replace norms and rotary embeddings by single operators.
 
-All of it is onnx-ir's and onnxscript's own. The rules are chosen because the full set, made for convolutions too, contains one
-whose search grows with the square of the graph (30 layers: 15 s instead of 3).
+All rules are onnx-ir's and onnxscript's. Only some are used: the full set, made for convolutions too, contains one whose search
+grows with the square of the graph (30 layers: 15 s instead of 3).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ RULES = (
     "unsqueeze_unsqueeze_rule",
     "squeeze_reshape_1d_rule",
 )
-"""Of `onnxscript.rewriter.rules.common`, which keeps them to itself: versions may change their names."""
+"""Names in `onnxscript.rewriter.rules.common`, which is private: versions may rename them."""
 ROUNDS = 2
-"""What one round removes lets the next one see more."""
+"""A round finds patterns that the one before uncovered."""
 
 
 def unless_matrix(node: ir.Node) -> bool | None:
-    """Whether to fold a node: never one that reads a matrix (a Transpose of it, say); else as the library decides."""
+    """Whether to fold a node: False for a reader of a matrix, such as its Transpose; None leaves it to the library."""
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     return False if any(one.size > SMALL or (len(one.shape) == 2 and parameters_of(one)) for one in constants) else None
 
 
 def fold(model: ir.Model) -> None:
-    """Simplify `model` in place; large weights are not read. Raises `ExportError` for an onnxscript that has other rules."""
+    """Fold `model` in place; large weights are not read. Raises `ExportError` for an onnxscript without these rules."""
     with named_versions():
         from onnxscript import optimizer, rewriter  # noqa: PLC0415
         from onnxscript.rewriter import onnx_fusions  # noqa: PLC0415

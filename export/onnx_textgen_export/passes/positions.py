@@ -1,4 +1,4 @@
-"""Choosing positions takes one Gather, where the tracer writes Transpose, Expand, Unsqueeze, GatherND and Transpose."""
+"""Select positions with one Gather instead of the tracer's Transpose, Expand, Unsqueeze, GatherND and Transpose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .graph.linear import small_constant
 
 
 def gather_positions(model: ir.Model) -> None:
-    """Replace these nodes by one, in place, wherever positions are chosen along the second axis."""
+    """Replace these nodes by one, in place, wherever positions are selected along the second axis."""
     graph = model.graph
     for node in list(graph):
         chosen = chosen_positions(node)
@@ -34,7 +34,7 @@ def chosen_positions(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
 
 
 def unexpanded(value: ir.Value | None) -> ir.Value | None:
-    """What a value was before an Expand to its own shape, which the tracer computes as that of a Max over one tensor."""
+    """The input of an Expand to its own shape, which the tracer computes as the shape of a Max over one tensor."""
     expand = value.producer() if value is not None else None
     shape = producer_of(expand, 1, "Shape") if expand is not None and expand.op_type == "Expand" else None
     if expand is None or shape is None or shape.attributes.get_int("start", 0) != 0 or "end" in shape.attributes:
@@ -45,7 +45,7 @@ def unexpanded(value: ir.Value | None) -> ir.Value | None:
 
 
 def producer_of(node: ir.Node, index: int, op_type: str) -> ir.Node | None:
-    """The node behind an input, if it is of that type."""
+    """The producer of an input, if it has that operator type."""
     value = node.inputs[index]
     producer = value.producer() if value is not None else None
     return producer if producer is not None and producer.op_type == op_type and not producer.domain else None

@@ -1,8 +1,8 @@
-"""Reshapes that need no computation: merge chains, drop those that change nothing, and write the target shape down as a constant.
+"""Merge chains of Reshapes, drop those that change nothing, and make their target shapes constants.
 
-The tracer computes target shapes from the sizes of the inputs (Shape, Gather, Concat). A zero in a constant shape copies the
-dimension at that place and one dimension may be -1, which is enough for what decoders do. Shapes are known by the names that the
-tracer gave to sizes.
+The tracer computes target shapes from the sizes of the inputs (Shape, Gather, Concat). A zero in a constant shape copies that
+dimension of the input and one dimension may be -1, which suffices for decoders. Sizes are compared by the names that the tracer
+gave them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def simplify_reshapes(model: ir.Model) -> None:
 
 
 def simplify_reshape(graph: ir.Graph, node: ir.Node) -> None:
-    """One Reshape; what it read before may be left without readers."""
+    """Simplify one Reshape; its former inputs may be left unused."""
     data, out = node.inputs[0], node.outputs[0]
     while data is not None and (before := data.producer()) is not None and before.op_type == "Reshape" and not before.domain:
         data = before.inputs[0]
@@ -51,7 +51,7 @@ def same_shape(first: ir.Shape, second: ir.Shape) -> bool:
 
 
 def constant_target(before: ir.Shape, after: ir.Shape) -> list[int] | None:
-    """A Reshape's second input for going from one shape to the other, or None if that depends on more than the data."""
+    """The constant target of a Reshape from one shape to the other; None if it takes more than one computed dimension."""
     target = []
     for place, size in enumerate(after):
         if isinstance(size, int):

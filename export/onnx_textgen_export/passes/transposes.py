@@ -1,6 +1,6 @@
-"""A norm over the last axis does not mind the order of the others: a Transpose before it can wait until after it.
+"""Move a Transpose after the norm that follows it: a norm over the last axis ignores the order of the others.
 
-Gemma 3 transposes heads and then normalises them; once the transpose comes last, it meets the one that leads back and both go.
+Gemma 3 transposes heads and then normalises them; after the move, the Transpose meets its inverse and both are removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sink_transposes(model: ir.Model) -> None:
 
 
 def can_wait(norm: ir.Node, swap: ir.Node, source: ir.Value) -> bool:
-    """Whether a Transpose keeps the last axis, the norm works on that axis alone, and nothing else is in the way."""
+    """Whether a Transpose keeps the last axis, the norm works on that axis alone, and no other reader prevents the swap."""
     perm = list(swap.attributes.get_ints("perm", []))
     last = len(perm) - 1
     return (

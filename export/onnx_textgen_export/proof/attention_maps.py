@@ -21,12 +21,12 @@ from .scenarios import LAST_STEPS, WHOLE_LENGTH
 
 PIECE = 7
 LONGEST_WINDOW = 512
-"""A window up to this is crossed by the proof."""
+"""The proof's text crosses windows up to this length."""
 Array = npt.NDArray[np.float64]
 
 
 def attentions_of(source: Source) -> Attentions:
-    """PyTorch's side; raises `ExportError` where a decoder's attention cannot be shown."""
+    """The function that computes attention in PyTorch; raises `ExportError` for a decoder without one."""
     if source.attentions is None:
         raise ExportError(
             f"no attention maps: {type(source.module).__name__} attends by its own code or has a recurrent state; "
@@ -38,10 +38,10 @@ def attentions_of(source: Source) -> Attentions:
 def prove_attention_maps(
     source: Source, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, roundings: Roundings | None
 ) -> float:
-    """How far a text's attention is from PyTorch's, as a share of its length as one vector.
+    """Relative error of a text's attention weights, taken as one vector, against PyTorch's.
 
-    Of a quantised package both sides have the same rounded weights, and the limit is that of fp32. Raises `ExportError` beyond
-    it, and where a token looks ahead.
+    For a quantised package, both sides use the same rounded weights, and the limit is that of fp32. Raises `ExportError` beyond
+    it, and if a token attends to a later one.
     """
     windows = [window for window in source.windows if window <= LONGEST_WINDOW]
     text = ids[: min(max([WHOLE_LENGTH, *(window + LAST_STEPS for window in windows)]), source.geometry.context_length)]
@@ -61,7 +61,7 @@ def prove_attention_maps(
 
 
 def difference(got: Array, want: Array) -> float:
-    """The relative error of maps [layers, heads, rows, tokens]; infinite where a token looks ahead."""
+    """The relative error of maps [layers, heads, rows, tokens]; infinite if a token attends to a later one."""
     rows, tokens = got.shape[2:]
     ahead = np.arange(tokens)[None] > np.arange(tokens - rows, tokens)[:, None]
     if got.shape != want.shape or got[..., ahead].any():

@@ -30,7 +30,7 @@ def prove(
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure every scenario and the greedy runs; raises `ExportError` where the package disagrees with PyTorch.
 
-    ids: `long_length(source)` real tokens; `remedy` says what to do then.
+    ids: `long_length(source)` real tokens; remedy: what the error message tells the user to do.
     """
     with as_export_error():
         fed, golden = run_package(source, graph, ids)
@@ -56,10 +56,10 @@ def make_certificate(
     quality: Mapping[str, Quality] | None = None,
     arithmetic: Precision = "fp32",
 ) -> dict[str, Any]:
-    """What goes into the manifest; `summary` is the long text's, the only scenario of real length.
+    """The certificate for the manifest; `summary` describes the long text, the only scenario of realistic length.
 
-    Of a quantised package `exact` is what `exactness` measured, of a graph that computes in `arithmetic`, and `quality` what
-    rounding does on real texts, which the summary is of then.
+    For a quantised package, `exact` is what `same_weights` measured of a graph that computes in `arithmetic`, and `quality` what
+    rounding does to real texts; then the summary describes `quality`.
     """
     longest, text = long_length(source), measured[-1]
     summary = {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}

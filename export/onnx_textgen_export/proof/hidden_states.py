@@ -1,4 +1,4 @@
-"""Proof of an export's hidden states: what the package gives as such is what PyTorch hands to its output layer."""
+"""Proof of an export's hidden states: the package returns what PyTorch passes to its output layer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PIECE = 7
 def prove_hidden_states(
     source: Source, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, roundings: Roundings | None
 ) -> float:
-    """How far the hidden states of a text are from PyTorch's, as a share of their length (of the whole text's as one vector).
+    """Relative error of a text's hidden states, taken as one vector, against PyTorch's.
 
-    Of a quantised package both sides have the same rounded weights. Raises `ExportError` beyond what is allowed of logits.
+    For a quantised package, both sides use the same rounded weights. Raises `ExportError` beyond the limit for logits.
     """
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
     opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)

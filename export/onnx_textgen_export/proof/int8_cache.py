@@ -19,15 +19,15 @@ LEAVE_OUT = "leave out --int8-cache"
 TOO_COARSE = f"that is with keys and values at 8 bits, so {LEAVE_OUT}"
 ROUNDED = Tolerance(logits_error=0.5, top1_agreement=0.9, kl_divergence=0.02)
 TOLERANCES: dict[Precision, Tolerance] = {"fp32": ROUNDED, "int8": ROUNDED, "int4": measures.TOLERANCES["int4"]}
-"""What the graph must reach, by the precision of the weights; what rounding costs is in the certificate."""
+"""Limits of the graph by the precision of the weights; the certificate holds what rounding costs."""
 
 
 def prove_int8_cache(
     source: Source, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, own: Scenario
 ) -> dict[str, Any]:
-    """What the long text of the proof measures of the graph; raises `ExportError` where it differs too much from PyTorch.
+    """Measures of the graph on the proof's long text; raises `ExportError` if it differs too much from PyTorch.
 
-    own: the same of the package's own graph, whose rounded weights this one has too.
+    own: the same measures of the package's main graph, which has the same rounded weights.
     """
     known = TOLERANCES[precision]
     tolerance = Tolerance(
@@ -41,7 +41,7 @@ def prove_int8_cache(
 
 
 def check_int8_cache(precision: Precision, target: Target, options: Quantization | None) -> None:
-    """Refuse what can have no such graph, before anything is traced."""
+    """Raise `ExportError` for targets and precisions that cannot have such a graph, before anything is traced."""
     if target != "ort":
         raise ExportError(f"no 8-bit cache: it is kept by an operator of ONNX Runtime's; {LEAVE_OUT}, or take --target ort")
     if precision not in TOLERANCES or (options is not None and options.activations is not None):

@@ -11,20 +11,20 @@ from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.package.manifest import Precision
 
 ROWS_AT_A_TIME = 32
-"""Rows of logits that one run gives, or one comparison takes, so that memory stays small."""
+"""Rows of logits per run and per comparison, which bounds memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quality:
-    """What rounding does on a text, as a package runs."""
+    """How far rounding moves a package on a text."""
 
     tokens: int
     kl_mean: float
-    """Divergence of the package's predictions from PyTorch's, in nats per token."""
+    """Mean KL divergence of the package's predictions from PyTorch's, in nats per token."""
     kl_p99: float
     """Its 99th percentile."""
     top1_agreement: float
-    """Share of positions at which both think the same token likeliest."""
+    """Share of positions at which both rank the same token first."""
     perplexity_change: float
     """Relative; 0.01 is one per cent worse."""
 
@@ -36,15 +36,16 @@ class Tolerance:
     logits_error: float
     """Largest difference of a logit, relative to the largest magnitude among the reference's logits."""
     top1_agreement: float
-    """Share of positions at which both put the same token first, ties in float32 left out."""
+    """Share of positions at which both rank the same token first; ties in float32 count as agreement."""
     kl_divergence: float
     """Mean divergence of the package's distribution from PyTorch's, in nats per token."""
 
     def accepts(self, scenario: Scenario) -> bool:
-        """Whether a scenario is within.
+        """Whether a scenario is within the limits.
 
-        Where not all must agree, two differing positions are no sign of anything in a short scenario; and where logits differ by
-        a tenth of what is admitted, or distributions by a hundredth, another token comes first only if both are as good as equal.
+        Where not every position must agree, two disagreements are accepted even in a short scenario. Where logits differ by at
+        most a tenth of their limit, or distributions by at most a hundredth of theirs, any disagreement on the first token is a
+        near-tie and is accepted.
         """
         differing = (1 - scenario.top1_agreement) * scenario.tokens
         allowed = 0.0
@@ -65,14 +66,14 @@ TOLERANCES: dict[Precision, Tolerance] = {
     "int4": Tolerance(logits_error=0.5, top1_agreement=0.75, kl_divergence=0.2),
 }
 ANY_ROUNDING = Tolerance(logits_error=float("inf"), top1_agreement=0.0, kl_divergence=float("inf"))
-"""Where a comparison with the same rounded weights has shown that the graph is right: then this one only measures."""
+"""Accepts everything: used where a comparison with the same rounded weights has already shown that the graph is right."""
 REMEDIES: dict[Precision, str] = {
-    "fp32": "its forward does something with lengths, positions, masks or its own state that the graph does not follow",
+    "fp32": "its forward uses lengths, positions, masks or an internal state in a way that the graph does not reproduce",
     "fp16": "try --precision fp32",
     "int8": "try --precision fp32",
     "int4": "try --head-bits 8 --sensitive-bits 8, or --precision int8",
 }
-"""What to do about an export that differs too much."""
+"""What to do about an export that differs too much, by precision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Scenario:
     """Relative change of the perplexity on the fed text; 0.01 is one per cent worse."""
 
     def in_words(self) -> str:
-        """For an error's line."""
+        """The measures in one line, for an error message."""
         return (
             f"{self.name}: logits error {self.logits_error:.1e}, top-1 agreement {self.top1_agreement:.1%}, "
             f"KL {self.kl_divergence:.1e}"
@@ -102,7 +103,7 @@ def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
 
 
 def compare(name: str, got: Logits, want: Logits, targets: list[int | None]) -> Scenario:
-    """Measure logits [tokens, vocabulary] against PyTorch's; `targets` are the tokens that really followed."""
+    """Measure logits [tokens, vocabulary] against PyTorch's; `targets`: the token that follows each in the text, if known."""
     largest = max(float(want.max()), -float(want.min()))
     error, divergence, agreeing, changes = 0.0, 0.0, 0, list[float]()
     for start in range(0, len(got), ROWS_AT_A_TIME):
@@ -110,8 +111,8 @@ def compare(name: str, got: Logits, want: Logits, targets: list[int | None]) -> 
         part_got, part_want = got[rows], want[rows]
         difference = float(np.abs(part_got - part_want).max()) / largest
         error = max(error, difference if np.isfinite(difference) else float("inf"))
-        behind = part_want.max(axis=1) - np.take_along_axis(part_want, part_got.argmax(1)[:, None], axis=1)[:, 0]
-        agreeing += int((behind <= 2e-6 * largest).sum())  # a tie in float32 is no disagreement
+        margin = part_want.max(axis=1) - np.take_along_axis(part_want, part_got.argmax(1)[:, None], axis=1)[:, 0]
+        agreeing += int((margin <= 2e-6 * largest).sum())  # a tie in float32 counts as agreement
         log_got, log_want = log_softmax(part_got), log_softmax(part_want)
         divergence += float((np.exp(log_want) * (log_want - log_got)).sum())
         changes += [log_want[row, target] - log_got[row, target] for row, target in enumerate(targets[rows]) if target is not None]
@@ -120,5 +121,5 @@ def compare(name: str, got: Logits, want: Logits, targets: list[int | None]) -> 
 
 
 def next_tokens(ids: list[int]) -> list[int | None]:
-    """What follows each token of a text; nothing is known of the last."""
+    """The token that follows each token of a text; None for the last."""
     return [*ids[1:], None]

@@ -1,4 +1,4 @@
-"""The token ids on which an export is compared with PyTorch: real text, and at its end ids from all over the vocabulary."""
+"""The token ids on which an export is compared with PyTorch: real text, ending with ids spread over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..sources.source import Source
 from .scenarios import LAST_STEPS, long_length
 
 PROBE_TEXT = (Path(__file__).parents[1] / "texts" / "probe_text.txt").read_text(encoding="utf-8")
-"""A story written for this; a thousand tokens that repeat nothing, so that a model cannot copy what it has to predict."""
+"""A story written for this purpose: a thousand tokens without repetition, so that a model cannot copy what it has to predict."""
 
 
 def probe_ids(source: Source, tokenizer: Tokenizer | None) -> list[int]:
-    """Real token ids to compare on: text where there is a tokenizer, else ids drawn once and for all; a spread at the end."""
+    """Token ids to compare on: text if there is a tokenizer, else ids drawn with a fixed seed; the last ids are spread evenly."""
     needed, vocab_size = long_length(source), source.geometry.vocab_size
     end = spread_ids(vocab_size, LAST_STEPS)
     if tokenizer is None:

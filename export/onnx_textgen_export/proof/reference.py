@@ -18,23 +18,26 @@ from .scenarios import WHOLE_LENGTH, ScenarioRun
 
 
 class Reference:
-    """PyTorch's word on what the logits of a text are."""
+    """The logits of texts as PyTorch computes them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.known: dict[tuple[tuple[int, ...], int], Logits] = {}
-        """Short texts come up in several scenarios."""
+        """Logits of short texts, which more than one scenario asks for."""
 
     def logits(self, ids: Sequence[int], last: int) -> Logits:
         """Logits [last, vocabulary] of the end of a text, without a cache."""
         key = (tuple(ids), last)
         if key in self.known:
             return self.known[key]
-        for (text, count), whole in self.known.items():  # a text that begins with this one, where its end changes nothing before
+        for (
+            (text, count),
+            whole,
+        ) in self.known.items():  # a known text that begins with this one has the same logits there, unless its length changes them
             if count == len(text) and text[: len(ids)] == key[0] and self.source.rotary_switch is None:
                 return whole[len(ids) - last : len(ids)]
         positions = torch.arange(len(ids) - last, len(ids))
-        head = self.source.head if last < len(ids) else None  # a whole text's logits come from the untouched module
+        head = self.source.head if last < len(ids) else None  # the logits of a whole text come from the unhooked module
         with torch.no_grad(), only_these_positions(head, positions):
             logits = self.source.reference(torch.tensor([list(ids)]))[0]
         made = np.asarray((logits if head is not None else logits[positions]).float().numpy())
@@ -45,14 +48,14 @@ class Reference:
     def before_the_switch(self, ids: Sequence[int], last: int) -> int:
         """How many of the `last` logits of a text lie before a rotary switch that the text crosses.
 
-        There a text fed piece by piece has other logits than the whole.
+        Those depend on how the text was fed: PyTorch's reference computes the whole text with the frequencies after the switch.
         """
         switch = self.source.rotary_switch
         return min(max(switch - len(ids) + last, 0), last) if switch is not None and len(ids) > switch else 0
 
 
 def judge_scenario(reference: Reference, fed: ScenarioRun) -> Scenario:
-    """Measure one way of feeding against PyTorch."""
+    """Compare one way of feeding with PyTorch."""
     parts = [(ids, logits[reference.before_the_switch(ids, len(logits)) :]) for ids, logits in fed.parts]
     got = np.concatenate([logits for _, logits in parts])
     want = np.concatenate([reference.logits(ids, len(logits)) for ids, logits in parts])
@@ -60,14 +63,14 @@ def judge_scenario(reference: Reference, fed: ScenarioRun) -> Scenario:
 
 
 def judge_greedy(reference: Reference, run: GoldenRun, tolerance: Tolerance, remedy: str) -> None:
-    """Refuse a greedy continuation with a token that PyTorch puts behind on the same text."""
+    """Raise `ExportError` if PyTorch ranks another token clearly above one of a greedy continuation."""
     text, count = [*run.prompt_ids, *run.new_ids[:-1]], len(run.new_ids)
     early = reference.before_the_switch(text, count)
     want = reference.logits(text, count - early)
     if early:
         want = np.concatenate([reference.logits(text[: reference.source.rotary_switch], early), want])
-    behind = want.max(axis=1) - want[np.arange(len(run.new_ids)), list(run.new_ids)]
-    wrong = np.flatnonzero(behind > tolerance.logits_error * np.abs(want).max())
+    margin = want.max(axis=1) - want[np.arange(len(run.new_ids)), list(run.new_ids)]
+    wrong = np.flatnonzero(margin > tolerance.logits_error * np.abs(want).max())
     if len(wrong):
         prompt = len(run.prompt_ids)
         raise ExportError(

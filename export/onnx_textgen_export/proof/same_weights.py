@@ -1,9 +1,9 @@
 """The strict half of a quantised package's proof: with the same rounded weights, PyTorch gives the same logits.
 
-Rounding to 4 bits moves logits so far that a small error of the graph would hide among the differences. So the package's own
-weights are run once more by a graph whose products compute in float32, against PyTorch whose parameters have been rounded in the
-same way; what still differs is no rounding of weights, and is judged as float32 is, or as float16 where activations are float16.
-The wide limits of the precision then judge the rounding alone.
+Rounding to 4 bits moves logits so far that a small error of the graph would go unnoticed. So the package's weights are run by a
+graph whose products compute in float32, and compared with PyTorch whose parameters are rounded in the same way. The remaining
+difference is not rounding, and the limits of float32 apply to it (float16's where activations are float16). The wide limits of the
+precision then apply to the rounding alone.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EXACT_GRAPH = "exact.onnx"
 FLOAT32 = 1
 """The accuracy level at which ONNX Runtime multiplies in float32."""
 EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
-"""Tells ONNX Runtime the same of experts: its QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
+"""Environment variable that does the same for experts: QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
 
 
 @contextlib.contextmanager
 def in_float32(graph: Path) -> Iterator[Session]:
-    """The graph of a quantised package, open beside its weights' file, with all products in float32."""
+    """The graph of a quantised package, opened in the folder of its weights, with all products in float32."""
     model = onnx.load(graph, load_external_data=False)
     for node in model.graph.node:
         for attribute in node.attribute:
@@ -62,9 +62,9 @@ def in_float32(graph: Path) -> Iterator[Session]:
 def opened_for_proof(
     source: Source, graph: Path, *, precision: Precision, roundings: Roundings | None
 ) -> Iterator[tuple[Session, dict[str, Change] | None, Tolerance]]:
-    """The graph, how PyTorch's weights have to be rounded to be the same ones, and how much the two may differ then.
+    """The graph, the changes that give PyTorch the package's rounded weights, and how much the two may differ then.
 
-    Where that cannot be said (None), PyTorch keeps its weights, and the precision's own tolerance holds.
+    Where no such changes are known (None), PyTorch keeps its weights, and the tolerance of the precision applies.
     """
     changes = roundings.by_name(source.module) if roundings is not None else None
     if changes is None or roundings is None:
@@ -75,7 +75,7 @@ def opened_for_proof(
 
 
 def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[ScenarioRun]:
-    """One text, its beginnings, and a long one where there are windows: every pass of PyTorch rounds all weights anew."""
+    """One text, beginnings of it, and a long one if there are windows: few, as every pass of PyTorch rounds all weights again."""
 
     def decoder(rows: int = 1) -> Decoder:
         return Decoder(session, source.geometry, rows=rows)
@@ -91,15 +91,15 @@ def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[S
 
 
 def run_exactly(source: Source, graph: Path, ids: list[int]) -> list[ScenarioRun]:
-    """What the package's graph gives in float32; it is closed afterwards."""
+    """The logits of the package's graph in float32; the graph is closed afterwards."""
     with in_float32(graph) as session:
         return list(feed_exactly(source, session, ids))
 
 
 def prove_exactly(source: Source, weights: Weights, graph: Path, ids: list[int], roundings: Roundings) -> list[Scenario]:
-    """Measure a quantised package as a float32 one; raises `ExportError` where it differs by more than its rounding.
+    """Measure a quantised package by float32's limits; raises `ExportError` if it differs by more than its rounding.
 
-    Nothing is measured, and the list is empty, where a matrix was rounded that is no parameter of the module.
+    The list is empty if a rounded matrix is no parameter of the module, so that PyTorch cannot be given the same weights.
     """
     changes = roundings.by_name(source.module)
     if changes is None:

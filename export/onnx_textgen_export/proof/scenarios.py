@@ -26,12 +26,12 @@ from .measures import ROWS_AT_A_TIME
 WHOLE_LENGTH = 48
 GOLDEN_TOKENS = 32
 LONG_LENGTH = 1100
-"""More than two chunks of a prompt, and several times the first buffers."""
+"""More than two prefill chunks, and more than the first buffers hold."""
 LONGEST_LENGTH = 8300
-"""A window or rotary switch up to this, less the steps, is crossed; a longer one is named as untested."""
+"""The text is made long enough to cross windows and rotary switches up to this length; longer ones are reported as untested."""
 LAST_STEPS = 16
 MOST_LOGITS = 1 << 25
-"""Logits of the long text that are compared; with a vocabulary of 128,000 these are its last 260 positions."""
+"""Most logits of the long text that are compared; with a vocabulary of 128,000, those of its last 260 positions."""
 
 
 def feed_whole(decoder: Decoder, ids: list[int]) -> Logits:
@@ -40,12 +40,12 @@ def feed_whole(decoder: Decoder, ids: list[int]) -> Logits:
 
 
 def feed_one_by_one(decoder: Decoder, ids: list[int]) -> Logits:
-    """Each token alone, over the cache."""
+    """One token per run, over the cache."""
     return np.concatenate([decoder.feed([token]) for token in ids])
 
 
 def feed_in_pieces(decoder: Decoder, ids: list[int]) -> Logits:
-    """Pieces of 1, 2, 3 ... tokens, each over the cache of those before."""
+    """Chunks of 1, 2, 3 ... tokens, each over the cache of those before."""
     parts, start, size = [], 0, 1
     while start < len(ids):
         parts.append(decoder.feed(ids[start : start + size], every_position=True))
@@ -54,7 +54,7 @@ def feed_in_pieces(decoder: Decoder, ids: list[int]) -> Logits:
 
 
 def feed_ragged(decoder: Decoder, texts: list[list[int]], together: int) -> list[Logits]:
-    """Texts of different lengths side by side: each prefilled alone, the last `together` tokens in common steps."""
+    """Texts of different lengths in one batch: each prefilled alone, the last `together` tokens decoded in common steps."""
     rows = [[decoder.feed(ids[:-together], row=row, every_position=True)] for row, ids in enumerate(texts)]
     for step in range(-together, 0):
         logits = decoder.step([ids[step] for ids in texts], [True] * len(texts))
@@ -65,15 +65,15 @@ def feed_ragged(decoder: Decoder, texts: list[list[int]], together: int) -> list
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScenarioRun:
-    """Texts that went through the package in one of the ways of feeding."""
+    """Texts fed to the package in one way, and the logits it gave."""
 
     name: str
     parts: list[tuple[list[int], Logits]]
-    """Token ids, and the package's logits [positions, vocabulary] of the last of them."""
+    """Token ids of each text, and the package's logits [positions, vocabulary] of its last positions."""
 
 
 def run_scenarios(source: Source, session: Session, ids: list[int]) -> Iterator[ScenarioRun]:
-    """Feed the package in every way; ids: real tokens, as many as the longest scenario needs."""
+    """Feed the package in every way; ids: real tokens, enough for the longest scenario."""
     geometry = source.geometry
 
     def decoder(rows: int = 1) -> Decoder:
@@ -97,9 +97,9 @@ def run_scenarios(source: Source, session: Session, ids: list[int]) -> Iterator[
 
 
 def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
-    """Everything but the end as a prompt in chunks, the end token by token; logits of as many of the last as are compared.
+    """Prefill all but the end, then feed the end token by token; returns the logits of the last positions, as many as are compared.
 
-    The token that crosses a rotary switch comes alone, so that crossing one token early or late is seen.
+    The token that crosses a rotary switch is fed alone, so that a switch one token early or late is detected.
     """
     start, kept = len(ids) - LAST_STEPS, max(MOST_LOGITS // decoder.geometry.vocab_size, LAST_STEPS + 1)
     first = max(len(ids) - kept, 0)
@@ -111,7 +111,7 @@ def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
 
 
 def long_length(source: Source) -> int:
-    """Tokens of the long text: past windows and rotary switch where they are not too far, inside the context."""
+    """Length of the long text: beyond windows and rotary switch where `LONGEST_LENGTH` allows, within the context."""
     needed = [border.length + LAST_STEPS + 16 for border in source.borders]
     return min(max([LONG_LENGTH, *(length for length in needed if length <= LONGEST_LENGTH)]), source.geometry.context_length)
 
@@ -127,7 +127,7 @@ def greedy(session: Session, source: Source, prompt: list[int]) -> GoldenRun:
 
 
 def run_package(source: Source, graph: Path, ids: list[int]) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
-    """Open the package's graph, feed it in every way, and let it continue some prompts."""
+    """Open the package's graph, feed it in every way, and continue prompts of three lengths greedily."""
     session = open_session(graph, device="cpu")
     fed = list(run_scenarios(source, session, ids))
     prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in (1, 8, 24)]

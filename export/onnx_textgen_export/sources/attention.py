@@ -2,7 +2,7 @@
 
 `cached_attention` is what a decoder calls. With no cache it is plain causal attention, with a `KeyValueCache` it is eager
 attention over everything fed so far, and while exporting the exporter passes caches that write the ONNX operator of the chosen
-target instead (see `targets`). Positions (rotary and others) are the caller's business.
+target instead (see `onnx_attention`). Positions (rotary and others) are left to the caller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AttentionForm:
-    """What a layer's attention does beside the plain product; see `cached_attention`."""
+    """Options of a layer's attention; see `cached_attention`."""
 
     scale: float | None = None
     window: int | None = None
@@ -39,7 +39,7 @@ class LayerCache(Protocol):
     """One layer's keys and values so far."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
-        """Join `key` and `value` to the cache and attend over all of it; shapes as in `cached_attention`."""
+        """Append `key` and `value` to the cache and attend over all of it; shapes as in `cached_attention`."""
         ...
 
 
@@ -58,13 +58,13 @@ def cached_attention(
     """Causal attention of new tokens over the cache and themselves.
 
     query: [batch, heads, new, head_size]; key, value: [batch, kv_heads, new, head_size], where `heads` is a multiple of
-    `kv_heads` (grouped-query attention, Ainslie et al. 2023). Returns [batch, heads, new, head_size], or the head size of `value`
-    where that is another.
+    `kv_heads` (grouped-query attention, Ainslie et al. 2023). Returns [batch, heads, new, head_size], with the head size of `value`
+    if that differs.
 
     `scale` defaults to 1/sqrt(head_size). `window` lets a token see only that many tokens, itself included (Mistral).
-    `chunk` cuts the text into pieces of that many tokens, each of which sees only itself (Llama 4).
+    `chunk` splits the text into chunks of that many tokens; a token sees only its own chunk (Llama 4).
     `softcap` bounds the scores to `softcap * tanh(score / softcap)` (Gemma 2).
-    `sinks` [heads] are scores of a token that is not there: they take part in the softmax and add nothing (gpt-oss).
+    `sinks` [heads] are scores of an absent token: they take part in the softmax and contribute nothing (gpt-oss).
     """
     form = AttentionForm(scale=scale, window=window, chunk=chunk, softcap=softcap, sinks=sinks)
     if cache is None:
@@ -94,7 +94,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, form: AttentionF
 
 
 def attention_weights(query: Tensor, key: Tensor, form: AttentionForm) -> Tensor:
-    """How much each of the last `new` tokens looks at each of `total`: [batch, heads, new, total], after softmax."""
+    """Attention weights of the last `new` tokens over all `total`: [batch, heads, new, total], after softmax."""
     new, total = query.shape[2], key.shape[2]
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     scores = query @ key.transpose(2, 3) * (form.scale if form.scale is not None else 1 / math.sqrt(query.shape[3]))
@@ -116,7 +116,7 @@ class EagerLayer:
         self.heads = 0
         """Query heads of the last call."""
         self.form = PLAIN
-        """What the last call asked for."""
+        """Options of the last call."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
         """See `LayerCache.attend`."""
@@ -131,7 +131,7 @@ class EagerLayer:
 
 
 class RecordingLayer:
-    """A `LayerCache` for a whole text at once, which keeps the attention weights of its last `rows` tokens."""
+    """A `LayerCache` for one pass over a whole text, which records the attention weights of its last `rows` tokens."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -145,7 +145,7 @@ class RecordingLayer:
 
 
 def recorded_weights(layers: Sequence[RecordingLayer]) -> list[Tensor]:
-    """The attention weights that the layers kept."""
+    """The attention weights that the layers recorded."""
     return [layer.weights for layer in layers if layer.weights is not None]
 
 

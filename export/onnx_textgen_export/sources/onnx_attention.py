@@ -1,7 +1,7 @@
 """The two ONNX forms of attention over a cache, written into the graph while it is traced.
 
-`ort` is ONNX Runtime's GroupQueryAttention, which updates one shared key/value buffer in place; `standard` is the Attention
-operator of ONNX opset 23 with growing caches, in every conforming runtime. Both stand in for `attention.EagerLayer`.
+`ort` is ONNX Runtime's GroupQueryAttention, which updates a shared key/value buffer in place; `standard` is the Attention operator
+of ONNX opset 23 with growing caches, for every conforming runtime. Both replace `attention.EagerLayer` while tracing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .attention import AttentionForm, LayerCache
 
 Presents = tuple[Tensor, Tensor]
 HIDDEN = -1e30
-"""Added to a score that must not count, where a mask is not boolean."""
+"""Added to masked scores where a mask is not boolean."""
 
 
 class TracedLayer(LayerCache, Protocol):
@@ -32,7 +32,7 @@ class TracedLayer(LayerCache, Protocol):
 
 
 def attended(present: Presents | None) -> Presents:
-    """The presents of a layer, or a clear error where the decoder never used it."""
+    """The presents of a layer; raises `ExportError` if the decoder did not use it."""
     if present is None:
         raise ExportError("a layer of the decoder did not attend while it was traced; does the module skip layers?")
     return present
@@ -46,7 +46,7 @@ def heads_last(x: Tensor) -> Tensor:
 class GroupQueryLayer:
     """`com.microsoft::GroupQueryAttention`; the past is a buffer of any capacity, of which `lengths` tokens count.
 
-    Several new tokens over a past work at batch 1 only; that is the operator's limit and the runtime's business.
+    More than one new token over a past works at batch 1 only; the runtime observes that limit of the operator.
     """
 
     def __init__(self, past: tuple[Tensor, Tensor], last_positions: Tensor, total: Tensor) -> None:
@@ -81,14 +81,14 @@ class GroupQueryLayer:
 
 
 class StandardLayer:
-    """ONNX `Attention`: the past is as long as it is, the present is one piece longer."""
+    """ONNX `Attention`: the present is the past with the new keys and values appended."""
 
     def __init__(self, past: tuple[Tensor, Tensor], visible: Callable[[AttentionForm], Tensor]) -> None:
         self.past, self.visible = past, visible
         self.present: Presents | None = None
 
     def presents(self) -> Presents:
-        """Past and new, joined."""
+        """Past and new, concatenated."""
         return attended(self.present)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
@@ -102,7 +102,7 @@ class StandardLayer:
         return output
 
     def attend_with_sinks(self, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, sinks: Tensor) -> Tensor:
-        """A sink is one more column: a key and a value of zeros, whose score is the mask's bias."""
+        """A sink becomes a further column: a key and a value of zeros, whose score is the mask's bias."""
         key, value = torch.cat([self.past[0], key], dim=2), torch.cat([self.past[1], value], dim=2)
         self.present = (key, value)
         nothing_key, nothing_value = torch.zeros_like(key[:, :, :1]), torch.zeros_like(value[:, :, :1])
@@ -116,9 +116,9 @@ class StandardLayer:
 def standard_attention(
     inputs: tuple[Tensor, ...], form: AttentionForm, *, presents: list[tuple[int | torch.SymInt, ...]]
 ) -> Sequence[Tensor]:
-    """ONNX `Attention` of query, key, value, mask and the past, if any; gives its output and presents of these shapes.
+    """ONNX `Attention` of query, key, value, mask and the past, if any; returns its output and presents of these shapes.
 
-    `torch.onnx.ops.attention` would do, but takes values to be of the keys' size.
+    `torch.onnx.ops.attention` is not used because it assumes values of the keys' size.
     """
     query, value = inputs[0], inputs[2]
     attributes: dict[str, Any] = {}
@@ -133,15 +133,15 @@ def standard_attention(
 
 
 def positions_from_mask(attention_mask: Tensor, new: int) -> Tensor:
-    """Positions [batch, new] of the new tokens: how many real tokens lie before each; right for padding on either side."""
+    """Positions [batch, new] of the new tokens: the number of real tokens before each; correct for padding on either side."""
     counts = attention_mask.cumsum(1)[:, attention_mask.shape[1] - new :]
     return (counts - 1).clamp(min=0)
 
 
 def make_visibility(attention_mask: Tensor, new: int) -> Callable[[AttentionForm], Tensor]:
-    """A function from window and chunk to the boolean mask [batch, 1, new, total], each made once.
+    """A function from window and chunk to the boolean mask [batch, 1, new, total], which makes each mask once.
 
-    A token always sees itself, padding too: a row of nothing but masked scores would turn into NaN and spread.
+    Every token sees itself, even padding: a row with only masked scores would become NaN and spread.
     """
     total = attention_mask.shape[1]
     made: dict[tuple[int | None, int | None], Tensor] = {}
@@ -153,7 +153,9 @@ def make_visibility(attention_mask: Tensor, new: int) -> Callable[[AttentionForm
             seen = seen & (keys > queries - form.window)
         allowed = seen[None] & attention_mask.bool()[:, None]  # [batch, new, total]
         if form.chunk:
-            chunks = positions_from_mask(attention_mask, total) // form.chunk  # chunks begin with the text, not with its padding
+            chunks = (
+                positions_from_mask(attention_mask, total) // form.chunk
+            )  # chunks are counted from the text, not from its padding
             allowed = allowed & (chunks[:, None, :] == chunks[:, total - new :, None])
         return (allowed | (keys == queries)[None])[:, None]
 
@@ -171,7 +173,7 @@ def make_traced_layers(
 ) -> list[TracedLayer]:
     """The layers' caches of one traced call; pasts: [batch, kv_heads, past or capacity, head_size] twice per layer.
 
-    `in_place=False` takes the standard operator at every target, for what GroupQueryAttention cannot do.
+    `in_place=False` uses the standard operator at every target, for what GroupQueryAttention cannot do.
     """
     if target == "standard" or not in_place:
         visible = make_visibility(attention_mask, new)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 
 def find_head(module: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
-    """The linear layer whose output is, untouched, what `run` returns."""
-    outputs: list[tuple[Tensor, nn.Module]] = []  # the tensors themselves: an id may be used again
+    """The linear layer whose unchanged output is what `run` returns."""
+    outputs: list[tuple[Tensor, nn.Module]] = []  # the tensors themselves, because an id may be reused
     hooks = [
         part.register_forward_hook(lambda part, _, output: outputs.append((output, part)))
         for part in module.modules()
@@ -28,9 +28,9 @@ def find_head(module: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
 
 @contextlib.contextmanager
 def only_these_positions(head: nn.Module | None, positions: Tensor) -> Iterator[list[Tensor]]:
-    """Give the output layer only some positions of its input, so that no logits are computed which nobody asked for.
+    """Within the context, the output layer gets only these positions of its input, so that no other logits are computed.
 
-    The list holds what it was given: hidden states [batch, positions, width].
+    The list that it yields holds the input: hidden states [batch, positions, width].
     """
     taken = list[Tensor]()
     if head is None:

@@ -27,18 +27,18 @@ CachedForward = Callable[[Tensor, Tensor, Caches], Tensor]
 
 
 def checked_logits(module: nn.Module, found: object) -> Tensor:
-    """What a module gave for two tokens, if it is their logits."""
+    """What a module returned for two tokens, if it is their logits; raises `ExportError` otherwise."""
     if isinstance(found, Tensor) and found.ndim == 3 and tuple(found.shape[:2]) == (1, 2):
         return found
     what = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
     raise ExportError(
-        f"{type(module).__name__}.forward should return logits [batch, tokens, vocabulary], of every token that it is given; "
-        f"for two tokens it gave {what}"
+        f"{type(module).__name__}.forward should return logits [batch, tokens, vocabulary], for every input token; "
+        f"for two tokens it returned {what}"
     )
 
 
 def checked_presents(module: nn.Module, found: object) -> list[Tensor]:
-    """Keys and values in turn, if that is what a module returned as its presents."""
+    """Keys and values, alternating, of the presents that a module returned; raises `ExportError` if they are no pairs."""
     pairs = list(found) if isinstance(found, list | tuple) else []
     if pairs and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         tensors = [tensor for pair in pairs for tensor in pair]
@@ -51,7 +51,7 @@ def checked_presents(module: nn.Module, found: object) -> list[Tensor]:
 
 
 def probe(module: nn.Module, forward: CachedForward) -> tuple[KeyValueCache, Tensor]:
-    """Run two tokens through a decoder over an eager cache, to see what it keeps; returns the cache and the logits."""
+    """Run two tokens through a decoder over an eager cache; returns the cache and the logits."""
     cache = KeyValueCache()
     with torch.no_grad():
         logits = checked_logits(module, forward(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), cache))
@@ -59,12 +59,12 @@ def probe(module: nn.Module, forward: CachedForward) -> tuple[KeyValueCache, Ten
         raise ExportError("the model's attention cannot be traced: no layer called cached_attention with the cache it was given")
     for index, layer in cache.layers.items():
         if layer.key is not None and layer.key.shape[2] != 2:
-            raise ExportError(f"cache[{index}] was given to several attentions; give each its own: cache[0], cache[1] ...")
+            raise ExportError(f"cache[{index}] was given to more than one attention; give each its own: cache[0], cache[1] ...")
     return cache, logits
 
 
 def in_pairs(tensors: Sequence[Tensor]) -> Pasts:
-    """Keys and values in turn -> (key, value) per layer."""
+    """Alternating keys and values -> (key, value) per layer."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
@@ -99,11 +99,11 @@ def source_from_cached(
 
 
 def source_from_plain(module: nn.Module, *, context_length: int) -> Source:
-    """A source with attention of its own, which takes `past_key_values` and returns `(logits, present_key_values)`.
+    """A source with its own attention code, which takes `past_key_values` and returns `(logits, present_key_values)`.
 
-    Both are one pair (key, value) of [batch, kv_heads, tokens, head_size] per layer; `past_key_values=None` is no past. It
-    may take `attention_mask` [batch, past + new] and `position_ids` [batch, new] too, and gets those it names. It is exported
-    as it is, so its cache grows by whatever it does to join past and new.
+    Both hold one pair (key, value) of [batch, kv_heads, tokens, head_size] per layer; `past_key_values=None` is no past. The
+    forward may also take `attention_mask` [batch, past + new] and `position_ids` [batch, new]. Its code is traced unchanged, so
+    the cache grows in the way that the module concatenates past and new.
     """
     named = inspect.signature(module.forward).parameters
 
@@ -151,7 +151,7 @@ def source_from_module(module: nn.Module, *, context_length: int | None = None) 
     if "cache" not in named:
         raise ExportError(
             f"{type(module).__name__}.forward takes {', '.join(named)}; it needs `cache` (attention through cached_attention) "
-            "or `past_key_values` (attention of its own)"
+            "or `past_key_values` (its own attention code)"
         )
 
     def forward(input_ids: Tensor, position_ids: Tensor, cache: Caches) -> Tensor:

@@ -1,7 +1,6 @@
-"""What can be exported: each kind of decoder brought to one shape, `Source`.
+"""What can be exported: `Source`, one interface for every kind of decoder.
 
-A Hugging Face model, a module that calls `cached_attention`, and a module with plain attention that takes and returns
-`past_key_values` differ here and nowhere else. `huggingface` builds the first kind.
+`own_module` makes one from a user's module, `huggingface` from a transformers model; nothing after that tells them apart.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .attention import EagerLayer
 Traceable = Callable[[Target, Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """What the tracer calls: target, input_ids, attention_mask and pasts in; logits and presents out, both as `Source.cache` lists."""
 Attentions = Callable[[Tensor, int], list[Tensor]]
-"""For ids [1, tokens] and a number of last rows: PyTorch's attention weights [1, heads, rows, tokens], per layer that attends."""
+"""For ids [1, tokens] and a number of last rows: PyTorch's attention weights [1, heads, rows, tokens] per attention layer."""
 NO_LENGTH = (
     "does not say how long its texts may be; add --context-length N (in Python: context_length=N), where N is the most tokens that "
     "you will use: the length it was trained on, or more if it has no positions, as with ALiBi or a recurrent state"
@@ -28,25 +27,25 @@ NO_LENGTH = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheTensor:
-    """One tensor that the decoder takes in and gives back changed."""
+    """One tensor that the decoder takes and returns updated."""
 
     name: str
     """The graph's input, `past_...`."""
     present: str
     """The graph's output."""
     shape: tuple[int | str, ...]
-    """Sizes; "batch" and "length" (of what was fed so far) stand for those that vary. Without a "length" it is a state."""
+    """Sizes; "batch" and "length" (tokens so far) mark the dynamic ones. A tensor without "length" is a state."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Border:
-    """A number of tokens beyond which a decoder computes in another way."""
+    """A number of tokens beyond which a decoder computes differently."""
 
     length: int
     what: str
 
     def in_words(self) -> str:
-        """For a report.
+        """In words, for a report.
 
         >>> Border(4096, "the window of").in_words()
         'the window of 4,096'
@@ -56,34 +55,34 @@ class Border:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """A decoder, ready to be traced and to be compared with."""
+    """A decoder, ready for tracing and for comparison."""
 
     module: nn.Module
     """Owns the weights."""
     call: Traceable
     reference: Callable[[Tensor], Tensor]
-    """Plain PyTorch: logits [1, tokens, vocabulary] of ids [1, tokens], by code that the export does not touch."""
+    """Plain PyTorch: logits [1, tokens, vocabulary] of ids [1, tokens], by code that the export does not change."""
     head: nn.Module | None
-    """The layer whose output is the logits, to compute them only where asked; None: slice afterwards."""
+    """The layer whose output is the logits, so that they are computed only at the asked positions; None: slice the logits."""
     geometry: Geometry
     windows: tuple[int, ...]
     """Sliding windows and chunks in use, empty where every layer sees everything."""
     cache: tuple[CacheTensor, ...]
-    """What `call` takes and gives back, in this order."""
+    """The tensors that `call` takes and returns, in this order."""
     one_token: bool = False
-    """The graph takes one token per row and run, as recurrent layers do."""
+    """The graph takes one token per row and run, because a recurrent layer does."""
     attention_path: str = "fused"
     """How its attention is traced: "fused" (one operator) or "own" (its own code)."""
     padding_id: int | None = None
-    """An id that the model gives no position of its own, so that no text may hold it; None where there is none such."""
+    """An id that gets no position, so that no text may contain it; None if the model has no such id."""
     attentions: Attentions | None = None
-    """Where attention goes through `cached_attention`, and a whole text at once."""
+    """Attention weights in PyTorch, where attention goes through `cached_attention`; None otherwise."""
     rotary_switch: int | None = None
-    """Beyond this many tokens keys are turned by other frequencies: a text that crosses it is fed anew."""
+    """Beyond this many tokens keys are rotated by other frequencies, so the cache of a text that crosses it is recomputed."""
 
     @property
     def borders(self) -> tuple[Border, ...]:
-        """The lengths beyond which the decoder computes in another way, in order; a proof is to cross them."""
+        """The lengths beyond which the decoder computes differently, in order; a proof should cross them."""
         switch = [Border(self.rotary_switch, "the rotary switch at")] if self.rotary_switch is not None else []
         return tuple(sorted([*(Border(window, "the window of") for window in self.windows), *switch]))
 
@@ -97,7 +96,7 @@ def context_length_of(module: nn.Module, given: int | None) -> int:
 
 
 def width_of(module: nn.Module) -> int:
-    """The size of the vectors that stand for tokens."""
+    """The width of the token embedding."""
     for part in module.modules():
         if isinstance(part, nn.Embedding):
             return part.embedding_dim
@@ -105,7 +104,7 @@ def width_of(module: nn.Module) -> int:
 
 
 def key_value_cache(kept: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[CacheTensor, ...]:
-    """The cache of attention layers, from what a probe left: layer number, key and value [batch, heads, tokens, size]."""
+    """The cache of attention layers, from the tensors of a probe: layer number, key and value [batch, heads, tokens, size]."""
     return tuple(
         CacheTensor(
             f"past_key_values.{layer}.{part}", f"present.{layer}.{part}", ("batch", tensor.shape[1], "length", tensor.shape[3])
@@ -118,7 +117,7 @@ def key_value_cache(kept: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[CacheTe
 def make_geometry(
     module: nn.Module, cache: tuple[CacheTensor, ...], logits: Tensor, *, heads: int, context_length: int
 ) -> Geometry:
-    """Sizes read off a probe; heads and head size are those of the first layer that attends."""
+    """Sizes read from a probe; heads and head size are those of the first attention layer."""
     keys = [tensor.shape for tensor in cache if tensor.name.endswith(".key")]
     kv_heads, head_size = (int(keys[0][1]), int(keys[0][3])) if keys else (1, 1)
     return Geometry(
@@ -145,5 +144,5 @@ def fits_in_place(layers: Sequence[EagerLayer]) -> bool:
 
 
 def windows_of(layers: Sequence[EagerLayer]) -> tuple[int, ...]:
-    """The windows and chunks in use; a long text is to cross them."""
+    """The windows and chunks in use."""
     return tuple(sorted({size for layer in layers for size in (layer.form.window, layer.form.chunk) if size}))

@@ -1,4 +1,4 @@
-"""A small reference decoder, one class with options, written to be read, trained and exported.
+"""A small reference decoder: one class with options, written for reading, training and export.
 
 `DecoderConfig()` is TinyTransformer: vocabulary 8,000, width 128, two layers, four heads, ReLU feed-forward of 256, learned
 positions up to 1,000 and an untied output layer with bias, 2.45 M parameters. The other options turn the same class into the
@@ -62,8 +62,8 @@ class DecoderConfig:
         return self.width // self.heads
 
 
-def as_tensor(x: Any) -> Tensor:  # noqa: ANN401 - what calling a module gives has no type
-    """What a module returned, with its type; changes nothing."""
+def as_tensor(x: Any) -> Tensor:  # noqa: ANN401 - calling a module returns Any
+    """What a module returned, with its type."""
     return cast(Tensor, x)
 
 
@@ -211,7 +211,7 @@ class TinyTransformer(nn.Module):
 
     @classmethod
     def from_folder(cls, folder: Path) -> TinyTransformer:
-        """Read what `save` wrote; raises `ExportError` where that is not what the folder holds."""
+        """Read what `save` wrote; raises `ExportError` for any other folder."""
         try:
             record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             del record["model_type"]
@@ -222,5 +222,5 @@ class TinyTransformer(nn.Module):
             model.load_state_dict(tensors)
         except (OSError, TypeError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise ExportError(f"{folder} is no folder that TinyTransformer.save wrote: {reason}") from error
+            raise ExportError(f"{folder} is not a folder that TinyTransformer.save wrote: {reason}") from error
         return model.eval()

@@ -1,11 +1,11 @@
-"""The tokenizer of a checkpoint folder, as one `tokenizer.json`, whatever files it comes in.
+"""The tokenizer of a checkpoint folder as one `tokenizer.json`, from whichever files the folder has.
 
-- `tokenizer.json` is taken as it is, with the added tokens of `tokenizer_config.json` and without truncation and padding.
-- A SentencePiece model is converted here (`sentencepiece_tokenizer`).
+- `tokenizer.json` is used directly, with the added tokens of `tokenizer_config.json` and without truncation and padding.
+- A SentencePiece model is converted by `sentencepiece`.
 - `vocab.json` with `merges.txt`, and `vocab.txt`, are converted by transformers.
 
-Every one is then compared with the original (`tokenizer_proof`). transformers' own reading of a `tokenizer.json` is not used:
-for Llama-like classes it rebuilds the tokenizer by a rule of its own, with other ids where a text begins with a space.
+Each is then compared with the original (`equivalence`). transformers' own reading of a `tokenizer.json` is not used: for Llama-like
+classes it rebuilds the tokenizer, with other ids for texts that begin with a space.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .transformers_tokenizers import WordPiece, class_name_of, from_transformers
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 SHIFTED = frozenset({"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T"})
-"""Classes whose ids are not the SentencePiece model's own."""
+"""Tokenizer classes of transformers that shift the ids of the SentencePiece model."""
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 MOST_CUTS = 64
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -39,21 +39,21 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
-        raise ExportError(f"{path} is no tokenizer.json: {first_line(error)}") from error
+        raise ExportError(f"{path} is not a tokenizer.json: {first_line(error)}") from error
     return unlimited(tokenizer)
 
 
 def unlimited(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokenizer, which neither cuts nor fills a text."""
+    """The same tokenizer, without truncation and padding."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def convert_tokenizer(folder: Path) -> Tokenizer | None:
-    """The folder's tokenizer, proved equal to the original; None where the folder has none.
+    """The folder's tokenizer, proved equal to the original; None if the folder has none.
 
-    Raises `ExportError` for a kind that has no exact `tokenizer.json` form, naming a text that shows it.
+    Raises `ExportError` for a kind without an exact `tokenizer.json` form, naming a text that differs.
     """
     settings = read_tokenizer_settings(folder)
     name = next((name for name in (TOKENIZER, *SENTENCEPIECE, "vocab.json", "vocab.txt") if (folder / name).is_file()), None)
@@ -73,13 +73,15 @@ def convert_tokenizer(folder: Path) -> Tokenizer | None:
         usual = "BertTokenizer" if name == "vocab.txt" else "GPT2Tokenizer"
         tokenizer = add_tokens(unlimited(from_transformers(folder, settings, usual)), settings, path)
         original = WordPiece(path, settings) if name == "vocab.txt" else ByteLevelBPE(folder, tokenizer)
-        probes = tuple(text for text in PROBES if "\U0010ffff" not in text)  # control or not: every implementation has its opinion
+        probes = tuple(
+            text for text in PROBES if "\U0010ffff" not in text
+        )  # implementations differ on whether it is a control character
     prove_tokenizer(tokenizer, original, str(path), probes)
     return tokenizer
 
 
 def class_of(settings: Mapping[str, Any], folder: Path) -> str:
-    """The tokenizer's class without its ending, such as Llama or T5; "" where nothing names one."""
+    """The tokenizer's class without its suffix, such as Llama or T5; "" if no file names one."""
     name = settings.get("tokenizer_class")
     if not name:
         name = class_name_of(read_json(folder / "config.json").get("model_type", ""))
@@ -95,13 +97,13 @@ def added_tokens(settings: Mapping[str, Any], folder: Path) -> dict[int, AddedTo
 
 
 def add_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) -> Tokenizer:
-    """Give `tokenizer` the tokens of its settings, each at the id they say; one it has already takes their flags."""
+    """Add the tokens of the settings to `tokenizer`, each at its given id; an existing token takes their flags."""
     for token_id, token in added_tokens(settings, path.parent).items():
         tokenizer.add_tokens([token])
         if tokenizer.token_to_id(token.content) != token_id:
             raise ExportError(
                 f"{path} gives the added token {token.content!r} the id {tokenizer.token_to_id(token.content)} and its settings "
-                f"say {token_id}; mend tokenizer_config.json or give a tokenizer.json with --tokenizer"
+                f"say {token_id}; correct tokenizer_config.json or give a tokenizer.json with --tokenizer"
             )
     have = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for name in NAMED:

@@ -1,8 +1,7 @@
-"""Compares a converted tokenizer with the original, id for id, on texts that conversions get wrong.
+"""Compares a converted tokenizer with the original, id by id, on texts that conversions get wrong.
 
-The originals: SentencePiece's own processor, the byte-level BPE of the GPT-2 release written out plainly, and transformers'
-WordPiece in Python. Texts that spell out an added token
-are left out where the original knows no such token.
+The originals are SentencePiece's processor, a plain form of the byte-level BPE of the GPT-2 release, and transformers' WordPiece in
+Python. Texts that contain an added token are left out if the original does not know that token.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Reference(Protocol):
 
     @property
     def cuts(self) -> frozenset[str]:
-        """Added tokens that it finds in a text itself."""
+        """Added tokens that the original finds in a text."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -37,12 +36,12 @@ class Reference(Protocol):
         ...
 
     def decode(self, ids: list[int]) -> str | None:
-        """The text of ids, or None where the original cannot tell."""
+        """The text of ids, or None if the original cannot decode them."""
         ...
 
 
 def prove_tokenizer(converted: Tokenizer, original: Reference, name: str, texts: Iterable[str] = PROBES) -> None:
-    """Raise `ExportError` naming the first text that the conversion encodes or decodes to something else."""
+    """Raise `ExportError` naming the first text that the conversion encodes or decodes differently."""
     written = Tokenizer.from_str(converted.to_str())  # what a package will hold
     added = {token.content for token in written.get_added_tokens_decoder().values()} - original.cuts
     for text in texts:
@@ -57,7 +56,7 @@ def prove_tokenizer(converted: Tokenizer, original: Reference, name: str, texts:
 
 
 def differs(name: str, text: str, how: str) -> str:
-    """The line that says where a conversion went wrong."""
+    """One line on the difference of a conversion."""
     return f"{name} cannot be converted exactly: {text!r:.60} {how}; give a tokenizer.json with --tokenizer"
 
 
@@ -67,7 +66,7 @@ def shorten(ids: Sequence[int]) -> str:
 
 
 class SameFile:
-    """A tokenizer.json as it is on disk, against what became of it."""
+    """The original tokenizer.json on disk, as the reference of its converted form."""
 
     cuts: frozenset[str] = frozenset()
 
@@ -86,9 +85,9 @@ class SameFile:
 
 
 class ByteLevelBPE:
-    """Byte-level BPE as OpenAI released it with GPT-2 (encoder.py), reading `vocab.json` and `merges.txt` itself.
+    """Byte-level BPE as OpenAI released it with GPT-2 (encoder.py), which reads `vocab.json` and `merges.txt`.
 
-    From the conversion it takes only what those files do not hold: how text is cut into words.
+    It takes from the conversion only what those files lack: how text is split into words.
     """
 
     cuts: frozenset[str] = frozenset()
@@ -109,7 +108,7 @@ class ByteLevelBPE:
         return [self.vocab[piece] for word in words for piece in self.pieces(word) if piece in self.vocab]
 
     def pieces(self, word: str) -> list[str]:
-        """Join the pair of the lowest rank, everywhere, until no pair has one."""
+        """Merge the pair of the lowest rank, everywhere, until no pair has a rank."""
         parts = list(word)
         while len(parts) > 1:
             best = min(itertools.pairwise(parts), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
@@ -125,12 +124,12 @@ class ByteLevelBPE:
         return parts
 
     def decode(self, ids: list[int]) -> str | None:
-        """The bytes of ids, broken characters replaced."""
+        """The text of ids, with invalid characters replaced."""
         return bytes(self.byte_of[letter] for token_id in ids for letter in self.texts[token_id]).decode(errors="replace")
 
 
 def byte_letters() -> dict[int, str]:
-    """The letter that stands for each byte in `vocab.json`: itself where it is visible, else one from U+0100 on."""
+    """The letter that represents each byte in `vocab.json`: the byte's character if visible, else one from U+0100 on."""
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in visible]
     return {byte: chr(byte) for byte in visible} | {byte: chr(256 + index) for index, byte in enumerate(hidden)}
@@ -140,9 +139,9 @@ GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(
 
 
 def word_cutter(spec: dict[str, Any]) -> Callable[[str], list[str]]:
-    """The function that cuts text into words, from the parsed tokenizer.json.
+    """The function that splits text into words, from the parsed tokenizer.json.
 
-    Raises `ExportError` for steps that no GPT-2-like tokenizer has: what is not understood is not proved.
+    Raises `ExportError` for steps that are not known here, because they cannot be proved.
     """
     patterns: list[str] = []
     prefix = False
@@ -173,7 +172,7 @@ def word_cutter(spec: dict[str, Any]) -> Callable[[str], list[str]]:
 
 
 def isolate(pattern: str, text: str) -> list[str]:
-    """Cut `text` before and after every match.
+    """Split `text` before and after every match.
 
     >>> isolate("b+", "abba")
     ['a', 'bb', 'a']

@@ -1,8 +1,8 @@
 """A SentencePiece model as a `tokenizers` pipeline with the same ids, and the original to compare it with.
 
-transformers 5 reads these files too, but not as SentencePiece does: its prefix space is left out where a text begins with a space
-(57 of 640 texts come out with other ids for the Llama 2 vocabulary). What cannot be said in a `tokenizers` pipeline is found by
-`tokenizer_proof`, which compares both on probe texts.
+transformers 5 reads these files too, but differently: it leaves out the prefix space if a text begins with a space (57 of 640 texts
+get other ids with the Llama 2 vocabulary). `equivalence` compares both on probe texts, and so detects what a `tokenizers` pipeline
+cannot express.
 
 Order of the steps as in SentencePiece's normalizer.cc: character map, superfluous spaces, prefix, spaces to U+2581.
 """
@@ -22,13 +22,13 @@ from onnx_textgen.errors import first_line
 from ..errors import ExportError
 
 Message: TypeAlias = Any
-"""A protobuf message; its classes are made when they are loaded."""
+"""A protobuf message, whose class is created at import."""
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 BYTE_IN_TEXT = "<(?=0x[0-9A-F]{2}>)"
-"""Where a text spells out the name of a byte piece, such as <0x41>."""
+"""The start of a byte piece's name in a text, such as <0x41>."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Original:
     processor: Any
     unknown_id: int
     cuts: frozenset[str]
-    """User-defined pieces, which are found in a text before anything else."""
+    """User-defined pieces, which are matched in a text first."""
     begin: str | None
     end: str | None
 
@@ -47,7 +47,7 @@ class Original:
         return [int(token_id) for token_id in self.processor.encode(text)]
 
     def decode(self, ids: list[int]) -> str | None:
-        """The text of ids; None where an unknown piece stands for what is lost."""
+        """The text of ids; None if an unknown piece replaces lost text."""
         return None if self.unknown_id in ids else str(self.processor.decode(ids))
 
 
@@ -66,7 +66,7 @@ def open_model(path: Path) -> tuple[Message, Original]:
         processor = SentencePieceProcessor(model_proto=parsed.SerializeToString())
     except Exception as error:
         raise ExportError(
-            f"{path} is no SentencePiece model ({first_line(error)}); give a tokenizer.json with --tokenizer"
+            f"{path} is not a SentencePiece model ({first_line(error)}); give a tokenizer.json with --tokenizer"
         ) from error
     begin, end = processor.bos_id(), processor.eos_id()
     return parsed, Original(
@@ -79,7 +79,7 @@ def open_model(path: Path) -> tuple[Message, Original]:
 
 
 def rank_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Every way to join two pieces to one of `scores`, the best piece first: SentencePiece joins what scores highest.
+    """Every way to merge two pieces into one of `scores`, the best piece first: SentencePiece merges the highest score.
 
     >>> rank_merges({"a": -9.0, "b": -9.0, "ab": -1.0, "abb": 0.0})
     [('ab', 'b'), ('a', 'b')]
@@ -124,7 +124,7 @@ def build_normalizer(spec: Message, *, prefix: bool) -> normalizers.Normalizer:
 
 
 def build_splitter(parsed: Message) -> pre_tokenizers.PreTokenizer | None:
-    """What keeps Unigram from reading a byte piece's written name as that byte; BPE has no merges that lead there."""
+    """Prevents Unigram from reading the name of a byte piece in a text as that byte; BPE has no merges that do so."""
     spec = parsed.trainer_spec
     if spec.model_type != UNIGRAM or not spec.byte_fallback or any(p.type == NORMAL and "<0" in p.piece for p in parsed.pieces):
         return None
@@ -147,9 +147,9 @@ def convert_sentencepiece(
 ) -> tuple[Tokenizer, Original]:
     """A tokenizer with the model's ids, and the original.
 
-    `renamed`: pieces that the checkpoint gives another text, by id. `prefix_after_special`: whether text after a special token
-    begins with the prefix space too; where it does not (`"legacy": false`), one leading space of a text is taken for the prefix,
-    as transformers takes it, because a `tokenizers` pipeline has no step for the exact rule.
+    renamed: pieces to which the checkpoint gives another text, by id. prefix_after_special: whether text after a special token also
+    gets the prefix space; if not (`"legacy": false`), one leading space of a text counts as the prefix, as in transformers, because
+    a `tokenizers` pipeline has no step for the exact rule.
     """
     parsed, original = open_model(path)
     names = [renamed.get(index, piece.piece) for index, piece in enumerate(parsed.pieces)]

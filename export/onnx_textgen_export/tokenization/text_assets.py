@@ -1,4 +1,4 @@
-"""What a package carries besides the graph: tokenizer, chat template, special ids, generation defaults."""
+"""What a package contains apart from the graph: tokenizer, chat template, special ids, generation defaults."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .conversion import convert_tokenizer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextAssets:
-    """Everything about text that goes into the folder."""
+    """Everything about text in a package."""
 
     tokenizer: Tokenizer | None = None
-    """None: the package takes and gives token ids only."""
+    """None: the package takes and returns token ids only."""
     chat_template: str | None = None
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -27,7 +27,7 @@ class TextAssets:
     generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write tokenizer.json and chat_template.jinja where there is one."""
+        """Write tokenizer.json and chat_template.jinja, if present."""
         if self.tokenizer is not None:
             (folder / TOKENIZER).write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
         if self.chat_template is not None:
@@ -35,10 +35,10 @@ class TextAssets:
 
 
 def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None) -> TextAssets:
-    """Tokenizer, template, ids and defaults of a checkpoint folder; `generation_config.json` wins over `config.json`.
+    """Tokenizer, template, ids and defaults of a checkpoint folder; `generation_config.json` overrides `config.json`.
 
-    `tokenizer` stands in for the folder's own, which is then not read. Raises `ExportError` for a tokenizer that cannot be
-    converted exactly, and `PackageError` for settings that are no JSON.
+    `tokenizer` replaces the folder's own, which is then not read. Raises `ExportError` for a tokenizer that cannot be converted
+    exactly, and `PackageError` for settings that are not JSON.
     """
     config = read_config(folder)
     written = without_nulls(read_json(folder / "generation_config.json"))

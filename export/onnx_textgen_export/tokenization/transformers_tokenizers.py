@@ -1,6 +1,6 @@
-"""What transformers knows of tokenizers: the class of a model's, the conversion of vocabulary files, and WordPiece as a reference.
+"""Tokenizers by transformers: the class of a model type, the conversion of vocabulary files, and WordPiece as a reference.
 
-The one module outside `huggingface` that imports transformers, each name where it is needed.
+The only module outside `huggingface` that imports transformers, each name where it is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def class_name_of(model_type: str) -> str:
 
 
 def from_transformers(folder: Path, settings: Mapping[str, Any], usual: str) -> Tokenizer:
-    """Let transformers convert vocabulary files; `usual` names their class where no file does."""
+    """Let transformers convert vocabulary files; `usual`: their class if no file names one."""
     with named_versions():
         import transformers  # noqa: PLC0415
     config = read_json(folder / "config.json")
@@ -59,6 +59,6 @@ class WordPiece:
         return [int(token_id) for token_id in self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text))]
 
     def decode(self, ids: list[int]) -> str | None:
-        """None: WordPiece loses spaces, and its decoders differ in taste."""
+        """None: WordPiece loses spaces, and decoders restore them differently."""
         del ids
         return None

@@ -1,7 +1,7 @@
-"""Exports of one process take turns, whichever threads ask for them.
+"""A lock that runs the exports of one process one after another, whichever threads start them.
 
-While one is at work things are changed that all threads share: where the tracer's words go, what is logged, and a variable of the
-environment by which ONNX Runtime computes experts in float32.
+An export changes what all threads share: redirected output and logging of the tracer, and an environment variable by which ONNX
+Runtime computes experts in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TURN = threading.RLock()
 
 
 def in_turn(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, which waits until no other thread is within one that is made so."""
+    """A function that waits until no other thread runs a function with this decorator."""
 
     @functools.wraps(function)
     def waiting(*given: Given.args, **options: Given.kwargs) -> Result:

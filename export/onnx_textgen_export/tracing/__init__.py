@@ -1,1 +1,1 @@
-"""From a module to its graph."""
+"""From what the user names to a module, and from the module to its graph."""

@@ -1,4 +1,4 @@
-"""From what a user names to a folder on this machine: a folder as it is, or a model of the Hugging Face hub, fetched or cached.
+"""The local folder of a source: an existing folder, or a model of the Hugging Face hub, downloaded or cached.
 
 Only settings, tokenizer, template and safetensors files are fetched: never code, never pickles unless asked for. The cache is
 huggingface_hub's own (HF_HOME), HF_HUB_OFFLINE keeps it off the network, HF_ENDPOINT names another hub.
@@ -40,19 +40,20 @@ WEIGHTS = (
     re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"),
     re.compile(r"(?!adapter_|consolidated).*\.safetensors(\.index\.json)?"),
 )
-"""File names of weights; the second only where the first finds nothing."""
+"""File names of weights; the second pattern applies if the first matches nothing."""
 NETWORK: type[Exception] = vars(huggingface_hub.errors).get("HTTPError", OSError)
-"""What the HTTP library raises that this huggingface_hub happens to use."""
+"""Errors of the HTTP library that this huggingface_hub uses."""
 SECONDS = 10.0
-"""For the hub to answer what a model consists of."""
+"""Timeout for the hub's list of a model's files."""
 PICKLES = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json")
 
 
 def resolve_source(source: str | Path, report: Report = lambda stage: None, *, allow_pickle: bool = False) -> Path:
     """The local folder of a source: an existing folder, else the hub's `owner/name` or `owner/name@revision`.
 
-    Without a network, or with HF_HUB_OFFLINE, a copy in the cache is used. `report` is told what is fetched. Raises `ExportError`
-    for a source that is neither, that cannot be reached, or that has no safetensors (`allow_pickle`: nor `pytorch_model.bin`).
+    Without a network, or with HF_HUB_OFFLINE, a copy in the cache is used. `report` is told what is downloaded. Raises
+    `ExportError` for a source that is neither, that cannot be reached, or that has no safetensors (`allow_pickle`: nor
+    `pytorch_model.bin`).
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -64,7 +65,7 @@ def resolve_source(source: str | Path, report: Report = lambda stage: None, *, a
 
 
 def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool) -> Path:
-    """Fetch what is missing in the cache, and return the folder there."""
+    """Download what the cache lacks, and return the folder there."""
     try:
         siblings = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=SECONDS).siblings or []
         sizes = {file.rfilename: file.size or 0 for file in siblings}
@@ -73,7 +74,7 @@ def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool) -> Pa
         return Path(snapshot_download(name, revision=revision, allow_patterns=files))
     except GatedRepoError as error:
         raise ExportError(
-            f"{name} is only given to those who accept its terms at {constants.ENDPOINT}/{name}; do so and run: hf auth login"
+            f"{name} requires that you accept its terms at {constants.ENDPOINT}/{name}; do so and run: hf auth login"
         ) from error
     except RevisionNotFoundError as error:
         raise ExportError(f"{name} has no revision {revision}; see {constants.ENDPOINT}/{name}/tree/main") from error
@@ -88,7 +89,7 @@ def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool) -> Pa
 
 
 def cached(name: str, revision: str, error: Exception, *, allow_pickle: bool, report: Report) -> Path:
-    """The folder of a model in the cache, where the hub gave `error`."""
+    """The cached folder of a model, after the hub raised `error`."""
     if isinstance(error, OfflineModeIsEnabled):
         why, remedy = "HF_HUB_OFFLINE is set", "unset it"
     else:
@@ -124,7 +125,7 @@ def wanted(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]
 
 
 def missing_weights(folder: Path, model: str, *, allow_pickle: bool) -> str | None:
-    """The first weights file that an index in `folder` names and that is not there; None where all are."""
+    """The first weights file that an index in `folder` names and that is missing; None if all exist."""
     try:
         names = wanted((path.name for path in folder.iterdir()), model, allow_pickle=allow_pickle)
     except ExportError:

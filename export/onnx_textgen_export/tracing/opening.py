@@ -1,4 +1,4 @@
-"""Opens what the user names: a module of one's own, a checkpoint folder or a hub name becomes a module, weights and text."""
+"""Opens what the user names: a module, a checkpoint folder or a hub name becomes a module, weights and text assets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Report = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Opened:
-    """A decoder that nothing has been done with yet."""
+    """A decoder with its weights and text assets, before anything was done with it."""
 
     module: nn.Module
     weights: Weights
@@ -75,7 +75,7 @@ def open_source(
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module within what torch.compile or a parallel wrapper made of it."""
+    """The module inside the wrappers of torch.compile and parallel training."""
     with named_versions():
         from torch._dynamo import OptimizedModule  # noqa: PLC0415  (private to torch)
 
@@ -87,7 +87,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def as_it_runs(module: nn.Module) -> nn.Module:
-    """The module in float32 on the CPU: a copy where the caller's own is not."""
+    """The module in float32 on the CPU; a copy if the caller's module is not."""
     tensors = (*module.parameters(), *module.buffers())
     if any(tensor.is_meta for tensor in tensors):
         raise ExportError(
@@ -100,7 +100,7 @@ def as_it_runs(module: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def as_source(opened: Opened, context_length: int | None) -> Iterator[Source]:
-    """Bring a decoder to the shape that is traced, in evaluation mode; what its own code raises becomes one line."""
+    """The decoder as a `Source`, in evaluation mode; errors of its own code become one line."""
     module, was_training = opened.module, opened.module.training
     module.train(False)
     try:
@@ -127,13 +127,13 @@ def make_source(module: nn.Module, context_length: int | None) -> Source:
 
 
 def is_import(source: str) -> bool:
-    """Whether `source` names a Python object (`file.py:name`, `package.module:name`) and not a folder."""
+    """Whether `source` names a Python object (`file.py:name`, `package.module:name`) rather than a folder."""
     module, colon, attribute = source.rpartition(":")
     return bool(colon) and attribute.isidentifier() and len(module) > 1 and not Path(source).exists()
 
 
 def run_file(path: Path) -> ModuleType:
-    """A file as a module; its name is not its own, so that `random.py` does not take the place of Python's module."""
+    """Run a file as a module, under another name, so that a `random.py` does not replace Python's module."""
     spec = importlib.util.spec_from_file_location(f"onnx_textgen_source_{path.stem}", path)
     assert spec is not None and spec.loader is not None, "a .py path has a loader"
     module = importlib.util.module_from_spec(spec)
@@ -147,7 +147,7 @@ def run_file(path: Path) -> ModuleType:
 
 
 def import_module(source: str) -> nn.Module:
-    """Run the user's own file and return the decoder it defines or builds."""
+    """Run the user's file and return the decoder that it defines or builds."""
     where, _, attribute = source.rpartition(":")
     try:
         module = run_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)

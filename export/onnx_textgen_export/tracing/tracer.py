@@ -1,8 +1,8 @@
 """Trace a `Source` into an ONNX model whose inputs and outputs carry the names other engines read.
 
 Inputs: `input_ids` and `attention_mask`, `logits_positions` (optional, default [-1]: only the last position's logits are
-computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|value`, and `hidden_states` where they are wanted.
-What comes out is fp32; quantisation and other changes to the graph are `passes`.
+computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|value`, and `hidden_states` on request.
+The model is float32; `passes` quantises it and changes it otherwise.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def dynamic_dimensions(source: Source) -> list[dict[int, object]]:
 
 
 class FlatDecoder(nn.Module):
-    """A source behind flat tensors: (input_ids [batch, new], attention_mask [batch, past + new], logits_positions [k], pasts)."""
+    """A source over flat tensors: (input_ids [batch, new], attention_mask [batch, past + new], logits_positions [k], pasts)."""
 
     def __init__(self, source: Source, target: Target, *, hidden_states: bool = False) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class FlatDecoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Logits [batch, k, vocabulary] at the asked positions, presents in the order of the pasts, and hidden states if wanted."""
+        """Logits [batch, k, vocabulary] at the given positions, presents in the order of the pasts, hidden states on request."""
         with only_these_positions(self.source.head, logits_positions) as taken, experts_for(self.target):
             logits, presents = self.source.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
@@ -74,7 +74,7 @@ class FlatDecoder(nn.Module):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the tracer's own chatter off the terminal; its errors are raised all the same."""
+    """Suppress what the tracer prints and logs; its errors are still raised."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         before = logging.root.manager.disable
@@ -86,22 +86,24 @@ def quiet() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """What stopped the tracer, in one line."""
+    """Why the tracer failed, in one line."""
     line = first_line(innermost(error))
     if "data-dependent" in line:
-        return f"its code chooses a path by values that it computes (experts one by one?), which no graph can follow ({line:.120})"
+        return f"its code branches on computed values (a loop over experts?), which a graph cannot reproduce ({line:.120})"
     return line
 
 
 def trace(source: Source, target: Target, weights: Weights | None = None, *, hidden_states: bool = False) -> ir.Model:
-    """The source as an ONNX model whose large weights are read from `weights` (default: the module's own) when they are needed.
+    """The source as an ONNX model whose large weights are read from `weights` (default: the module's own) on demand.
 
-    With `hidden_states` it has one output more, of that name: what the output layer is given. Raises `ExportError` naming what
+    With `hidden_states` it has a further output of that name: the input of the output layer. Raises `ExportError` naming what
     could not be traced.
     """
     if hidden_states and source.head is None:
         name = type(source.module).__name__
-        raise ExportError(f"{name} has no layer whose output is the logits, so it has no hidden states to give; leave them out")
+        raise ExportError(
+            f"{name} has no layer whose output is the logits, so it has no hidden states to return; leave out --hidden-states"
+        )
     geometry = source.geometry
     new = 1 if source.one_token else 7
     dynamic = torch.export.Dim.DYNAMIC
@@ -127,7 +129,7 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
                 opset_version=OPSET,
                 input_names=["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)],
                 output_names=["logits", *(tensor.present for tensor in source.cache), *([HIDDEN_STATES] if hidden_states else [])],
-                optimize=False,  # it would compute with parameters that have no numbers yet
+                optimize=False,  # it would compute with unmaterialized parameters
                 verbose=False,
             )
     except ExportError:
@@ -144,7 +146,7 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
 
 
 def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None:
-    """Let each parameter in the graph be read from `weights` when it is needed, and not before."""
+    """Make each parameter in the graph a tensor that is read from `weights` on demand."""
     names = {f"module.{name}": name for name, _ in module.named_parameters(remove_duplicate=False)}
     for value in model.graph.initializers.values():
         name, tensor = names.get(str(value.name)), value.const_value
@@ -164,23 +166,23 @@ def read_weight(weights: Weights, name: str) -> ir.TensorProtocol:
 
 
 def check_ranges(exported: torch.export.ExportedProgram, source: Source) -> None:
-    """Refuse a trace that holds for short texts or few rows only, because the model's code branched on a size."""
+    """Raise `ExportError` for a trace that is valid only for short texts or few rows, because the model branched on a size."""
     rows, new, total, past = (smallest_bound(exported, sizes) for sizes in named_sizes(exported, source))
     name, context = type(source.module).__name__, source.geometry.context_length
-    longest = min(total, past + 2 if past == new else min(past, new))  # a bound on their sum shows in both: each is 2 at least
+    longest = min(total, past + 2 if past == new else min(past, new))  # a bound on their sum limits both: each is at least 2
     if longest < context:
         raise ExportError(
-            f"{name} takes another path above {longest} tokens, which one graph cannot follow; "
-            f"add --context-length {longest} (in Python: context_length={longest}), or write the two paths as one"
+            f"{name} computes differently above {longest} tokens, which one graph cannot do; "
+            f"add --context-length {longest} (in Python: context_length={longest}), or write the two cases as one"
         )
     if rows < context:
         raise ExportError(
-            f"{name} takes another path for more than {rows} texts at once, which one graph cannot follow; write the two as one"
+            f"{name} computes differently for more than {rows} texts at once, which one graph cannot do; write the two cases as one"
         )
 
 
 def named_sizes(exported: torch.export.ExportedProgram, source: Source) -> tuple[list[object], ...]:
-    """The sizes of the traced inputs: of rows, of new tokens, of all tokens, and of what is cached of each layer."""
+    """The sizes of the traced inputs: rows, new tokens, all tokens, and the cached length of each layer."""
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
     ids, mask, _, *pasts = (values[name].shape for name in exported.graph_signature.user_inputs)
     rows = [shape[0] for shape in (ids, mask, *pasts)]
@@ -192,7 +194,7 @@ def named_sizes(exported: torch.export.ExportedProgram, source: Source) -> tuple
 
 
 def smallest_bound(exported: torch.export.ExportedProgram, sizes: list[object]) -> float:
-    """The smallest upper bound on any of some sizes; infinite where there is none."""
+    """The smallest upper bound on any of the sizes; infinite if none has a bound."""
     allowed = {str(symbol): str(bounds.upper) for symbol, bounds in exported.range_constraints.items()}
     bounds = [allowed.get(str(size), "") for size in sizes]
     return min((int(bound) for bound in bounds if bound.isdigit()), default=math.inf)  # the others are called int_oo
@@ -217,7 +219,7 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
         shapes[HIDDEN_STATES] = ["batch", "positions", width if isinstance(width, int) else "width"]
     names = ("logits", *(tensor.present for tensor in source.cache), HIDDEN_STATES)
     for value, name in zip(graph.outputs, names, strict=False):
-        value.name = name  # one tensor that is returned twice has a copy of another name
+        value.name = name  # a tensor that is returned twice has a copy with another name
     for value in (*graph.inputs, *graph.outputs):
         value.shape = ir.Shape(shapes[str(value.name)])
     for value in list(graph.inputs):
@@ -232,7 +234,7 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
     model.graph.name = "decoder"
     graph.metadata_props.clear()
     for node in graph.all_nodes():
-        node.metadata_props.clear()  # stack traces with the maker's paths
+        node.metadata_props.clear()  # stack traces with paths of this machine
         node.doc_string = None
     for value in graph.initializers.values():
         value.metadata_props.clear()

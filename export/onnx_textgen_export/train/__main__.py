@@ -12,7 +12,7 @@ from .training_run import train
 
 
 def main() -> None:
-    """The command line of this module."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("recipe", choices=RECIPES)
     parser.add_argument("--corpora", type=Path, required=True, help="folder of the corpus files named in RECIPES")

@@ -29,7 +29,7 @@ def read_documents(path: Path) -> list[str]:
 
 
 def train_tokenizer(documents: list[str], *, vocab_size: int, bos: str, eos: str) -> Tokenizer:
-    """A byte-level BPE that loses nothing and puts `bos` first."""
+    """Train a lossless byte-level BPE that puts `bos` first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -42,7 +42,7 @@ def train_tokenizer(documents: list[str], *, vocab_size: int, bos: str, eos: str
 
 
 class Rows:
-    """Endless rows of `length + 1` token ids cut from a corpus, its documents shuffled anew each time round."""
+    """Endless rows of `length + 1` token ids from a corpus, whose documents are reshuffled in every epoch."""
 
     def __init__(self, documents: list[str], tokenizer: Tokenizer, *, length: int, seed: int) -> None:
         encoded = tokenizer.encode_batch_fast(documents)  # each begins with bos
@@ -67,7 +67,7 @@ class Rows:
 
 
 def load_or_train_tokenizer(recipe: Recipe, corpora: Path, out: Path) -> Tokenizer:
-    """The tokenizer in `out`, trained first where there is none yet."""
+    """The tokenizer in `out`; trained first if there is none."""
     path = out / "tokenizer.json"
     if not path.exists():
         documents = read_documents(corpora / STORIES) + read_documents(corpora / STORYBOOKS)

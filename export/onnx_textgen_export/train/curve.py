@@ -14,7 +14,7 @@ from ..sources.tiny_transformer import TinyTransformer
 
 
 def held_out_bits_per_byte(model: TinyTransformer, tokenizer: Tokenizer, documents: list[str]) -> float:
-    """Bits per UTF-8 byte over `documents`, each alone behind the first token; padding is not counted."""
+    """Bits per UTF-8 byte over `documents`, each in its own row after the first token; padding is not counted."""
     bits = 0.0
     with torch.no_grad():
         for start in range(0, len(documents), 16):
@@ -44,7 +44,7 @@ def plot_curve(folder: Path, name: str) -> None:
 
 
 def append_row(path: Path, record: dict[str, float]) -> None:
-    """One more line of a CSV table, with its header where it is the first."""
+    """Append a row to a CSV table, with a header if it is the first."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, record)

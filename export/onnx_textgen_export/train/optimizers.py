@@ -31,14 +31,14 @@ def rate_factor(progress: float, decay_share: float) -> float:
 
 
 def save_state(path: Path, model: TinyTransformer, optimizers: list[torch.optim.Optimizer], step: int) -> None:
-    """Everything a later run needs to go on, written whole or not at all."""
+    """Write everything that a later run needs to resume, completely or not at all."""
     partial = path.with_suffix(".partial")
     torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step}, partial)
     partial.replace(path)
 
 
 def load_state(path: Path, model: TinyTransformer, optimizers: list[torch.optim.Optimizer]) -> int:
-    """Put what `save_state` wrote back; returns the step it was written at."""
+    """Restore what `save_state` wrote; returns its step."""
     state = torch.load(path, weights_only=True)
     model.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):

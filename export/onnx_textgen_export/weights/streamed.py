@@ -1,8 +1,8 @@
-"""Where a decoder's numbers come from: the module itself, or files that are read one tensor at a time.
+"""Where a decoder's weights come from: the module itself, or files that are read one tensor at a time.
 
-A large checkpoint never lies in memory as a whole. Its module is *hollow*: big parameters have a shape but memory that nobody has
-touched, which costs nothing. The tracer looks at shapes only. Whoever needs numbers asks `Weights`: the graph for one tensor at a
-time, and a forward pass in PyTorch through `present`, which lends each block its numbers for as long as it runs.
+A large checkpoint is never in memory as a whole. The large parameters of its module are *unmaterialized*: they have a shape, but
+memory that nothing has touched, which costs nothing. The tracer needs shapes only. The graph reads one tensor at a time from
+`Weights`, and a forward pass in PyTorch runs inside `present`, which gives each block its weights while that block runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 UNMATERIALIZED_FROM = 65_536
-"""Elements from which on a parameter is left hollow; smaller ones are read at once."""
+"""Parameters of at least this many elements are left unmaterialized; smaller ones are read immediately."""
 
 
 Change = Callable[[Tensor], None]
@@ -29,28 +29,28 @@ Forward = Callable[..., object]
 
 
 class Weights(Protocol):
-    """The numbers of one module, in float32."""
+    """The weights of one module, in float32."""
 
     def load(self, name: str, *, to_change: bool = False) -> Tensor:
-        """A parameter by its name in the module; a hollow one is read anew by every call.
+        """A parameter by its name in the module; every call reads an unmaterialized one from its file.
 
-        With `to_change` it is nobody else's, and may be written to.
+        With `to_change` the tensor is a copy that the caller may write to.
         """
         ...
 
     def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
-        """Within it the module computes with real numbers, changed where `changes` has a parameter's name."""
+        """A context in which the module has its weights; `changes` are applied to the parameters that they name."""
         ...
 
 
 def is_of_transformers(module: nn.Module) -> bool:
-    """Whether it is a model of transformers; where that was not imported there can be none, and it is not imported to see."""
+    """Whether a module is a transformers model; does not import transformers, which such a model has imported already."""
     library = sys.modules.get("transformers.modeling_utils")
     return library is not None and isinstance(module, library.PreTrainedModel)
 
 
 class OwnWeights:
-    """The numbers that a module in memory has anyway."""
+    """The weights of a module that is in memory."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -61,13 +61,13 @@ class OwnWeights:
         return own.clone() if to_change else own
 
     def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
-        """See `Weights.present`; a transformers model runs its blocks as modules, another may call parts of them."""
+        """See `Weights.present`; by block for a transformers model, which calls its blocks as modules, as others may not."""
         by_block = is_of_transformers(self.module)
         return Loan(self.module, self, changes or {}).lent_to_module(blocks_of(self.module) if by_block else {})
 
 
 class StreamedWeights:
-    """Numbers read from files when they are asked for; `read` gives a parameter's tensor by the name it has in the module."""
+    """Weights read from files on demand; `read` returns a parameter's tensor by its name in the module."""
 
     def __init__(self, module: nn.Module, read: Callable[[str], Tensor]) -> None:
         self.module, self.read = module, read
@@ -78,13 +78,13 @@ class StreamedWeights:
         return (self.read(name) if is_unmaterialized(parameter) else parameter.detach()).to(torch.float32, copy=to_change)
 
     def present(self, changes: Mapping[str, Change] | None = None) -> contextlib.AbstractContextManager[None]:
-        """See `Weights.present`: what lies outside the blocks stays for the whole time, each block only for its own forward."""
+        """See `Weights.present`: parameters outside the blocks are present throughout, those of a block only during its forward."""
         return Loan(self.module, self, changes or {}, is_missing=is_unmaterialized).lent_to_module(blocks_of(self.module))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loan:
-    """Numbers lent to a module for a while, in the place of hollow parameters and of those that are changed."""
+    """Weights lent to a module for the length of a context, replacing unmaterialized and changed parameters."""
 
     module: nn.Module
     weights: Weights
@@ -93,7 +93,7 @@ class Loan:
 
     @contextlib.contextmanager
     def lent_to_module(self, blocks: Mapping[str, nn.Module]) -> Iterator[None]:
-        """Lend everything; what belongs to a block only while that runs."""
+        """Lend every parameter; those of a block only while it runs."""
         inside = {id(parameter) for block in blocks.values() for parameter in block.parameters()}
         names: dict[int, list[str]] = {}
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
@@ -112,7 +112,7 @@ class Loan:
 
     @contextlib.contextmanager
     def lent_while_running(self, block: nn.Module, names: list[list[str]]) -> Iterator[None]:
-        """Lend a block its numbers whenever its forward runs."""
+        """Lend a block its weights whenever its forward runs."""
 
         def lending(forward: Forward) -> Forward:
             @functools.wraps(forward)
@@ -127,7 +127,7 @@ class Loan:
 
     @contextlib.contextmanager
     def lent(self, names: list[list[str]]) -> Iterator[None]:
-        """Real numbers in the place of parameters, each given by all of its names."""
+        """Replace parameters, each given by all of its names, by materialized ones."""
         before = [(each, self.module.get_parameter(each[0])) for each in names]
         try:
             for each, _ in before:
@@ -139,7 +139,7 @@ class Loan:
                 put_parameter(self.module, each, parameter)
 
     def made(self, name: str) -> nn.Parameter:
-        """What takes a parameter's place."""
+        """The materialized, possibly changed parameter."""
         change = self.changes.get(name)
         numbers = self.weights.load(name, to_change=change is not None)
         if change is not None:
@@ -149,7 +149,7 @@ class Loan:
 
 @contextlib.contextmanager
 def forward_within(module: nn.Module, wrap: Callable[[Forward], Forward]) -> Iterator[None]:
-    """Let a module run its forward in another function."""
+    """Wrap a module's forward in another function."""
     before, own = module.forward, "forward" in vars(module)
     module.forward = wrap(before)
     try:
@@ -162,7 +162,7 @@ def forward_within(module: nn.Module, wrap: Callable[[Forward], Forward]) -> Ite
 
 
 def alike(names: Iterable[str], changes: Mapping[str, Change]) -> Iterable[list[str]]:
-    """The names of one parameter, those together that are changed in the same way."""
+    """The names of one parameter, grouped by the change that applies to them."""
     groups: dict[Change | None, list[str]] = {}
     for name in names:
         groups.setdefault(changes.get(name), []).append(name)
@@ -170,7 +170,7 @@ def alike(names: Iterable[str], changes: Mapping[str, Change]) -> Iterable[list[
 
 
 def is_unmaterialized(parameter: Tensor) -> bool:
-    """Whether a parameter of a streamed module is left without numbers."""
+    """Whether a parameter of a streamed module is left unmaterialized."""
     return parameter.numel() >= UNMATERIALIZED_FROM
 
 
@@ -182,7 +182,7 @@ def put_parameter(module: nn.Module, names: list[str], parameter: nn.Parameter) 
 
 
 def blocks_of(module: nn.Module) -> dict[str, nn.Module]:
-    """The repeated layers by name: the members of the `ModuleList` that holds the most parameters."""
+    """The repeated layers by name: the members of the `ModuleList` with the most parameters."""
     lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList)}
     if not lists:
         return {}

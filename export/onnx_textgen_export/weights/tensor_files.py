@@ -1,4 +1,4 @@
-"""A checkpoint folder's tensors by name, read one at a time from safetensors files, or from pickles where that was allowed."""
+"""A checkpoint folder's tensors by name, read one at a time from safetensors files, or from pickles if allowed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..errors import ExportError
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_INDEX_BYTES = 64 * 2**20
-"""A model of hundreds of experts has some hundred thousand tensors."""
+"""A model with hundreds of experts has about a hundred thousand tensors."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -26,16 +26,16 @@ class TensorFiles:
     """Names and tensors of one checkpoint."""
 
     def __init__(self, folder: Path, *, allow_pickle: bool = False) -> None:
-        """Open the folder's files; raises `ExportError` where there are none, or pickles only and `allow_pickle` is not set."""
+        """Open the folder's files; raises `ExportError` if there are none, or only pickles without `allow_pickle`."""
         self.where: dict[str, Any] = {}
-        """Name -> the open file that holds it, or the tensor itself, mapped from disk."""
+        """Name -> the open file that holds the tensor, or the tensor itself, mapped from disk."""
         if names := safetensors_files(folder):
             self.open_safetensors(folder, names)
         else:
             self.open_pickles(folder, allow_pickle=allow_pickle)
 
     def open_safetensors(self, folder: Path, names: Iterable[str]) -> None:
-        """Open safetensors files for reading by position: mapped pages would count as this process's memory."""
+        """Open safetensors files with pread: mapped pages would count as this process's memory."""
         for name in names:
             path = folder / name
             try:
@@ -73,7 +73,7 @@ class TensorFiles:
         return tuple(found.shape if isinstance(found, Tensor) else found.get_slice(name).get_shape())
 
     def read(self, name: str) -> Tensor:
-        """One tensor as it is stored."""
+        """One tensor in its stored type."""
         found = self.where[name]
         if isinstance(found, Tensor):
             return found
@@ -85,7 +85,7 @@ class TensorFiles:
 
 
 def safetensors_files(folder: Path) -> list[str]:
-    """The files an index names, else the one of the usual name, else every safetensors file there is."""
+    """The files that an index names, else the one with the usual name, else every safetensors file of the folder."""
     indexed = read_json(folder / INDEX, most=MOST_INDEX_BYTES).get("weight_map")
     if not isinstance(indexed, dict):
         return [WHOLE] if (folder / WHOLE).is_file() else sorted(path.name for path in folder.glob("*.safetensors"))

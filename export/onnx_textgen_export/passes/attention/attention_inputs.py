@@ -1,10 +1,10 @@
-"""Move what lies between projections and GroupQueryAttention into the weights and the operator.
+"""Move the nodes between projections and GroupQueryAttention into the weights and the operator.
 
-Three things: columns that are merely moved (reshape, transpose, split, slice) are moved in the weight instead; rotary positions
-are left to the operator (`do_rotary`, with tables of cosines and sines over the whole context); and query, key and value that are
-linear in one and the same input become one product, the operator's packed form. Where norms stand in between (Qwen3, Gemma 3,
-OLMo 2) the rotary still goes into the operator and the three stay apart. Angles that depend on the length of the text (LongRoPE)
-are computed as before, once, and a RotaryEmbedding turns by them.
+Columns that are only moved (reshape, transpose, split, slice) are moved in the weight instead. The operator applies the rotary
+embedding (`do_rotary`, with tables of cosines and sines over the whole context). Query, key and value that are linear in the same
+input become one product, the operator's packed form. If norms stand in between (Qwen3, Gemma 3, OLMo 2), the operator still applies
+the rotary embedding, and the three inputs are separate. Angles that depend on the length of the text (LongRoPE) are computed once
+per run, and a RotaryEmbedding applies them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fuse_attention_inputs(model: ir.Model, *, context_length: int) -> None:
 
 
 def simplify_attention(node: ir.Node, origins: list[Origin], head_size: int, angles: Angles) -> None:
-    """Rewire one attention whose inputs are understood."""
+    """Rewire one attention whose inputs were recognised."""
     if origins[0].rotation is None and origins[1].rotation is None:
         connect(node, packed_input(node, origins) or separate_inputs(node, origins))
         return
@@ -61,18 +61,18 @@ def simplify_attention(node: ir.Node, origins: list[Origin], head_size: int, ang
 
 
 def connect(node: ir.Node, inputs: list[ir.Value | None] | None) -> None:
-    """Give an attention new queries, keys and values."""
+    """Set the queries, keys and values of an attention."""
     for index, value in enumerate(inputs or []):
         node.replace_input_with(index, value)
 
 
 def reorder(origin: Origin, table: Table, head_size: int) -> Origin:
-    """An input with its heads in the table's order."""
+    """An input with the columns of its heads in the table's order."""
     return dataclasses.replace(origin, columns=origin.columns.reshape(-1, head_size)[:, table.order].reshape(-1))
 
 
 def rotate_inside(node: ir.Node, origin: Origin, table: Table) -> None:
-    """Let the operator turn queries and keys."""
+    """Let the operator rotate queries and keys."""
     assert origin.rotation is not None, "there is a table for it"
     node.resize_inputs(max(9, len(node.inputs)))
     node.replace_input_with(7, table.cos)
@@ -96,7 +96,7 @@ def rotate_before(
 
 
 def packed_input(node: ir.Node, origins: list[Origin]) -> list[ir.Value | None] | None:
-    """One product for all three, if they are linear in one input; it may be there already."""
+    """One product for all three inputs, if they are linear in one value; it may exist already."""
     linears = [find_linear(origin.root) for origin in origins]
     parts = [(linear, origin.columns) for linear, origin in zip(linears, origins, strict=True) if linear is not None]
     if len(parts) < 3 or len({linear.input for linear, _ in parts}) > 1:
@@ -108,7 +108,7 @@ def packed_input(node: ir.Node, origins: list[Origin]) -> list[ir.Value | None] 
 
 
 def separate_inputs(node: ir.Node, origins: list[Origin]) -> list[ir.Value | None] | None:
-    """Each input by itself, with its columns in order; None where that takes more than a reshape."""
+    """Each input separately, with its columns in order; None if that takes more than a reshape."""
     linears: list[Linear | None] = [None if origin.stays else find_linear(origin.root) for origin in origins]
     if any(linear is None and not origin.stays for linear, origin in zip(linears, origins, strict=True)):
         return None
@@ -122,13 +122,13 @@ def separate_inputs(node: ir.Node, origins: list[Origin]) -> list[ir.Value | Non
 
 
 def layer_name(node: ir.Node, part: str) -> str:
-    """`layers.3.query`, after the attention's cache."""
+    """A name like `layers.3.query`, after the attention's cache."""
     present = node.outputs[1].name or ""
     return f"layers.{present.split('.')[1]}.{part}" if present.startswith("present.") else part
 
 
 def flattened(node: ir.Node, origin: Origin) -> ir.Value:
-    """A root as [batch, new, width]."""
+    """The root of an input as [batch, new, width]."""
     value, graph = origin.root, node.graph
     assert isinstance(graph, ir.Graph) and value.shape is not None, "Movement looked at it"
     if len(value.shape) == 3:

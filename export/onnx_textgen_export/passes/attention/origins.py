@@ -1,4 +1,4 @@
-"""Where the inputs of an attention operator come from: the value from which they are moved and turned, nothing more."""
+"""Where the inputs of an attention operator come from: the value from which they differ only by moves and rotations."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ class Origin:
 
     root: ir.Value
     columns: Columns
-    """Column of the root for each column of the input."""
+    """For each column of the input, its column in the root."""
     rotation: Rotation | None
     angles: tuple[ir.Value, ...]
-    """What the rotation reads besides the root."""
+    """Values other than the root that the rotation reads."""
     move: Movement
 
     @property
     def stays(self) -> bool:
-        """Whether no column moves."""
+        """Whether every column stays in its place."""
         return np.array_equal(self.columns, np.arange(self.move.width))
 
 
 def find_origin(
     graph: ir.Graph, value: ir.Value, head_size: int, tokens: set[ir.Value], order: dict[ir.Node, int]
 ) -> Origin | None:
-    """The deepest value from which an attention input is moved and turned, nothing more."""
+    """The earliest value from which an attention input differs only by moves and rotations."""
     for root, angles in reversed(roots_of(value, tokens, order)):
-        with contextlib.suppress(ValueError):  # a stretch that does not run by itself
+        with contextlib.suppress(ValueError):  # nodes that cannot run separately
             if (found := understood(Movement(graph, root, value), root, angles, head_size)) is not None:
                 return found
     return None
 
 
 def understood(move: Movement, root: ir.Value, angles: tuple[ir.Value, ...], head_size: int) -> Origin | None:
-    """The origin of an attention input, if the stretch from its root moves and turns and does nothing else."""
+    """The origin of an attention input, if the nodes after its root only move columns and rotate pairs of them."""
     columns = find_columns(move)
     if columns is None:
         return None
@@ -57,7 +57,7 @@ def understood(move: Movement, root: ir.Value, angles: tuple[ir.Value, ...], hea
 
 
 def roots_of(value: ir.Value, tokens: set[ir.Value], order: dict[ir.Node, int]) -> list[tuple[ir.Value, tuple[ir.Value, ...]]]:
-    """Values through which all that `value` knows of the tokens passes, nearest first, and the angles read on the way."""
+    """Values through which all of `value` that depends on the tokens passes, nearest first, with the angles read after them."""
     angles: dict[ir.Value, None] = {}
     found: list[tuple[ir.Value, tuple[ir.Value, ...]]] = [(value, ())]
     frontier = {value}

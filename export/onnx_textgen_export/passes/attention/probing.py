@@ -1,4 +1,4 @@
-"""Cut a piece out of a graph and run it, to learn what it computes rather than how it is written."""
+"""Extract a part of a graph and run it, to find out what it computes rather than how it is written."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ORT_ERRORS = (
     ort_errors.NotImplemented,
     ort_errors.RuntimeException,
 )
-"""What ONNX Runtime raises for a graph that it cannot open or run; they have no common base."""
+"""Errors of ONNX Runtime for a graph that it cannot open or run; they have no common base class."""
 
 Array = npt.NDArray[np.float32]
 
 
 class Piece:
-    """The part of a graph between some of its values, open in ONNX Runtime."""
+    """The part of a graph between some of its values, opened in ONNX Runtime."""
 
     def __init__(self, graph: ir.Graph, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> None:
         """Raises ValueError if the outputs need more than the inputs and constants, or cannot be computed."""
@@ -41,7 +41,7 @@ class Piece:
             raise ValueError(f"a piece of the graph cannot be opened: {error}") from error
 
     def run(self, feeds: Mapping[str, npt.NDArray[np.generic]]) -> list[Array]:
-        """The outputs for some inputs, by name; what this piece does not read is left out. Raises ValueError if it cannot run."""
+        """The outputs for inputs by name; inputs that the part does not read are ignored. Raises ValueError if it cannot run."""
         try:
             outputs: list[Array] = self.session.run(None, {name: array for name, array in feeds.items() if name in self.names})
         except ORT_ERRORS as error:
@@ -50,7 +50,7 @@ class Piece:
 
 
 def depends_on_tokens(graph: ir.Graph) -> set[ir.Value]:
-    """Every value that depends on which tokens there are, or on the past; positions and shapes do not."""
+    """Every value that depends on the tokens or the past; positions and shapes do not."""
     mask = {value for value in graph.inputs if value.name == "attention_mask"}
     tainted = {value for value in graph.inputs if value not in mask}
     for node in graph:

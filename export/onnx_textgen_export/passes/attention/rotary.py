@@ -1,9 +1,9 @@
-"""Recognise rotary positions by what they compute, however they are written, and tabulate their angles.
+"""Recognise rotary embeddings by what they compute, however they are written, and tabulate their angles.
 
-Between a projection and the attention a model may move columns (reshape, split, transpose) and turn pairs of them by angles that
-depend on the position. `Movement` runs that stretch alone; `find_rotation` probes it with unit vectors, and `make_tables` writes
-down cosine and sine of every position. Angles that depend on more than the position (LongRoPE's switch, dynamic NTK) are found
-out and left alone, as is anything that is not a rotation: a last comparison on random numbers decides.
+Between a projection and the attention a model may move columns (reshape, split, transpose) and rotate pairs of them by angles that
+depend on the position. `Movement` runs those nodes separately; `find_rotation` probes them with unit vectors, and `make_tables`
+tabulates cosine and sine of every position. Angles that depend on more than the position (LongRoPE's switch, dynamic NTK) are
+detected and left unchanged, as is everything that is not a rotation: a final comparison on random numbers decides.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ FEW = 8
 """Positions in a probe."""
 TOLERANCE = 1e-6
 LARGEST_RUN = 1 << 22
-"""Numbers fed at once while tabulating."""
+"""Most numbers per run while tabulating."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rotation:
-    """Which of a head's numbers turn with the position, and in which pairs."""
+    """Which channels of a head rotate with the position, and in which pairs."""
 
     size: int
-    """The first so many numbers of a head turn."""
+    """Number of channels that rotate: the first ones of a head."""
     interleaved: bool
     """Pairs are (0, 1), (2, 3) ...; else (0, size / 2), (1, size / 2 + 1) ..."""
 
@@ -45,16 +45,16 @@ class Rotation:
 
 
 class Movement:
-    """What happens to a value on its way into an attention operator."""
+    """The nodes between a value and the attention operator that reads it, as a function."""
 
     def __init__(self, graph: ir.Graph, root: ir.Value, value: ir.Value) -> None:
         """Raises ValueError if `value` depends on more than `root`, the mask and the number of new tokens."""
         shape = root.shape
         if shape is None or len(shape) not in {3, 4} or root.dtype != ir.DataType.FLOAT:
-            raise ValueError(f"{root.name} is no [batch, new, ...] of float32")
+            raise ValueError(f"{root.name} is not [batch, new, ...] in float32")
         sizes = [size for size in shape if isinstance(size, int)]
         if len(sizes) != len(shape) - 2 or not isinstance(shape[-1], int):
-            raise ValueError(f"{root.name} has a shape of its own")
+            raise ValueError(f"{root.name} has an unexpected shape")
         self.heads_first = len(shape) == 4 and isinstance(shape[1], int)
         self.sizes, self.width = tuple(sizes), int(np.prod(sizes))
         self.root = str(root.name)
@@ -74,13 +74,13 @@ class Movement:
         return moved
 
     def at(self, x: Array, start: int) -> Array:
-        """One row x [new, width] behind `start` tokens."""
+        """One row x [new, width] after `start` tokens."""
         moved: Array = self(x[None], np.ones((1, start + len(x)), np.int64))[0]
         return moved
 
 
 def find_columns(move: Movement) -> npt.NDArray[np.int64] | None:
-    """Which column of the root each column of the attention's input comes from, read off position 0, where nothing turns."""
+    """For each column of the attention's input, its column in the root; found at position 0, where nothing rotates."""
     scale = move.at(np.ones((FEW, move.width), np.float32), 0)[0]
     numbered = np.broadcast_to(np.arange(1, move.width + 1, dtype=np.float32), (FEW, move.width))
     if not np.isfinite(scale).all() or (scale <= 0).any():
@@ -90,7 +90,7 @@ def find_columns(move: Movement) -> npt.NDArray[np.int64] | None:
 
 
 def only_moves(move: Movement, columns: npt.NDArray[np.int64]) -> bool:
-    """Whether the columns are moved and nothing else."""
+    """Whether the columns are only moved."""
     x = random_rows(FEW, move.width)
     return np.array_equal(move.at(x, 0), x[:, columns]) and np.array_equal(move.at(x, 5), x[:, columns])
 
@@ -101,7 +101,7 @@ def random_rows(rows: int, width: int) -> Array:
 
 
 def close(found: Array, wanted: Array) -> bool:
-    """Equal but for rounding, which differs between long and short vectors."""
+    """Equal except for rounding, which differs between long and short vectors."""
     return bool(np.abs(found - wanted).max() <= TOLERANCE * max(1.0, float(np.abs(wanted).max())))
 
 
@@ -113,7 +113,7 @@ def heads_like(head: Array, move: Movement, columns: npt.NDArray[np.int64], rows
 
 
 def find_rotation(move: Movement, columns: npt.NDArray[np.int64], head_size: int) -> Rotation | None:
-    """How heads turn, judged by where unit vectors go."""
+    """How heads rotate, found by where unit vectors go."""
     if len(set(columns.tolist())) != len(columns):
         return None
     unit = np.zeros(head_size, np.float32)
@@ -125,12 +125,12 @@ def find_rotation(move: Movement, columns: npt.NDArray[np.int64], head_size: int
         rotation = Rotation(2 * int(reached[1]), interleaved=False)
         return rotation if rotation.size <= head_size else None
     evens = (np.arange(head_size) % 2 == 0).astype(np.float32)
-    turned = np.flatnonzero(move.at(heads_like(evens, move, columns, FEW), 0)[1:, 1:head_size:2].any(axis=0))
-    return Rotation(2 * len(turned), interleaved=True) if np.array_equal(turned, np.arange(len(turned))) else None
+    pairs = np.flatnonzero(move.at(heads_like(evens, move, columns, FEW), 0)[1:, 1:head_size:2].any(axis=0))
+    return Rotation(2 * len(pairs), interleaved=True) if np.array_equal(pairs, np.arange(len(pairs))) else None
 
 
 def rotate(x: Array, cos: Array, sin: Array, rotation: Rotation, head_size: int) -> Array:
-    """The definition: x [new, heads * head_size] turned by the angles of each row, [new, size / 2]."""
+    """The definition: x [new, heads * head_size] rotated by the angles of each row, [new, size / 2]."""
     heads = x.reshape(len(x), -1, head_size).copy()
     first, second = heads[:, :, rotation.firsts], heads[:, :, rotation.seconds]
     heads[:, :, rotation.firsts] = first * cos[:, None] - second * sin[:, None]
@@ -157,7 +157,7 @@ def make_tables(
     parts = [read_angles(move, columns, rotation, head_size, span) for span in spans]
     cos, sin = (np.concatenate(part) for part in zip(*parts, strict=True))
     lengths = sorted({1 << power for power in range(context_length.bit_length())} | {context_length})
-    for length in lengths:  # as the last of so many tokens
+    for length in lengths:  # as the last of that many tokens
         alone = read_angles(move, columns, rotation, head_size, range(length - 1, length))
         if not (close(alone[0][0], cos[length - 1]) and close(alone[1][0], sin[length - 1])):
             return None
@@ -180,7 +180,7 @@ def agrees(move: Movement, columns: npt.NDArray[np.int64], rotation: Rotation, h
 
 
 def independent_of_length(graph: ir.Graph, angles: Sequence[ir.Value], context_length: int) -> bool:
-    """Whether the first positions' angles stay what they are when the whole context follows."""
+    """Whether the angles of the first positions are the same when the whole context follows."""
     asked = [value for value in graph.inputs if value.name in {"input_ids", "attention_mask"}]
     piece = Piece(graph, asked, angles)
     few = min(FEW, context_length)

@@ -1,7 +1,7 @@
-"""Tables of cosines and sines as what they were made of: a frequency for each pair, and a factor of them all.
+"""Tables of cosines and sines as a formula: a frequency for each pair of channels, and a common factor.
 
-A table over a context of 131,072 tokens has 34 MB, its frequencies 128 bytes. A runtime computes the table once, when it opens the
-graph (constant folding), so it costs the file alone.
+A table over a context of 131,072 tokens takes 34 MB, its frequencies 128 bytes. A runtime computes the table once, when it opens
+the graph (constant folding), so the formula only makes the file smaller.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .probing import Array
 Positions = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 NEIGHBOURS = 3
-"""Floats on either side of an estimate that are tried: angles of far positions are rounded, and so is what they tell."""
+"""Floats to try on either side of an estimate, because the angles of far positions are rounded."""
 LIKELY = 64
-"""Positions, the last ones, that choose among those."""
+"""Last positions, by which the best of those is chosen."""
 TOLERANCE = 5e-7
-"""Cosines and sines differ by so much between libraries, where the angles are the same numbers."""
+"""Difference between libraries in cosines and sines of the same angles."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Formula:
 
 
 def find_formula(cos: Array, sin: Array) -> Formula | None:
-    """The formula of tables [positions, pairs] from position 0 on, or None where they follow none."""
+    """The formula of tables [positions, pairs] that start at position 0; None if they follow none."""
     factor = cos[0, 0]
     if not factor > 0 or not np.isfinite(factor):
         return None
@@ -54,7 +54,7 @@ def find_formula(cos: Array, sin: Array) -> Formula | None:
 
 
 def estimate(cos: Array, sin: Array) -> Doubles:
-    """Frequencies in float64: from the angle at position 1, and made finer by each position twice as far."""
+    """Frequencies in float64: from the angle at position 1, refined at each power of two."""
     found: Doubles = np.zeros(cos.shape[1])
     position = 1
     while position < len(cos):
@@ -66,7 +66,7 @@ def estimate(cos: Array, sin: Array) -> Doubles:
 
 
 def candidates(frequencies: Doubles) -> Array:
-    """The float32 numbers around: [candidates, pairs]."""
+    """The nearest float32 numbers: [candidates, pairs]."""
     middle = frequencies.astype(np.float32)
     found = [middle]
     for direction in (-np.inf, np.inf):
@@ -78,7 +78,7 @@ def candidates(frequencies: Doubles) -> Array:
 
 
 def largest_error(formula: Formula, cos: Array, sin: Array, positions: Positions) -> Array:
-    """How far a formula is from the tables at most, by pair."""
+    """Largest difference between a formula and the tables, by pair."""
     errors = np.zeros(cos.shape[1], np.float32)
     for some in np.array_split(positions, max(len(positions) // 4096, 1)):
         for mine, theirs in zip(formula.tables(some), (cos[some], sin[some]), strict=True):
@@ -87,7 +87,7 @@ def largest_error(formula: Formula, cos: Array, sin: Array, positions: Positions
 
 
 def add_tables(graph: ir.Graph, formula: Formula, length: int, spare: int) -> tuple[ir.Value, ir.Value]:
-    """Nodes that compute cosines and sines [length, pairs + spare]; a spare pair stands still."""
+    """Nodes that compute cosines and sines [length, pairs + spare]; a spare pair does not rotate."""
     frequencies = np.pad(formula.frequencies, (0, spare)).astype(np.float32)
     ends = [shared_constant(graph, f"float.{number}", np.array(number, np.float32)) for number in (0, length, 1)]
     positions = ir.node("Range", ends)

@@ -15,9 +15,9 @@ from .rotary import FEW, Rotation, agrees, close, independent_of_length, make_ta
 from .rotary_formula import add_tables, find_formula
 
 MULTIPLE = 16
-"""GroupQueryAttention turns multiples of so many numbers per head, in heads of a multiple of it."""
+"""GroupQueryAttention rotates a multiple of this many channels per head, in heads whose size is a multiple of it too."""
 LARGEST_TABLES = 256 << 20
-"""Bytes of cosines and sines above which computing them anew is the lesser evil."""
+"""Tables with more bytes of cosines and sines are computed in every run instead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Table:
     cos: ir.Value
     sin: ir.Value
     arrays: tuple[Array, Array]
-    """As the model turns, before filling up."""
+    """What the model multiplies with, without padding."""
     order: npt.NDArray[np.int64]
-    """Where each number of a head goes so that what turns fills a multiple of 16; queries and keys are reordered alike, which
-    leaves their products as they are."""
+    """The order of a head's channels in which the rotating ones fill a multiple of 16; queries and keys are reordered alike, which
+    does not change their products."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Computed:
     cos: ir.Value
     sin: ir.Value
     arrays: tuple[Array, Array]
-    """What they are at the first positions."""
+    """Their values at the first positions."""
 
 
 def filled_order(rotation: Rotation, head_size: int) -> npt.NDArray[np.int64] | None:
-    """The order of a head's numbers in which the pairs that turn, and some that stand still, make up a multiple of 16.
+    """The order of a head's channels in which the rotating pairs, padded with fixed ones, make up a multiple of 16.
 
     >>> filled_order(Rotation(8, interleaved=False), 16).tolist()
     [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]
@@ -62,7 +62,7 @@ def filled_order(rotation: Rotation, head_size: int) -> npt.NDArray[np.int64] | 
 
 @dataclasses.dataclass(slots=True)
 class Angles:
-    """What the layers of one graph turn by, made once per source."""
+    """Cosines and sines by which the layers of a graph rotate, shared between layers."""
 
     graph: ir.Graph
     context_length: int
@@ -70,7 +70,7 @@ class Angles:
     values: dict[tuple[object, ...], Computed | None] = dataclasses.field(default_factory=dict)
 
     def table_for(self, origins: list[Origin], head_size: int) -> Table | None:
-        """The table by which all these inputs turn, if their angles depend on the position alone."""
+        """The table by which all these inputs rotate, if their angles depend on the position alone."""
         key = key_of(origins[0])
         if key not in self.tables:
             self.tables[key] = self.make_table(origins[0], head_size)
@@ -78,7 +78,7 @@ class Angles:
         return table if table is not None and all_rotate_by(table.arrays, origins, head_size) else None
 
     def make_table(self, origin: Origin, head_size: int) -> Table | None:
-        """Tabulate; equal tables are stored once."""
+        """Tabulate the angles; equal tables are stored once."""
         rotation = origin.rotation
         order = filled_order(rotation, head_size) if rotation is not None else None
         if rotation is None or order is None or self.context_length * rotation.size * 4 > LARGEST_TABLES:
@@ -100,7 +100,7 @@ class Angles:
         return Table(*self.store_tables(arrays, spare), arrays, order)
 
     def store_tables(self, arrays: tuple[Array, Array], spare: int) -> tuple[ir.Value, ir.Value]:
-        """The tables as initializers; a spare pair stands still."""
+        """The tables as initializers; a spare pair does not rotate."""
         kinds = zip(("rotary.cos", "rotary.sin"), arrays, (1, 0), strict=True)
         padded = {name: np.pad(array, ((0, 0), (0, spare)), constant_values=still) for name, array, still in kinds}
         cos, sin = (add_constant(self.graph, name, ir.tensor(array)) for name, array in padded.items())
@@ -115,7 +115,7 @@ class Angles:
         return (found.cos, found.sin) if found is not None and all_rotate_by(found.arrays, origins, head_size) else None
 
     def find_values(self, origin: Origin, head_size: int) -> Computed | None:
-        """Pick cosine and sine out of what the rotation reads, by comparing numbers."""
+        """Find cosine and sine among the values that the rotation reads, by comparing numbers."""
         if origin.rotation is None or len(origin.angles) != 2:
             return None
         asked = [value for value in self.graph.inputs if value.name in {"input_ids", "attention_mask"}]
@@ -126,7 +126,7 @@ class Angles:
         except ValueError:  # angles that need more than positions
             return None
         for value, array in zip(origin.angles, found, strict=True):
-            if value.shape is None:  # the library's fusions leave it open
+            if value.shape is None:  # the library's fusions leave it unset
                 value.shape = ir.Shape([None, *array.shape[1:-2], None, array.shape[-1]])
                 value.type = ir.TensorType(ir.DataType.FLOAT)
         wanted = read_angles(origin.move, origin.columns, origin.rotation, head_size, range(start, start + new))
@@ -140,7 +140,7 @@ class Angles:
         return Computed(picked[0], picked[1], arrays)
 
     def cut(self, value: ir.Value, step: int, count: int) -> ir.Value:
-        """[batch, 1 (or not), new, width] -> [batch, new, count]: the first numbers, or every second."""
+        """[batch, 1 (optional), new, width] -> [batch, new, count]: the first numbers, or every second."""
         nodes: list[ir.Node] = []
         producer, rank = value.producer(), len(value.shape or ())
         assert producer is not None, "constants are no angles"
@@ -161,12 +161,12 @@ class Angles:
 
 
 def key_of(origin: Origin) -> tuple[object, ...]:
-    """Inputs with equal keys turn alike."""
+    """Inputs with equal keys rotate alike."""
     return (origin.rotation, *(value.name for value in origin.angles))
 
 
 def step_to(array: Array, want: Array) -> int:
-    """1 if the first numbers of [batch, 1 (or not), new, width] are the wanted ones [new, count], 2 if every second is, else 0."""
+    """1 if the first numbers of [batch, 1 (optional), new, width] are `want` [new, count], 2 if every second one is, else 0."""
     if array.ndim not in {3, 4} or (array.ndim == 4 and array.shape[1] != 1) or array.shape[0] != 2:
         return 0
     rows, count = array.reshape(2, -1, array.shape[-1]), want.shape[1]
@@ -178,7 +178,7 @@ def step_to(array: Array, want: Array) -> int:
 
 
 def all_rotate_by(arrays: tuple[Array, Array], origins: list[Origin], head_size: int) -> bool:
-    """Whether inputs of one key are all turned, and scaled, as these cosines and sines say; a key does not tell the scale."""
+    """Whether inputs of one key are all rotated and scaled by these cosines and sines; a key does not determine the scale."""
     return all(
         key_of(one) == key_of(origins[0])
         and one.rotation is not None

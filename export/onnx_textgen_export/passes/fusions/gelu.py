@@ -1,4 +1,4 @@
-"""The tanh form of GELU, which many models write out in eight operators, as one standard `Gelu`."""
+"""One standard `Gelu` instead of the eight operators in which many models write its tanh form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CUBIC, INNER = 0.044715, 0.7978845608
 
 
 def fuse_gelu(model: ir.Model) -> None:
-    """Replace every written-out GELU, in place."""
+    """Replace every spelt-out GELU, in place."""
     graph = model.graph
     for node in list(graph):
         if node.op_type == "Tanh" and not node.domain:
@@ -21,7 +21,7 @@ def fuse_gelu(model: ir.Model) -> None:
 
 
 def replace(graph: ir.Graph, tanh: ir.Node, product: ir.Node) -> None:
-    """Put a Gelu in the place of the last product, if all before it is as in the formula."""
+    """Replace the last product by a Gelu, if its inputs follow the formula."""
     source = argument_of(tanh)
     if source is None or not is_half_times_one_plus(product, tanh.outputs[0], source):
         return
@@ -40,7 +40,7 @@ def products_of(tanh: ir.Node) -> list[ir.Node]:
 
 
 def with_number(value: ir.Value | None, op_type: str, number: float) -> list[ir.Value]:
-    """The other input of an operator that takes `number` (for Pow: as its second input)."""
+    """The other inputs of an operator one of whose inputs is `number` (for Pow: the second)."""
     node = value.producer() if value is not None else None
     if node is None or node.op_type != op_type or node.domain:
         return []
@@ -56,7 +56,7 @@ def is_number(value: ir.Value | None, number: float) -> bool:
 
 
 def argument_of(tanh: ir.Node) -> ir.Value | None:
-    """x, where tanh is taken of `sqrt(2 / pi) (x + 0.044715 x^3)`."""
+    """x, if the argument of tanh is `sqrt(2 / pi) (x + 0.044715 x^3)`."""
     for inner in with_number(tanh.inputs[0], "Mul", INNER):
         add = inner.producer()
         if add is None or add.op_type != "Add":
@@ -74,7 +74,7 @@ def is_half_times_one_plus(product: ir.Node, tanh: ir.Value, source: ir.Value) -
 
 
 def factors_of(value: ir.Value | None, tanh: ir.Value, source: ir.Value) -> list[str]:
-    """A product's factors, written out."""
+    """The factors of a product, in words."""
     if value is source:
         return ["x"]
     if value is None or is_number(value, 0.5):

@@ -1,7 +1,7 @@
-"""Residual sums go into the norm that reads them: SkipSimplifiedLayerNormalization and SkipLayerNormalization of ONNX Runtime.
+"""Fuse residual sums with the norm that reads them: ONNX Runtime's SkipSimplifiedLayerNormalization and SkipLayerNormalization.
 
-The operator returns the sum too, for the next residual connection. A bias that was added to one of the summands just before goes
-along. A norm that does not read a sum stays as it is.
+The operator also returns the sum, for the next residual connection. A bias added to one of the summands is fused too. A norm that
+does not read a sum is unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_plain(norm: ir.Node) -> bool:
 
 
 def fuse(graph: ir.Graph, norm: ir.Node) -> None:
-    """Put the skip form in the place of a sum and its norm."""
+    """Replace a sum and its norm by the skip form."""
     total = norm.inputs[0]
     add = total.producer() if total is not None else None
     if total is None or add is None or add.op_type != "Add" or add.domain or total.is_graph_output():
@@ -67,14 +67,14 @@ def fuse(graph: ir.Graph, norm: ir.Node) -> None:
 
 
 def skip_weights(norm: ir.Node) -> list[ir.Value | None]:
-    """Scale of a norm, and the place for its bias where the skip form has one."""
+    """Scale of a norm, and its bias (or None) if the skip form has one."""
     if norm.op_type == "RMSNormalization":
         return [norm.inputs[1]]
     return [norm.inputs[1], norm.inputs[2] if len(norm.inputs) > 2 else None]
 
 
 def biased(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
-    """What a constant vector was added to, and the vector, where nothing else reads the sum."""
+    """The value to which a constant vector was added, and the vector, if nothing else reads the sum."""
     add = value.producer()
     if add is None or add.op_type != "Add" or add.domain or len(value.uses()) > 1 or value.is_graph_output() or value.shape is None:
         return None

@@ -1,8 +1,8 @@
-"""Linear layers that read the same input as one product and a Split: fewer, larger products.
+"""Compute linear layers that read the same input as one product and a Split: fewer, larger products.
 
-Gate and up projection; and query, key and value where something stands between them and the attention. (Where nothing does,
+These are gate and up projection, and query, key and value if a node stands between them and the attention. (Otherwise
 `attention_inputs` packs them without a Split.) At int4 one product also rounds its input once instead of twice. Routers of
-mixtures of experts stay apart, so that they can stay in full precision.
+mixtures of experts are not packed, so that they can keep full precision.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..graph.linear import Linear, find_linear, insert_linear, shared_constant
 
 ATTENTION = frozenset({"GroupQueryAttention", "Attention"})
 SMALLEST = 64
-"""Outputs below which a layer that does not lead to attention is no projection but a gate of some kind."""
+"""A layer with fewer outputs that does not lead to attention is a gate, not a projection."""
 
 Member = tuple[Linear, ir.Value]
 
 
 def pack_projections(model: ir.Model) -> None:
-    """Join linear layers of one input, in place."""
+    """Pack linear layers of one input, in place."""
     graph = model.graph
     groups: dict[tuple[object, ...], list[Member]] = {}
     for node in graph:
@@ -41,8 +41,8 @@ def whole_linear(node: ir.Node) -> Member | None:
     linear = find_linear(node.outputs[0])
     if linear is None or linear.transposed or node.outputs[0].is_graph_output():
         return None
-    goes_on = [after for user in node.outputs[0].consumers() if (after := find_linear(user.outputs[0])) and user.op_type == "Add"]
-    return None if goes_on else (linear, node.outputs[0])
+    longer = [after for user in node.outputs[0].consumers() if (after := find_linear(user.outputs[0])) and user.op_type == "Add"]
+    return None if longer else (linear, node.outputs[0])
 
 
 def kind_of(linear: Linear, output: ir.Value) -> object:
@@ -68,7 +68,7 @@ def reached_nodes(output: ir.Value) -> Iterator[ir.Node]:
 
 
 def pack(graph: ir.Graph, group: list[Member], order: dict[ir.Node, int]) -> None:
-    """One product and a Split in the place of several products."""
+    """Replace the products of a group by one product and a Split."""
     producers = [node for _, value in group if (node := value.producer()) is not None]
     first = min(producers, key=order.__getitem__)
     sizes = [linear.sizes[1] for linear, _ in group]
@@ -84,5 +84,5 @@ def pack(graph: ir.Graph, group: list[Member], order: dict[ir.Node, int]) -> Non
 
 
 def packed_name(group: list[Member]) -> str:
-    """After the first weight."""
+    """The name of the packed weight, after the first weight."""
     return f"{(group[0][0].weight.name or 'projection').removesuffix('.transposed').removesuffix('.weight')}.packed"

@@ -1,9 +1,9 @@
-"""A product with a matrix that is stored [out, in] takes it as it lies: FusedMatMul in the place of a Transpose and a MatMul.
+"""FusedMatMul instead of Transpose and MatMul, for a product with a matrix stored as [out, in].
 
-Such is the output layer that shares the embedding's table. ONNX Runtime would fold the Transpose when it opens the graph, into a
-second table in memory. Nor do product and embedding read one constant: ONNX Runtime packs what a product reads and lets go of it,
-unless another node reads it too, so each has a name of its own for the same bytes. FusedMatMul is ONNX Runtime's own operator, so
-this is for the target `ort`.
+The output layer that shares the embedding's table is one. ONNX Runtime would fold the Transpose when it opens the graph, into a
+second table in memory. Product and embedding also read different constants over the same bytes: ONNX Runtime packs the matrix of a
+product and releases the original, unless another node reads it too. FusedMatMul is ONNX Runtime's own operator, so this pass is
+for the target `ort`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..quantization.layouts import SameBytes
 
 
 def fuse_transposed_matmul(model: ir.Model) -> None:
-    """Replace such products, in place; a Transpose that nothing reads any more is left to be removed."""
+    """Replace such products in place; unused Transposes are left to `remove_unused`."""
     for node, product in find_products(model.graph).items():
         if node.op_type == "MatMul" and not product.inputs_first:
             inputs = [node.inputs[0], under_own_name(model.graph, product.weight)]
@@ -26,7 +26,7 @@ def fuse_transposed_matmul(model: ir.Model) -> None:
 
 
 def under_own_name(graph: ir.Graph, weight: ir.Value) -> ir.Value:
-    """The weight, or where several nodes read it another name of its bytes."""
+    """The weight, or another initializer over its bytes if more than one node reads it."""
     if len(weight.uses()) < 2:
         return weight
     rows, columns = sizes_of(weight)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from .provenance import Columns, Parameter, Piece, chosen_pieces, made_of, parameters_of, pieces_of
 
 SMALL = 65_536
-"""Elements up to which a constant may be read in a pass."""
+"""A pass may read constants of at most this many elements."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Linear:
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is a weight or another constant; the default of an optional input is none."""
+    """Whether a value is a weight or another constant, and not the default of an optional input."""
     return value is not None and value.is_initializer() and not value.is_graph_input()
 
 
@@ -89,7 +89,7 @@ def is_bias(value: ir.Value | None, size: int) -> bool:
 
 
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """A new initializer; a name taken already gets a number."""
+    """Add an initializer; a number is appended to a name in use."""
     free = tensor.name = free_name(graph, name)
     value = ir.Value(name=free, const_value=tensor, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
     graph.register_initializer(value)
@@ -97,7 +97,7 @@ def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Va
 
 
 def free_name(graph: ir.Graph, name: str) -> str:
-    """The name, with a number where another value has it."""
+    """The name, with a number appended if another value has it."""
     taken = {value.name for node in graph for value in node.outputs} | set(graph.initializers)
     free, number = name, 1
     while free in taken:
@@ -106,12 +106,12 @@ def free_name(graph: ir.Graph, name: str) -> str:
 
 
 def shared_constant(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) -> ir.Value:
-    """An initializer for a small array whose name says what it holds; made once."""
+    """An initializer for a small array, made once per name; the name determines the contents."""
     return graph.initializers[name] if name in graph.initializers else add_constant(graph, name, ir.tensor(array))
 
 
 def replace(graph: ir.Graph, old: ir.Node, new: list[ir.Node]) -> None:
-    """Put nodes in the place of one of one output."""
+    """Replace a node of one output by others."""
     made, before = new[-1].outputs[0], old.outputs[0]
     made.name, made.shape, made.type = before.name, before.shape, before.type
     ir.convenience.replace_nodes_and_values(graph, old, [old], new, [before], [made])
@@ -129,11 +129,11 @@ def transposed_lazily(tensor: ir.TensorProtocol) -> ir.LazyTensor:
 
 
 def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
-    """Columns of several layers' weights side by side, [in, out], gathered when they are written; each weight is read once."""
+    """Columns of the weights of `parts`, concatenated to [in, out] when they are written; each weight is read once."""
     inputs, width = parts[0][0].sizes[0], sum(len(columns) for _, columns in parts)
     dtype = parts[0][0].weight.dtype
     assert dtype is not None, "constants have a type"
-    tensors = [linear.weight.const_value for linear, _ in parts]  # as they are now: a later pass may change what the values hold
+    tensors = [linear.weight.const_value for linear, _ in parts]  # now: a later pass may change the values' tensors
 
     def gather() -> ir.TensorProtocol:
         out = np.empty((inputs, width), dtype.numpy())
@@ -153,7 +153,7 @@ def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
 
 
 def parameters_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Parameter]:
-    """What the layers' weights are made of, as [in, out]; nothing where one of them is not known."""
+    """The parameters of the layers' weights, as [in, out]; none if those of one weight are unknown."""
     found = [
         [Parameter(each.name, each.transposed != linear.transposed) for each in parameters_of(linear.weight.const_value)]
         for linear, _ in parts
@@ -162,13 +162,13 @@ def parameters_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Parameter
 
 
 def pieces_of_all(parts: Sequence[tuple[Linear, Columns]]) -> list[Piece]:
-    """Where the outputs of the layers' weights side by side come from; nothing where one of them is not known."""
+    """The origins of the outputs of the concatenated weights; none if those of one weight are unknown."""
     known = [(pieces_of(linear.weight.const_value), columns) for linear, columns in parts]
     return [each for pieces, columns in known for each in chosen_pieces(pieces, columns)] if all(p for p, _ in known) else []
 
 
 def joined_biases(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor | None:
-    """The biases that belong to `joined_weights`, zero for a layer without; None where no layer has one."""
+    """The biases of `joined_weights`, zero for a layer without; None if no layer has one."""
     dtype = next((linear.bias.dtype for linear, _ in parts if linear.bias is not None), None)
     if dtype is None:
         return None
@@ -184,7 +184,7 @@ def joined_biases(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor | No
 
 
 def insert_linear(before: ir.Node, parts: Sequence[tuple[Linear, Columns]], name: str) -> ir.Value:
-    """A new linear layer with the parts' columns, in front of a node; returns its output."""
+    """Insert a linear layer with the columns of `parts` before a node; returns its output."""
     graph, source = before.graph, parts[0][0].input
     assert isinstance(graph, ir.Graph), "passes work on graphs"
     weight = add_constant(graph, f"{name}.weight", joined_weights(parts))

@@ -1,8 +1,7 @@
-"""What a graph multiplies with stored matrices, and what part each product plays in the decoder.
+"""The products of a graph with stored matrices, and the role of each in the decoder.
 
 A product is `MatMul(x, W)`, `MatMul(x, Transpose(W))` or a Gemm that is a plain linear layer; W is an initializer of two
-dimensions. Its part is read off the graph, by what its output reaches and its input comes from before the next product, so it
-needs no names and no table of architectures.
+dimensions. Its role follows from the nodes around it, up to the next products, so it needs no names and no table of architectures.
 """
 
 from __future__ import annotations
@@ -93,10 +92,10 @@ def is_large_table(node: ir.Node, smallest: int) -> bool:
 
 
 def part_of(product: Product, products: dict[ir.Node, Product], logits: ir.Value) -> Part:
-    """What the product is in the decoder.
+    """The role of a product in the decoder.
 
-    `values`: it makes the values that attention mixes (or queries, keys and values in one); `feed-forward out`: it ends a
-    feed-forward layer. Both write to the residual stream with least averaging, and suffer most from rounding.
+    `values`: it computes the values of attention (or queries, keys and values together); `feed-forward out`: it ends a
+    feed-forward layer. Both write to the residual stream with little averaging, and are most sensitive to rounding.
     """
     below = list(reached(product.node, products))
     if logits in product.node.outputs or any(logits in node.outputs for node, _ in below if node not in products):
@@ -113,7 +112,7 @@ def part_of(product: Product, products: dict[ir.Node, Product], logits: ir.Value
 
 
 def reached(start: ir.Node, products: dict[ir.Node, Product]) -> Iterator[tuple[ir.Node, int]]:
-    """Nodes, and the input entered by, that a node's output reaches; nothing is followed through products and attention."""
+    """Nodes that a node's output reaches, each with the input reached, as far as products and attention."""
     seen: set[tuple[ir.Node, int]] = set()
     waiting = readers_of(start)
     while waiting:
@@ -127,12 +126,12 @@ def reached(start: ir.Node, products: dict[ir.Node, Product]) -> Iterator[tuple[
 
 
 def readers_of(node: ir.Node) -> list[tuple[ir.Node, int]]:
-    """Who reads a node's outputs, and as which input."""
+    """The nodes that read a node's outputs, and the index of that input."""
     return [(use.node, use.idx) for value in node.outputs for use in value.uses()]
 
 
 def came_from(start: ir.Node, products: dict[ir.Node, Product]) -> Iterator[ir.Node]:
-    """Nodes that a node's first input comes from, as far as products, attention and norms."""
+    """Nodes from which a node's first input comes, as far as products, attention and norms."""
     seen: set[ir.Node] = set()
     waiting = [start.inputs[0]]
     while waiting:

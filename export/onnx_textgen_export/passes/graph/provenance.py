@@ -1,4 +1,4 @@
-"""Which parameters of the module a stored matrix is made of, so that what is done to it can be done to them in PyTorch too."""
+"""Which parameters of the module a stored matrix is made of, so that its rounding can be applied to them in PyTorch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Columns = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter within a matrix: its columns or rows lie there whole, in any order."""
+    """A parameter within a matrix, which contains its complete columns or rows in any order."""
 
     name: str
-    """In the module."""
+    """Name in the module."""
     transposed: bool = False
-    """The matrix holds its transpose."""
+    """The matrix contains its transpose."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Neighbouring outputs of a matrix that come from one parameter."""
+    """Adjacent outputs of a matrix that come from one parameter."""
 
     name: str
     outputs: Columns | None
@@ -39,26 +39,26 @@ class Piece:
 def made_of(
     tensor: AnyTensor, parameters: Iterable[Parameter], *, transposed: bool = False, pieces: Iterable[Piece] = ()
 ) -> AnyTensor:
-    """The tensor, with a note of what it is made of; `transposed`: of their transposes. `pieces`: where each output comes from."""
+    """Record what a tensor is made of; `transposed`: of the parameters' transposes. `pieces`: the origin of each output."""
     tensor.meta[KEY] = tuple(Parameter(each.name, each.transposed != transposed) for each in parameters)
     tensor.meta[PIECES] = tuple(pieces)
     return tensor
 
 
 def parameters_of(tensor: ir.TensorProtocol | None) -> tuple[Parameter, ...]:
-    """What a tensor is made of; nothing where that is not known."""
+    """The parameters that a tensor is made of; empty if unknown."""
     found: tuple[Parameter, ...] = tensor.meta.get(KEY, ()) if tensor is not None else ()
     return found
 
 
 def pieces_of(tensor: ir.TensorProtocol | None) -> tuple[Piece, ...]:
-    """Where a matrix's outputs come from, in their order; nothing where that is not known."""
+    """The origins of a matrix's outputs, in their order; empty if unknown."""
     found: tuple[Piece, ...] = tensor.meta.get(PIECES, ()) if tensor is not None else ()
     return found
 
 
 def chosen_pieces(pieces: tuple[Piece, ...], columns: Columns) -> list[Piece]:
-    """The pieces of a matrix that takes some outputs of another one, which is made of `pieces`.
+    """The pieces of a matrix that consists of some outputs of another one, which is made of `pieces`.
 
     >>> [(each.name, each.outputs.tolist()) for each in chosen_pieces((Piece("up", None),), np.array([2, 0]))]
     [('up', [2, 0])]

@@ -1,6 +1,6 @@
 """Quantised weights as tensors of a graph: their layouts, and tensors that are computed when they are written.
 
-`Packed` is what MatMulNBits and GatherBlockQuantized of ONNX Runtime read, `Plain` what DequantizeLinear of the ONNX standard does.
+ONNX Runtime's MatMulNBits and GatherBlockQuantized read `Packed`, the ONNX standard's DequantizeLinear reads `Plain`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph.linear import add_constant
 from .quantizers import Codes
 
 Arrays = dict[str, npt.NDArray[Any]]
-"""By kind: `codes`, `zeros` where there are any, and `scales`, or `scale_codes` and `row_scales`."""
+"""By kind: `codes`, `zeros` if there are any, and `scales`, or `scale_codes` and `row_scales`."""
 Zeros = Literal["none", "whole", "fractional"]
 """What kind of zero points codes have."""
 Shapes = dict[str, tuple[ir.DataType, tuple[int, ...]]]
@@ -33,7 +33,7 @@ def pack_codes(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def pack_pairs(values: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
-    """Two 4-bit values to a byte along an axis, the first in the lower half; an odd one is joined by a zero."""
+    """Two 4-bit values to a byte along an axis, the first in the lower half; an odd count is padded with a zero."""
     whole = np.moveaxis(values.astype(np.uint8), axis, 0)
     low, high = whole[0::2], whole[1::2]
     packed = low.copy()
@@ -42,14 +42,14 @@ def pack_pairs(values: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
 
 
 class Layout(Protocol):
-    """How the codes of a matrix lie in tensors."""
+    """How the codes of a matrix are stored in tensors."""
 
     def shapes(self) -> Shapes:
         """Type and shape of each tensor, by kind."""
         ...
 
     def arrays(self) -> Arrays:
-        """Room for the tensors."""
+        """Empty arrays for the tensors."""
         ...
 
     def put(self, arrays: Arrays, chosen: slice, found: Codes) -> None:
@@ -75,7 +75,7 @@ class Packed:
 
     @property
     def blocks(self) -> int:
-        """Of one output."""
+        """Number of blocks of one output."""
         return -(-self.inputs // self.block_size)
 
     def shapes(self) -> Shapes:
@@ -111,7 +111,7 @@ class Packed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plain:
-    """The standard's layout: codes [in, out], scales and zeros [blocks, out]; the other way round for a table (`rows`)."""
+    """The standard's layout: codes [in, out], scales and zeros [blocks, out]; all transposed for a table (`rows`)."""
 
     outputs: int
     inputs: int
@@ -140,7 +140,7 @@ class Plain:
         return found if self.symmetric else found | {"zeros": (self.dtype, few)}
 
     def arrays(self) -> Arrays:
-        """See `Layout.arrays`; a byte for each code, also where two will share one in the file."""
+        """See `Layout.arrays`; a byte per code, even if two share one in the file."""
         wide = {ir.DataType.FLOAT: np.float32, ir.DataType.INT8: np.int8}
         return {kind: np.empty(shape, wide.get(dtype, np.uint8)) for kind, (dtype, shape) in self.shapes().items()}
 
@@ -160,14 +160,14 @@ class Plain:
 
 
 def scales_of(found: Codes) -> dict[str, npt.NDArray[Any] | None]:
-    """What is stored of scales, by kind: [outputs, blocks], and [outputs, 1] of rows."""
+    """The stored form of scales, by kind: [outputs, blocks], and [outputs, 1] for rows."""
     if found.scale_codes is None:
         return {"scales": found.scales}
     return {"scale_codes": found.scale_codes, "row_scales": found.row_scales}
 
 
 def as_tensor(array: npt.NDArray[Any], dtype: ir.DataType) -> ir.TensorProtocol:
-    """An array as a tensor; 4-bit codes, a byte each, are packed."""
+    """An array as a tensor; 4-bit codes, one per byte, are packed."""
     if dtype.bitwidth == 4:
         return ir.PackedTensor(pack_pairs(array.reshape(-1) & 15, 0), dtype, shape=array.shape)
     return ir.Tensor(array, dtype=dtype)
@@ -176,7 +176,7 @@ def as_tensor(array: npt.NDArray[Any], dtype: ir.DataType) -> ir.TensorProtocol:
 class LastResult:
     """The tensors of the weight that was quantised last, until each has been read.
 
-    The file's writer reads the tensors of one weight one after another, so one computation serves them all and nothing lasts.
+    The writer reads the tensors of one weight one after another, so one computation serves them all, and memory is then freed.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class LastResult:
         self.arrays: Arrays = {}
 
     def take(self, owner: object, kind: str, compute: Callable[[], Arrays]) -> npt.NDArray[Any]:
-        """One of the arrays that `compute` makes; it is forgotten here, so the reader's is the last reference."""
+        """One of the arrays that `compute` makes; it is removed here, so the caller has the last reference."""
         if self.owner is not owner or kind not in self.arrays:
             self.arrays = {}  # freed before the next is made
             self.owner, self.arrays = owner, compute()
@@ -192,9 +192,9 @@ class LastResult:
 
 
 class SameBytes(ir.LazyTensor):
-    """A stored tensor in another shape, which costs nothing: in the file it is the same bytes.
+    """A stored tensor in another shape, over the same bytes of the file.
 
-    A Reshape node would be folded by ONNX Runtime when it opens the graph, into a copy in memory.
+    ONNX Runtime would fold a Reshape node into a copy in memory when it opens the graph.
     """
 
     def __init__(self, source: ir.Value, shape: tuple[int, ...]) -> None:
@@ -203,7 +203,7 @@ class SameBytes(ir.LazyTensor):
         self.source = source
 
     def reshaped(self) -> ir.TensorProtocol:
-        """The data, for who reads it before it is written."""
+        """The data, if it is read before it is written."""
         assert self.source.const_value is not None, "constants have data"
         return ir.tensor(self.source.const_value.numpy().reshape(self.shape.numpy()), dtype=self.dtype)
 
@@ -211,9 +211,9 @@ class SameBytes(ir.LazyTensor):
 def store_lazily(
     graph: ir.Graph, weight: ir.Value, layout: Layout, fill: Callable[[Callable[[slice, Codes], None]], None], last: LastResult
 ) -> dict[str, ir.Value]:
-    """A quantised weight, computed when it is written: `codes`, `scales` and, where there are any, `zeros`.
+    """A quantised weight, computed when it is written: `codes`, `scales` and, if there are any, `zeros`.
 
-    fill: gives the codes of all outputs, some at a time, to a function like `Layout.put`.
+    fill: passes the codes of all outputs, in slices, to a function like `Layout.put`.
     """
     owner = object()
 

@@ -1,4 +1,4 @@
-"""What a weight-only quantisation is asked to do; the arithmetic is in `quantizers`, the graph in `quantize`."""
+"""Options of weight-only quantisation; the arithmetic is in `quantizers`, the graph in `stored_matrices`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..graph.products import Part
 
 Method = Literal["rtn", "k_quant", "hqq", "calibrated"]
 Bits = Literal[2, 4, 8]
-"""Of what is stored; 2 are for matrices that lose nothing by it (see `ternary`), and cannot be asked for."""
+"""Bits of stored codes; 2 are for lossless storage (see `ternary`) and cannot be asked for."""
 WIDTHS = (4, 8)
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 SMALLEST_TABLE = 1024
-"""Embedding rows below which a table (of positions, say) is not worth its loss."""
+"""Tables with fewer rows (of positions, for example) are not quantised: they save too little."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the matrices of a decoder are stored; norms, biases and small tables stay as they are.
+    """How the matrices of a decoder are stored; norms, biases and small tables are unchanged.
 
     >>> Quantization(4).describe()
     'int4, block 32, symmetric, k_quant'
@@ -28,29 +28,29 @@ class Quantization:
     """
 
     bits: Bits
-    """Of every matrix, where nothing below says otherwise."""
+    """Bits of every matrix, unless a field below overrides them."""
     block_size: int = 32
     """Weights, along the input dimension, that share one scale."""
     finer_blocks: bool = False
-    """Where a budget wants more than `block_size` keeps, 4-bit matrices may go over to blocks of 16 before they get 8 bits: smaller
-    packages, whose products are slower on some processors."""
+    """If `block_size` misses the budget, 4-bit matrices may get blocks of 16 before they get 8 bits: smaller packages, whose
+    products are slower on some processors."""
     symmetric: bool = True
-    """Zero is the middle code; otherwise each block has a zero point of its own, which costs 4 or 8 bits more per block."""
+    """Zero is the middle code; otherwise each block has a zero point, which costs 4 or 8 bits more per block."""
     method: Method = "k_quant"
     """`rtn` rounds to the nearest code; `k_quant` searches each block's scale (and zero point) for the least weighted squared
-    error; `hqq` (half-quadratic quantisation) finds fractional zero points that ignore outliers; `calibrated` looks at what each
-    layer is given on real text, and is k_quant for what no layer multiplies with (see `calibration`)."""
+    error; `hqq` (half-quadratic quantisation) finds fractional zero points that ignore outliers; `calibrated` minimises the error
+    on the inputs of each layer on real text, and is k_quant for tables that no layer multiplies with (see `calibration`)."""
     head_bits: Bits | None = None
-    """Of the output layer, and so of a tied embedding; None: as the others."""
+    """Bits of the output layer, and so of a tied embedding; None: as the others."""
     sensitive_bits: Bits | None = None
-    """Of the layers that suffer most from rounding, besides the head: the values' and the feed-forward's last projection,
-    but for a mixture's experts at the target `ort`, whose operator has one width."""
+    """Bits of the layers most sensitive to rounding, apart from the head: the values' and the feed-forward's last projection,
+    except for experts at the target `ort`, whose operator has one width."""
     all_bits: Bits | None = None
-    """Of every product, whatever `bits` say, which tables keep; None: as `bits`."""
+    """Bits of every product, overriding `bits`, which then applies to tables only; None: as `bits`."""
     activations: Literal["fp16"] | None = None
-    """float16 for what is not a quantised matrix: what products are given, the cache and the logits; None: float32."""
+    """float16 for everything but quantised matrices: inputs of products, the cache and the logits; None: float32."""
     accuracy_level: Literal[0, 1, 4] = 4
-    """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 its own choice."""
+    """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 leaves the choice to it."""
 
     def __post_init__(self) -> None:
         widths = {"head bits": self.head_bits, "sensitive bits": self.sensitive_bits, "all bits": self.all_bits}
@@ -66,12 +66,12 @@ class Quantization:
         if self.activations not in (None, "fp16"):
             raise ExportError(f"activations are fp16 or fp32, found {self.activations!r}; take one of these")
         if self.method == "hqq" and self.symmetric:
-            raise ExportError("hqq works by moving zero points, which a symmetric code has none of; add --asymmetric")
+            raise ExportError("hqq optimises zero points, which a symmetric code does not have; add --asymmetric")
         if self.method == "hqq" and self.bits != 4:
             raise ExportError("hqq has fractional zero points, which ONNX Runtime takes at 4 bits only; take int4, or k_quant")
 
     def bits_of(self, part: Part) -> Bits:
-        """Of a product that plays this part."""
+        """Bits of a product with this role."""
         if self.all_bits is not None:
             return self.all_bits
         if part == "head":
@@ -88,7 +88,7 @@ class Quantization:
         return ", ".join(words)
 
     def as_record(self) -> dict[str, Any]:
-        """As plain data, for the manifest, without what was left open."""
+        """As plain data, for the manifest, without unset fields."""
         record = dataclasses.asdict(self) | {"finer_blocks": self.finer_blocks or None}
         return {name: value for name, value in record.items() if value is not None}
 
@@ -103,7 +103,7 @@ DEFAULTS: dict[str, Quantization] = {
 def default_for(precision: str, width: int) -> Quantization | None:
     """The default of a precision for a model of that width, None where it is not quantised.
 
-    An embedding is quantised in whole blocks only, so they are smaller where they would not divide the width.
+    An embedding is quantised in whole blocks only, so blocks are smaller if they would not divide the width.
 
     >>> default_for("int8", 320).describe(), default_for("int8", 96).describe()
     ('int8, block 64, symmetric, calibrated', 'int8, block 32, symmetric, calibrated')

@@ -1,8 +1,8 @@
-"""Weights as whole numbers: blocks along the input dimension, each with its own scale and, if asked, zero point.
+"""Weights as integer codes: blocks along the input dimension, each with a scale and, optionally, a zero point.
 
-`weight = (code - zero) * scale`, where a symmetric code has its middle for zero. Three ways to find scale and zero: rounding to
-nearest (ONNX Runtime's own C++ quantizer), k-quant (Kawrakow, llama.cpp; ONNX Runtime's form of it) and HQQ (Badri & Shaji 2023).
-All work on slices of a matrix that fit in the cache, in as many threads as there are cores, and never hold it twice.
+`weight = (code - zero) * scale`, where the zero of a symmetric code is the middle code. Scale and zero are found in three ways:
+rounding to nearest (ONNX Runtime's C++ quantizer), k-quant (Kawrakow, llama.cpp; ONNX Runtime's form of it) and HQQ (Badri & Shaji
+2023). All work on slices of a matrix that fit in the CPU cache, in one thread per core, and never hold the matrix twice.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .options import Quantization
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 SLICE = 1 << 18
-"""Weights quantised at a time by one thread (1 MiB in float32)."""
+"""Weights per slice, which one thread quantises (1 MiB in float32)."""
 TRIED_4_BITS = np.linspace(0.85, 1.15, 7)
 TRIED_8_BITS = np.linspace(0.99, 1.01, 5)
-"""How far k-quant stretches the codes of the plain rounding."""
+"""Factors by which k-quant stretches the codes of the plain rounding."""
 HQQ_ROUNDS = 20
 HQQ_NORM, HQQ_SHARPNESS, HQQ_GROWTH = 0.7, 10.0, 1.01
-"""p of the l_p norm, beta, and the factor beta grows by: the defaults of the paper's code and of ONNX Runtime."""
+"""p of the l_p norm, beta, and the growth factor of beta: the defaults of the paper's code and of ONNX Runtime."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Codes:
-    """Blocks as whole numbers: [block size, blocks], scales and zeros [blocks]."""
+    """Blocks as integers: codes [block size, blocks], scales and zeros [blocks]."""
 
     codes: Floats
     """0 to 2 ** bits - 1."""
@@ -41,12 +41,12 @@ class Codes:
     zeros: Floats | None
     """None: the middle code, 2 ** (bits - 1)."""
     scale_codes: Floats | None = None
-    """Where scales are whole numbers times a scale of their row: [..., outputs, blocks]; see `with_row_scales`."""
+    """Integers to multiply by the scale of their row, if scales are stored so: [..., outputs, blocks]; see `with_row_scales`."""
     row_scales: Floats | None = None
     """[outputs, 1]."""
 
     def values(self, bits: int, inputs: int) -> Floats:
-        """The weights [outputs, inputs] that codes [block size, outputs, blocks] stand for."""
+        """The weights [outputs, inputs] that codes [block size, outputs, blocks] represent."""
         middle = np.float32(1 << (bits - 1))
         values = (self.codes - (middle if self.zeros is None else self.zeros)) * self.scales
         rows: Floats = values.transpose(1, 2, 0).reshape(values.shape[1], -1)[:, :inputs]
@@ -66,7 +66,7 @@ def inverses(values: Floats) -> Floats:
 
 
 def nearest(blocks: Floats, inverse_scales: Floats, zeros: Floats | float, bits: int) -> Floats:
-    """The codes nearest to `blocks`; half-way values go to the even code."""
+    """The codes nearest to `blocks`; ties round to the even code."""
     codes = blocks * inverse_scales
     codes += zeros
     np.rint(codes, out=codes)
@@ -75,7 +75,7 @@ def nearest(blocks: Floats, inverse_scales: Floats, zeros: Floats | float, bits:
 
 
 def round_symmetric(blocks: Floats, bits: int) -> Codes:
-    """The extreme of a block gets code 0, the one without a mirror image, and is kept exactly."""
+    """Symmetric rounding; the extreme of a block gets code 0, the one without a mirror image, and is exact."""
     half = 1 << (bits - 1)
     scales = signed_extremes(blocks) / np.float32(-half)
     return Codes(nearest(blocks, inverses(scales), half, bits), scales, None)
@@ -87,7 +87,7 @@ def range_of(blocks: Floats) -> tuple[Floats, Floats]:
 
 
 def round_asymmetric(blocks: Floats, bits: int) -> Codes:
-    """From the lowest to the highest value of a block in 2 ** bits - 1 steps, zero always exact."""
+    """Asymmetric rounding: 2 ** bits - 1 steps from the lowest to the highest value of a block; zero is exact."""
     most = 2**bits - 1
     lowest, highest = range_of(blocks)
     scales = (highest - lowest) / np.float32(most)
@@ -96,7 +96,7 @@ def round_asymmetric(blocks: Floats, bits: int) -> Codes:
 
 
 def importance(blocks: Floats) -> Floats:
-    """How much an error counts: large weights more, by the block's root mean square plus the magnitude (k-quant)."""
+    """Weight of an error: the block's root mean square plus the magnitude of the weight (k-quant)."""
     weights = np.abs(blocks)
     weights += np.sqrt(np.einsum("bn,bn->n", blocks, blocks) / np.float32(len(blocks)))
     return weights
@@ -105,13 +105,13 @@ def importance(blocks: Floats) -> Floats:
 def search(
     blocks: Floats, bits: int, *, symmetric: bool, weights: Floats | None = None, stretches: npt.NDArray[np.float64] | None = None
 ) -> Codes:
-    """k-quant: of codes around the plain rounding, the ones whose best scale leaves the least weighted squared error.
+    """k-quant: among codes near the plain rounding, those whose best scale leaves the least weighted squared error.
 
-    weights: how much an error counts, [block size, blocks]; default: `importance`. stretches: of the plain scale, to try.
+    weights: of errors, [block size, blocks]; default: `importance`. stretches: factors of the plain scale to try.
 
     For given codes the best scale is the weighted regression of the weights on them (make_qx_quants in llama.cpp). Zero points
-    are whole numbers from the start, so what is compared is what will be stored; ONNX Runtime's form regresses on fractional
-    ones and rounds in the end, which loses part of the gain.
+    are integers throughout, so the stored values are compared; ONNX Runtime's form regresses on fractional zero points and rounds
+    them at the end, which loses part of the gain.
     """
     most, weights = 2**bits - 1, importance(blocks) if weights is None else weights
     weighted = weights * blocks
@@ -129,7 +129,7 @@ def search(
         product = np.einsum("bn,bn->n", weighted, steps)
         steps *= steps
         scales = product * inverses(np.einsum("bn,bn->n", weights, steps))
-        gain = product * scales  # by how much the squared error falls below that of storing zeros
+        gain = product * scales  # reduction of the squared error, compared with storing zeros
         better = gain > best_gain
         best_gain, best_scales = np.where(better, gain, best_gain), np.where(better, scales, best_scales)
         best_zeros = best_zeros if symmetric else np.where(better, zeros, best_zeros)
@@ -138,16 +138,16 @@ def search(
 
 
 def round_ternary(blocks: Floats) -> Codes:
-    """Blocks of -s, 0 and s as the codes 1, 2 and 3 of 2 bits, without loss (see `ternary`)."""
+    """Blocks of -s, 0 and s as the 2-bit codes 1, 2 and 3, losslessly (see `ternary`)."""
     scales = np.abs(blocks).max(axis=0)
     return Codes(nearest(blocks, inverses(scales), 2, 2), scales, None)
 
 
 def half_quadratic(blocks: Floats, bits: int) -> Codes:
-    """HQQ: fractional zero points that minimise the l_0.7 norm of the error, which large outliers hardly move.
+    """HQQ: fractional zero points that minimise the l_0.7 norm of the error, on which large outliers have little influence.
 
-    Alternates a shrinkage of the error, which splits off outliers, with the mean that the rest asks of the zero point. Each block
-    keeps the best zero point it met. Rounding the zero points to whole numbers would undo all of the gain.
+    Alternates between a shrinkage of the error, which separates outliers, and the mean of the rest, which gives the zero point.
+    Each block keeps its best zero point. Rounding the zero points to integers would undo the gain.
     """
     lowest, highest = blocks.min(axis=0), blocks.max(axis=0)
     scales = (highest - lowest) / np.float32(2**bits - 1)
@@ -171,10 +171,10 @@ def half_quadratic(blocks: Floats, bits: int) -> Codes:
 
 
 def with_row_scales(blocks: Floats, found: Codes, bits: int) -> Codes:
-    """The same rounding with each scale as 8 bits times a float32 scale of its row, as k-quants store them; codes follow anew.
+    """The same rounding with each scale as 8 bits times a float32 scale of its row, as k-quants store them; codes are recomputed.
 
-    blocks: [block size, outputs, blocks], `found` shaped alike. Positive scales are 0 to 255, scales of symmetric codes, which
-    have signs, -127 to 127. At 8 bits they are rounded up, so that no weight is cut off.
+    blocks: [block size, outputs, blocks]; `found` has the same shape. Positive scales are 0 to 255; those of symmetric codes, which
+    have signs, -127 to 127. For 8-bit codes they are rounded up, so that no weight is clipped.
     """
     most = 127 if found.zeros is None else 255
     rows = np.abs(found.scales).max(axis=-1, keepdims=True) / np.float32(most)
@@ -187,9 +187,9 @@ def with_row_scales(blocks: Floats, found: Codes, bits: int) -> Codes:
 
 
 def make_quantizer(options: Quantization, bits: int, *, gathered: bool = False) -> Callable[[Floats], Codes]:
-    """The function from blocks [block size, blocks] to `Codes` that the options name.
+    """The function from blocks [block size, blocks] to `Codes` that the options select.
 
-    HQQ's fractional zero points suit 4-bit products alone; an embedding (`gathered`) and 8 bits take k-quant in its place.
+    HQQ's fractional zero points are for 4-bit products only; an embedding (`gathered`) and 8 bits use k-quant instead.
     """
     if bits == 2:
         return round_ternary
@@ -203,7 +203,7 @@ def make_quantizer(options: Quantization, bits: int, *, gathered: bool = False) 
 def blocks_of(part: Array, block_size: int, *, inputs_first: bool) -> Floats:
     """A part of a matrix as [block size, outputs, blocks]; part: [out, in], or [in, out] if `inputs_first`.
 
-    The copy is laid out as it was read, so that it runs along the part's own rows.
+    The copy keeps the memory order of the part, so that reads are sequential.
     """
     inputs = part.shape[0 if inputs_first else 1]
     missing = -inputs % block_size
@@ -224,18 +224,18 @@ def quantize_matrix(
     inputs_first: bool,
     row_scales: int = 0,
 ) -> None:
-    """Quantise a matrix slice by slice; `store(outputs, codes)` takes codes [block size, outputs, blocks] and the rest alike.
+    """Quantise a matrix slice by slice; `store(outputs, codes)` receives codes [block size, outputs, blocks].
 
     matrix: [out, in], or [in, out] if `inputs_first`, of any float type. row_scales: the bits of codes whose scales are stored by
     `with_row_scales`; 0: in float32.
     """
     outputs, inputs = matrix.shape[::-1] if inputs_first else matrix.shape
-    rows = max(16, SLICE // max(inputs, 1) // 16 * 16)  # even, so that half-bytes of two outputs never meet in a byte
+    rows = max(16, SLICE // max(inputs, 1) // 16 * 16)  # even, so that two slices never share a byte
 
     def work(start: int) -> None:
         chosen = slice(start, min(start + rows, outputs))
         blocks = blocks_of(matrix[:, chosen] if inputs_first else matrix[chosen], block_size, inputs_first=inputs_first)
-        order = (0, 2, 1) if inputs_first else (0, 1, 2)  # as they lie in memory
+        order = (0, 2, 1) if inputs_first else (0, 1, 2)  # the memory order
         laid = blocks.transpose(order)
         found = find(laid.reshape(block_size, -1))
 
@@ -250,4 +250,4 @@ def quantize_matrix(
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(work, range(0, outputs, rows)):
-            pass  # an exception of a slice is raised here
+            pass  # raises the exception of a slice

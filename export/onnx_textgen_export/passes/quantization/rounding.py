@@ -1,7 +1,7 @@
-"""What quantisation did to the module's own parameters: each rounded in place in PyTorch, it has the package's numbers.
+"""What quantisation does to the module's parameters: rounded in place in PyTorch, they have the package's values.
 
-Blocks lie along a product's inputs and are rounded one by one, so it makes no difference that the package holds several
-parameters side by side, or their rows in another order.
+Blocks lie along a product's inputs and are rounded independently, so the result is the same although the package concatenates
+parameters and reorders their rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .options import Bits, Quantization
 from .quantizers import Codes, Floats, make_quantizer, quantize_matrix
 
 Change = Callable[[Tensor], None]
-"""Changes a parameter's numbers in place."""
+"""Changes a parameter's values in place."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Rounding:
     options: Quantization
     bits: Bits
     gathered: bool
-    """As an embedding is."""
+    """It is rounded like an embedding."""
     inputs_first: bool
-    """The parameter is [in, out], not [out, in]; of more dimensions, it is a stack of such."""
+    """The parameter is [in, out], not [out, in], or a stack of such matrices."""
     is_expert: bool = False
-    """It goes into an operator for experts, which takes scales in float32 alone."""
+    """The operator for experts reads it, which supports float32 scales only."""
 
     def __call__(self, parameter: Tensor) -> None:
         """Round a float32 parameter in place."""
@@ -59,22 +59,22 @@ class Rounding:
 
 @dataclasses.dataclass(slots=True)
 class Roundings:
-    """What was rounded in one graph, by the name that the graph has for the parameter."""
+    """What was rounded in one graph, by the parameter's name in the graph."""
 
     products: dict[str, Change] = dataclasses.field(default_factory=dict)
     tables: dict[str, Change] = dataclasses.field(default_factory=dict)
-    """Whose rows are gathered."""
+    """Parameters whose rows are gathered."""
     plain: frozenset[str] = frozenset()
-    """What the graph reads unrounded, perhaps besides."""
+    """Parameters that the graph reads unrounded, possibly in addition."""
     arithmetic: Literal["fp32", "fp16"] = "fp32"
-    """What the graph computes in, and so how near it is to PyTorch with the same rounded weights."""
+    """The precision the graph computes in, which limits how close it is to PyTorch with the same rounded weights."""
     ternary: int = 0
-    """Matrices that are stored in 2 bits, without loss."""
+    """Number of matrices stored losslessly in 2 bits."""
     complete: bool = True
-    """All that was rounded is known to be made of parameters."""
+    """Whether everything that was rounded is known to be made of parameters."""
 
     def add(self, tensor: ir.TensorProtocol | None, rounding: Rounding, *, product: bool, table: bool) -> None:
-        """Note that a tensor, in the orientation of `rounding`, was rounded for a product, for a table, or for both."""
+        """Record that a tensor, in the orientation of `rounding`, was rounded for a product, a table, or both."""
         parameters = parameters_of(tensor)
         self.complete &= bool(parameters)
         for each in parameters:
@@ -84,22 +84,22 @@ class Roundings:
                     self.complete &= known.setdefault(each.name, own) == own
 
     def restore(self, changes: Mapping[str, Change], *, product: bool, table: bool) -> None:
-        """Note what gives parameters the values of codes that were found before."""
+        """Record the changes that give parameters the values of codes found by calibration."""
         for name, change in changes.items():
             for used, known in ((product, self.products), (table, self.tables)):
                 if used:
                     self.complete &= known.setdefault(name, change) is change
 
     def see_plain(self, graph: ir.Graph) -> None:
-        """Note what is left unrounded in the finished graph."""
+        """Record what the finished graph reads unrounded."""
         left = (value.const_value for value in graph.initializers.values() if is_constant(value))
         self.plain = frozenset(each.name for tensor in left for each in parameters_of(tensor))
 
     def by_name(self, module: nn.Module) -> dict[str, Change] | None:
-        """What each parameter of the module is rounded by, under each of its names; None where that does not say it all.
+        """The change of each parameter of the module, under each of its names; None if the changes are not fully known.
 
-        A tied parameter has several names, and may be rounded in a product and not in a table: then the name that an embedding has
-        for it stands for the table.
+        A tied parameter has more than one name, and may be rounded in a product but not in a table: then its name in an embedding
+        stands for the table.
         """
         names: dict[int, list[str]] = {}
         for name, parameter in module.named_parameters(remove_duplicate=False):

@@ -1,8 +1,8 @@
-"""Moves the scale of a product's inputs into what makes them: inputs / s and weights * s compute what they did before.
+"""Moves scales of a product's inputs into the node that computes them: inputs / s and weights * s give the same product.
 
-An 8-bit product rounds its inputs in blocks, and the largest of a block decides the step of all; with inputs of about one size
-each loses as little as any (SmoothQuant, Xiao et al. 2023). It costs nothing where the inputs come from a norm, whose weights take
-the scale, or are a gate times the outputs of another product (gated feed-forward layers), whose rows take it.
+An 8-bit product rounds its inputs in blocks, and the largest input of a block determines the step; inputs of similar size lose
+least (SmoothQuant, Xiao et al. 2023). It costs nothing if the inputs come from a norm, whose weights take the scale, or are a gate
+times the outputs of another product (gated feed-forward layers), whose rows take it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ NORM_WEIGHTS = {
     "SkipSimplifiedLayerNormalization": (2,),
     "SkipLayerNormalization": (2, 3),
 }
-"""Inputs of a norm that are multiplied with, or added to, its first output's channels."""
+"""Indices of a norm's inputs that are multiplied with, or added to, the channels of its first output."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Norm:
-    """A norm that nothing but the product reads."""
+    """A norm whose only reader is the product."""
 
     node: ir.Node
 
     def divide(self, graph: ir.Graph, scales: Floats) -> None:
-        """Divide what the norm returns by `scales` [width]."""
+        """Divide the norm's output by `scales` [width]."""
         for index in NORM_WEIGHTS[self.node.op_type]:
             before = self.node.inputs[index] if index < len(self.node.inputs) else None
             if before is not None:
@@ -44,7 +44,7 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rows:
-    """Outputs of another product, which are multiplied with a gate."""
+    """Outputs of another product, which are multiplied by a gate."""
 
     weight: str
     """The name of that product's weight."""
@@ -53,7 +53,7 @@ class Rows:
 
 
 def find_maker(product: Product, products: dict[ir.Node, Product]) -> Norm | Rows | None:
-    """What makes a product's inputs, if it can take a scale for each of them."""
+    """The node or rows that compute a product's inputs, if they can take a scale for each of them."""
     value = product.node.inputs[0]
     maker = value.producer() if value is not None else None
     while maker is not None and takes_rows(maker) and is_read_once(value):
@@ -71,17 +71,17 @@ def find_maker(product: Product, products: dict[ir.Node, Product]) -> Norm | Row
 
 
 def takes_rows(node: ir.Node) -> bool:
-    """Whether a node only picks some tokens of [batch, tokens, width], as before the output layer."""
+    """Whether a node only selects tokens of [batch, tokens, width], as before the output layer."""
     return node.op_type == "Gather" and not node.domain and node.attributes.get_int("axis", 0) in (0, 1)
 
 
 def is_read_once(value: ir.Value | None) -> bool:
-    """Whether one node reads a value, and nobody outside."""
+    """Whether exactly one node reads a value, and the graph does not return it."""
     return value is not None and len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def rows_of(value: ir.Value | None, products: dict[ir.Node, Product]) -> Rows | None:
-    """The outputs of a product without a bias that a value is, whole or split off, if nothing else reads them."""
+    """The outputs of a product without bias that make up a value, directly or by a Split, if nothing else reads them."""
     node = value.producer() if value is not None else None
     if value is None or node is None or not is_read_once(value):
         return None

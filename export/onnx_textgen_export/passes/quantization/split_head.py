@@ -1,7 +1,7 @@
-"""An output layer in two: the rows of the lower token ids, and the rest, so that each part may be rounded in its own way.
+"""Splits an output layer in two, the rows of the lower token ids and the rest, so that each part may be rounded differently.
 
-A tokenizer that was trained by merging (BPE) numbers its tokens in the order of their merges, so the latter half of a vocabulary is
-seldom read or written: 4 bits are enough for it where the former half needs 8. A tied table of embeddings is read from both parts.
+A tokenizer that was trained by merging (BPE) numbers its tokens in the order of their merges, so the second half of a vocabulary is
+seldom used: 4 bits suffice for it where the first half needs 8. A tied table of embeddings is gathered from both parts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..graph.provenance import chosen_pieces, made_of, pieces_of
 from .options import SMALLEST_TABLE
 
 SMALLEST_VOCABULARY = 4 * SMALLEST_TABLE
-"""Rows below which two parts are not worth the nodes they take."""
+"""A smaller vocabulary is not worth the nodes that two parts take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
-    """Where the outputs of a matrix are parted."""
+    """Where the outputs of a matrix are split."""
 
     weight: str
     """The initializer."""
@@ -60,7 +60,7 @@ def find_split(product: Product) -> Split | None:
 
 
 def split_matrices(graph: ir.Graph, splits: Iterable[Split]) -> None:
-    """Part the matrices: products give their outputs side by side, and a gathered row comes from the part that has it."""
+    """Split the matrices: outputs of their products are concatenated, and a gathered row comes from the part that has it."""
     for split in splits:
         weight = graph.initializers[split.weight]
         assert weight.const_value is not None, "weights have data"
@@ -84,7 +84,7 @@ def split_product(graph: ir.Graph, product: Product, parts: list[ir.Value]) -> N
 
 
 def split_table(graph: ir.Graph, node: ir.Node, parts: list[ir.Value]) -> None:
-    """Gather from both parts, an id that one does not have as its nearest, and take the row that was asked for."""
+    """Gather from both parts, with ids clipped to each, and select the row of the part that has the id."""
     ids, cut = node.inputs[1], sizes_of(parts[0])[0]
     numbers = {
         name: shared_constant(graph, f"{parts[0].name}.{name}", np.array(number, np.int64))

@@ -1,8 +1,8 @@
 """Store the experts of ONNX Runtime's MoE in 8 or 4 bits: QMoE.
 
 The layout is that of MatMulNBits with one more dimension in front: codes [experts, out, bytes], scales and zero points
-[experts, out, blocks]. Sizes that are no multiple of the block are filled up with zeros, which change nothing: a gate of zero lets
-nothing through. Weights are read when the file is written, and quantised expert by expert.
+[experts, out, blocks]. Sizes that are no multiple of the block are padded with zeros, which do not change the result: a gate of
+zero gives zero. Weights are read when the file is written, and quantised expert by expert.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .quantizers import Codes, make_quantizer, quantize_matrix
 
 
 def quantize_experts(graph: ir.Graph, options: Quantization, last: LastResult) -> None:
-    """Turn every MoE into a QMoE in place; the fractional zero points of HQQ do not fit it, k-quant takes its place."""
+    """Replace every MoE by a QMoE in place; k-quant is used instead of HQQ, whose fractional zero points it does not support."""
     for node in [node for node in graph if node.op_type == "MoE" and node.domain == "com.microsoft"]:
         replace_layer(graph, node, options, last)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """The layout of a stack of matrices, filled up to whole blocks."""
+    """The layout of a stack of matrices, padded to whole blocks."""
 
     experts: int
     one: Packed
@@ -37,7 +37,7 @@ class PackedExperts:
 
     @classmethod
     def of(cls, value: ir.Value, rows: int, bits: Bits, options: Quantization) -> PackedExperts:
-        """For weights [experts, out, in], with outputs up to `rows`."""
+        """The layout of weights [experts, out, in], with outputs padded to `rows`."""
         count, _, inputs = sizes_of(value)
         block = options.block_size
         zeros: Any = "none" if options.symmetric else "whole"
@@ -66,7 +66,7 @@ class PackedExperts:
 
 
 def filled(matrix: npt.NDArray[Any], layout: Packed) -> npt.NDArray[Any]:
-    """A matrix [out, in] with zeros up to the layout's sizes."""
+    """A matrix [out, in] padded with zeros to the layout's sizes."""
     rows, columns = layout.outputs - matrix.shape[0], layout.inputs - matrix.shape[1]
     return np.pad(matrix, ((0, rows), (0, columns))) if rows or columns else matrix
 
@@ -88,7 +88,7 @@ def store_stack(graph: ir.Graph, value: ir.Value, layout: PackedExperts, last: L
 
 
 def filled_biases(graph: ir.Graph, value: ir.Value | None, rows: int) -> ir.Value | None:
-    """Biases [experts, out] with zeros for the rows that were added."""
+    """Biases [experts, out] padded with zeros to `rows`."""
     if value is None or sizes_of(value)[1] == rows:
         return value
     tensor = value.const_value
@@ -102,14 +102,16 @@ def filled_biases(graph: ir.Graph, value: ir.Value | None, rows: int) -> ir.Valu
 
 
 def replace_layer(graph: ir.Graph, node: ir.Node, options: Quantization, last: LastResult) -> None:
-    """A QMoE in the place of a MoE, between a Pad and a Slice where the width is no multiple of the block."""
+    """Replace a MoE by a QMoE, between a Pad and a Slice if the width is no multiple of the block."""
     tokens, logits, first, first_bias, final, final_bias = (*node.inputs, None, None)[:6]
     assert first is not None, "MoE has weights"
     assert final is not None, "MoE has weights"
     _, width, inner = sizes_of(final)
     rows = (2 * (inner + -inner % options.block_size), width + -width % options.block_size)
     one, two = (
-        store_stack(graph, value, PackedExperts.of(value, each, options.bits, options), last)  # QMoE has one width on the CPU
+        store_stack(
+            graph, value, PackedExperts.of(value, each, options.bits, options), last
+        )  # on the CPU, QMoE has one width for both
         for value, each in zip((first, final), rows, strict=True)
     )
     before, after, missing = list[ir.Node](), list[ir.Node](), rows[1] - width
@@ -128,13 +130,13 @@ def replace_layer(graph: ir.Graph, node: ir.Node, options: Quantization, last: L
 
 
 def guard_of(node: ir.Node) -> ir.Node | None:
-    """The Where that keeps MoE's tokens for it; QMoE needs none."""
+    """The Where that protects the memory of MoE's input; QMoE needs none."""
     readers = node.outputs[0].consumers()
     return readers[0] if len(readers) == 1 and readers[0].op_type == "Where" and readers[0].inputs[2] is node.inputs[0] else None
 
 
 def qmoe_attributes(node: ir.Node, options: Quantization) -> dict[str, Any]:
-    """What MoE had, and how the weights are stored."""
+    """The attributes of the MoE, and those of the stored weights."""
     attributes: dict[str, Any] = dict(node.attributes)
     return attributes | {
         "expert_weight_bits": options.bits,

@@ -1,10 +1,10 @@
-"""Store matrices in 8 or 4 bits, or in 2 where that loses nothing; norms, biases and tables of positions stay as they are.
+"""Store matrices in 8 or 4 bits, or in 2 if that is lossless; norms, biases and tables of positions are unchanged.
 
 At the target `ort` a product becomes MatMulNBits and the embedding's Gather GatherBlockQuantized; a tied output layer shares the
 embedding's bytes. At the target `standard` a product reads its weight through DequantizeLinear, which ONNX Runtime turns into
 MatMulNBits when it loads the graph, and the embedding gathers 8-bit rows before they are dequantised (Gather takes no 4-bit ones).
-Weights are read when the file is written, one at a time. Matrices of more dimensions (mixtures of experts) are left as they are,
-and so are the routers of a mixture, whose rounding would send tokens elsewhere.
+Weights are read when the file is written, one at a time. The routers of a mixture of experts are unchanged, because rounding them
+would select other experts; `stored_experts` stores the experts themselves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StoredWeight:
     """A weight in the graph."""
 
     values: dict[str, ir.Value]
-    """By kind: codes, scales and, where there are any, zeros."""
+    """By kind: codes, scales and, if there are any, zeros."""
     bits: Bits
     block_size: int
 
@@ -49,12 +49,12 @@ class StoredWeight:
 def quantize(model: ir.Model, options: Quantization, target: Target = "ort", plan: Plan | None = None) -> Roundings:
     """Quantise `model` in place; returns what that does to the module's parameters.
 
-    plan: codes found before; what it does not name is rounded as `options` say.
+    plan: codes found by calibration; matrices that it does not name are rounded according to `options`.
 
-    Raises `ExportError` where the target has no operator for what is asked.
+    Raises `ExportError` if the target has no operator for these options.
     """
     if target == "standard" and options.method == "hqq":
-        raise ExportError("hqq has fractional zero points, which no operator of the ONNX standard takes; take k_quant")
+        raise ExportError("hqq has fractional zero points, which no operator of the ONNX standard supports; take k_quant")
     graph = model.graph
     if plan is not None:
         split_matrices(graph, plan.splits)
@@ -76,13 +76,13 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort", pla
         change.note_experts()
         quantize_experts(graph, options, change.last)
         model.opset_imports["com.microsoft"] = 1
-    common.RemoveUnusedNodesPass()(model)  # the weights in float32, and what turned them round
+    common.RemoveUnusedNodesPass()(model)  # the weights in float32, and their Transposes
     change.roundings.see_plain(graph)
     return change.roundings
 
 
 def smooth(graph: ir.Graph, products: dict[ir.Node, Product], plan: Plan) -> None:
-    """Divide the inputs of products whose codes were found for smoothed ones, where a norm makes them."""
+    """Divide the inputs of products whose codes were found for smoothed inputs, if a norm computes them."""
     for product in products.values():
         found = plan.found.get(str(product.weight.name))
         if found is not None and found.smoothing is not None and isinstance(maker := find_maker(product, products), Norm):
@@ -90,7 +90,7 @@ def smooth(graph: ir.Graph, products: dict[ir.Node, Product], plan: Plan) -> Non
 
 
 def can_gather(node: ir.Node, options: Quantization) -> bool:
-    """Whether the table's rows are whole blocks, as the gathering operators want them."""
+    """Whether the table's rows consist of whole blocks, as the gathering operators require."""
     assert node.inputs[0] is not None, "find_tables looked at it"
     return sizes_of(node.inputs[0])[1] % options.block_size == 0
 
@@ -111,11 +111,11 @@ class Change:
     roundings: Roundings = dataclasses.field(default_factory=Roundings)
 
     def found(self, weight: ir.Value) -> FoundCodes | None:
-        """A weight's codes, where the plan has some."""
+        """A weight's codes, if the plan has them."""
         return self.plan.found.get(str(weight.name)) if self.plan is not None else None
 
     def tensors(self, weight: ir.Value, bits: Bits, *, inputs_first: bool, product: bool) -> StoredWeight:
-        """A weight's tensors, made once; `product`: for a product and not only for a table."""
+        """A weight's tensors, made once; `product`: a product reads them, not only a table."""
         key = (id(weight), inputs_first)
         if key not in self.made:
             found, gathered = self.found(weight), id(weight) in self.tables and not inputs_first
@@ -146,7 +146,7 @@ class Change:
         return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), bits, block)
 
     def stored(self, weight: ir.Value, found: FoundCodes, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
-        """A weight whose codes were found before."""
+        """A weight whose codes calibration found."""
         assert self.plan is not None, "it has the codes"
         gains, name = self.plan.gains.get(str(weight.name)), str(weight.name)
 
@@ -164,7 +164,7 @@ class Change:
     def layout(
         self, weight: ir.Value, bits: Bits, block_size: int, zeros: Zeros, *, inputs_first: bool, product: bool, gathered: bool
     ) -> Packed | Plain:
-        """How a weight's codes lie in tensors."""
+        """The layout of a weight's codes in tensors."""
         first, second = sizes_of(weight)
         outputs, inputs = (second, first) if inputs_first else (first, second)
         if self.target == "ort":
@@ -172,7 +172,7 @@ class Change:
         return Plain(outputs, inputs, bits, block_size, zeros == "none", rows=gathered)
 
     def note_experts(self) -> None:
-        """Note what `quantize_experts` is about to round."""
+        """Record what `quantize_experts` will round."""
         bits = self.options.bits
         for node in self.graph:
             if node.op_type == "MoE":
@@ -205,7 +205,7 @@ class Change:
         inputs = [codes, node.inputs[1], *list(made.values.values())[1:]]
         new = [ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft")]
         found = self.found(weight) if shared else None
-        if found is not None and found.smoothing is not None:  # the product's inputs are divided by it, not these rows
+        if found is not None and found.smoothing is not None:  # the product's inputs are divided by it, but not these rows
             name = f"{weight.name}.unsmoothing"
             new.append(ir.node("Mul", [new[0].outputs[0], add_constant(self.graph, name, ir.tensor(1 / found.smoothing))]))
         replace(self.graph, node, new)
@@ -234,12 +234,12 @@ class Change:
         return ir.node("MatMulNBits", values, attributes, domain="com.microsoft", name=product.node.name)
 
     def dequantised(self, product: Product, made: StoredWeight) -> ir.Node:
-        """A MatMul behind DequantizeLinear, in the form [in, out] that ONNX Runtime fuses; a table is turned round first."""
+        """A MatMul of DequantizeLinear's output, in the form [in, out] that ONNX Runtime fuses; a table is transposed first."""
         values = list(made.values.values())
         if id(product.weight) in self.tables and not product.inputs_first:
-            turned = [ir.node("Transpose", [value], {"perm": [1, 0]}) for value in values]
-            self.graph.insert_before(product.node, turned)
-            values = [node.outputs[0] for node in turned]
+            transposes = [ir.node("Transpose", [value], {"perm": [1, 0]}) for value in values]
+            self.graph.insert_before(product.node, transposes)
+            values = [node.outputs[0] for node in transposes]
         attributes = {"axis": 0, "block_size": made.block_size}
         weight = ir.node("DequantizeLinear", values, attributes)
         self.graph.insert_before(product.node, weight)

@@ -1,7 +1,7 @@
-"""Matrices of three values, as BitNet b1.58 trains them (Ma et al. 2024): 2 bits hold them without loss.
+"""Matrices of three values, as BitNet b1.58 trains them (Ma et al. 2024): 2 bits store them losslessly.
 
 Each output has one magnitude s, and its weights are -s, 0 and s. Such a matrix is stored in 2 bits at any quantised precision of
-the target `ort`: ONNX Runtime reads half the bytes of 4 bits, and nothing is lost.
+the target `ort`: ONNX Runtime reads half the bytes of 4 bits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..graph.products import find_products
 KEY = "onnx_textgen.ternary"
 Array = npt.NDArray[Any]
 BLOCK_SIZE = 128
-"""The one that ONNX Runtime 1.31 multiplies fastest: 1.5 times as fast as 4 bits in blocks of 32."""
+"""The block size that ONNX Runtime 1.31 multiplies fastest: 1.5 times as fast as 4 bits in blocks of 32."""
 FIRST = 8
-"""Outputs that are looked at before all are."""
+"""Outputs that are checked first, before all are."""
 TOLERANCE = 1e-6
-"""Relative, of magnitudes that are one: what a product with a scale in float32 leaves."""
+"""Relative difference of magnitudes that count as equal: multiplying by a float32 scale leaves less."""
 
 
 def mark_ternary(graph: ir.Graph) -> None:
@@ -38,7 +38,7 @@ def is_marked_ternary(tensor: ir.TensorProtocol) -> bool:
 
 
 def is_ternary(matrix: Array, *, inputs_first: bool) -> bool:
-    """Whether each output of a matrix [out, in], or [in, out] if `inputs_first`, has one magnitude beside zero."""
+    """Whether each output of a matrix [out, in], or [in, out] if `inputs_first`, has a single magnitude other than zero."""
     outputs = matrix.T if inputs_first else matrix
     return has_one_magnitude(outputs[:FIRST]) and has_one_magnitude(outputs)
 
