@@ -17,8 +17,8 @@ from .proof.measures import TOLERANCES
 from .proof.probe_text import probe_ids
 from .proof.reference import Reference, judge_scenario
 from .proof.scenarios import run_package
-from .tokenization.turns import in_turn
 from .tracing.opening import as_source, open_source
+from .tracing.turns import in_turn
 
 
 @in_turn

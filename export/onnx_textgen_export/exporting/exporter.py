@@ -19,8 +19,8 @@ from ..passes.quantization.options import Quantization
 from ..proof.probe_text import probe_ids
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
-from ..tokenization.turns import in_turn
 from ..tracing.opening import as_source, open_source
+from ..tracing.turns import in_turn
 from ..weights.streamed import Weights
 from .checks import check_source, estimate_line, forecast_of
 from .graphs import PackageWriter, optimized_graph

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from ..passes.graph.linear import add_constant
@@ -78,8 +79,11 @@ def add_shared(graph: ir.Graph) -> Shared:
 def add_scales(graph: ir.Graph, layer: Layer, kind: str, scales: Floats) -> Scales:
     """Add the scales [1, kv_heads, 1, head_size] of a layer's keys or values (`kind`) to the graph."""
     flat = scales.reshape(1, 1, -1)
-    data: dict[str, Floats] = {"scale": scales, "scale_of_new": flat, "inverse_of_new": 1 / flat}
-    return Scales(*(add_constant(graph, layer.name(f"{kind}_{what}"), ir.tensor(array)) for what, array in data.items()))
+
+    def constant(what: str, array: npt.NDArray[np.floating[Any]]) -> ir.Value:
+        return add_constant(graph, layer.name(f"{kind}_{what}"), ir.tensor(array))
+
+    return Scales(constant("scale", scales), constant("scale_of_new", flat), constant("inverse_of_new", 1 / flat))
 
 
 class BranchBuilder:

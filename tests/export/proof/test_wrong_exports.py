@@ -172,11 +172,11 @@ class Breaks(nn.Module):
 def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path: Path) -> None:
     refused(NoCache(), tmp_path, "attention cannot be traced", context_length=32)
     refused(BranchesOnData(), tmp_path, "cannot be traced", context_length=32)
-    refused(BranchesOnLength(), tmp_path, "another path above 100 tokens.*add --context-length 100", context_length=300)
-    refused(BranchesOnSizes("new"), tmp_path, "another path above 40 tokens", context_length=300)
+    refused(BranchesOnLength(), tmp_path, "computes differently above 100 tokens.*add --context-length 100", context_length=300)
+    refused(BranchesOnSizes("new"), tmp_path, "computes differently above 40 tokens", context_length=300)
     assert export(BranchesOnSizes("new"), tmp_path / "package", context_length=40).manifest.geometry.context_length == 40
     shutil.rmtree(tmp_path / "package")
-    refused(BranchesOnSizes("rows"), tmp_path, "another path for more than 7 texts at once", context_length=300)
+    refused(BranchesOnSizes("rows"), tmp_path, "computes differently for more than 7 texts at once", context_length=300)
     refused(Breaks(), tmp_path, "failed on two tokens: its own", context_length=32)
     refused(tiny(), tmp_path, "too short to prove", context_length=8)
     refused(tiny(), tmp_path, "special id 500 is outside", eos_ids=(500,))

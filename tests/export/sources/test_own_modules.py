@@ -229,8 +229,8 @@ def without_numbers() -> nn.Module:
 
 
 WRONG = {
-    LastOnly: r"should return logits .* for two tokens it gave a tensor \[1, 1, 100\]",
-    OneCacheTwice: r"cache\[0\] was given to several attentions",
+    LastOnly: r"should return logits .* for two tokens it returned a tensor \[1, 1, 100\]",
+    OneCacheTwice: r"cache\[0\] was given to more than one attention",
     NothingKept: r"one pair \(key, value\) of \[batch, kv_heads, tokens, head_size\] per layer",
     BackwardWindow: "window should be a number of tokens, or None, found -3",
     without_numbers: "on the meta device, which have no numbers",

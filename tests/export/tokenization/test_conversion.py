@@ -147,7 +147,7 @@ def test_without_the_legacy_flag_text_after_a_special_token_gets_no_prefix_space
 
 def test_a_model_file_of_another_kind_is_one_line(trained: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")  # ranks of tiktoken
-    with pytest.raises(ExportError, match=r"is no SentencePiece model .* give a tokenizer\.json"):
+    with pytest.raises(ExportError, match=r"is not a SentencePiece model .* give a tokenizer\.json"):
         convert_tokenizer(tmp_path)
     with pytest.raises(ExportError, match=r"other ids than XGLMTokenizer gives its pieces"):
         convert_tokenizer(folder_with(tmp_path, trained["unigram"], tokenizer_class="XGLMTokenizer"))

@@ -221,7 +221,7 @@ def test_a_cached_folder_without_weights_lacks_them(tmp_path: Path) -> None:
 def test_a_model_that_brings_its_own_code_is_refused_only_where_its_type_is_unknown(tmp_path: Path) -> None:
     config = {"model_type": "their_own", "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExportError, match=r"is of the type their_own, .* brings Python code of its own, which is not run"):
+    with pytest.raises(ExportError, match=r"is of the type their_own, .* and its Python code is not run"):
         refuse_code(tmp_path)
     for harmless in ({**config, "model_type": "llama"}, {"model_type": "their_own"}):
         (tmp_path / "config.json").write_text(json.dumps(harmless))
