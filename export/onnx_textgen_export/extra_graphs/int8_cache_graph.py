@@ -26,7 +26,7 @@ from .int8_scales import calibration_texts, channel_scales, key_scales, keys_and
 
 
 def int8_cache_bytes(source: Source, graph: Path) -> int:
-    """An upper bound on the size of the graph: each layer's nodes twice, because prompts have a branch, and the scales."""
+    """Estimate of the graph's size, from above if quantised: the nodes of each layer twice, for two branches, and the scales."""
     channels = sum(math.prod(size for size in tensor.shape if isinstance(size, int)) for tensor in source.cache)
     return 2 * graph.stat().st_size + 3 * channels * np.dtype(np.float32).itemsize
 
@@ -43,7 +43,16 @@ def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | 
         scales = {"key": key_scales(key, layer), "value": channel_scales(value)}
         key_constants, value_constants = (add_scales(model.graph, layer, kind, found) for kind, found in scales.items())
         replace_attention(model.graph, layer, shared, key_constants, value_constants)
+    forget_types(model.graph)
     ir.save(model, folder / INT8_CACHE_GRAPH)
+
+
+def forget_types(graph: ir.Graph) -> None:
+    """Drop the types of values inside a graph: a runtime infers them, and they would only make the file larger."""
+    for node in graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.type = value.shape = None
 
 
 def replace_attention(graph: ir.Graph, layer: Layer, shared: Shared, key: Scales, value: Scales) -> None:

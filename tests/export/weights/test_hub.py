@@ -172,7 +172,7 @@ def test_a_revision_is_taken_and_a_wrong_one_named(hub: tuple[str, list[str]], r
     ("source", "offline", "complaint"),
     [
         ("own/other", False, "there is no folder own/other, and the hub has no such model or keeps it private; check the name"),
-        ("own/gated", False, "own/gated is only given to those who accept its terms at "),
+        ("own/gated", False, "own/gated requires that you accept its terms at "),
         ("own/model", True, "there is no folder own/model, HF_HUB_OFFLINE is set, and the cache in "),
     ],
 )
