@@ -35,7 +35,7 @@ CONFIGS = {
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave matrices hollow although they are small here."""
+    """Leave matrices unmaterialized although they are small here."""
     monkeypatch.setattr(weights, "UNMATERIALIZED_FROM", 1000)
 
 
@@ -100,7 +100,7 @@ def test_a_tied_layer_of_its_own_numbers_is_not_tied(tmp_path: Path) -> None:
     check_equal(folder)
 
 
-def test_parameters_are_hollow_outside_and_given_back_after_an_error(tmp_path: Path) -> None:
+def test_parameters_are_unmaterialized_outside_and_given_back_after_an_error(tmp_path: Path) -> None:
     model, streamed = open_checkpoint(save(make("llama"), tmp_path / "checkpoint"))
     before = dict(model.named_parameters())
     with pytest.raises(RuntimeError), streamed.present():

@@ -108,7 +108,7 @@ class Around(nn.Module):
 
 def traced(layer: nn.Module, target: str) -> ir.Model:
     """The layer as a graph, lowered."""
-    run_as(layer, EXPERTS, routed(4))  # as a door's trial does
+    run_as(layer, EXPERTS, routed(4))  # as the trial of a path does
     inputs, tokens = routed(6), torch.export.Dim("tokens")
     with experts_for(target), quiet(), torch.no_grad():
         program = torch.export.export(Around(layer), inputs, dynamic_shapes=({0: tokens}, {0: tokens}, {0: tokens}), strict=False)

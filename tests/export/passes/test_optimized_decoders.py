@@ -108,8 +108,8 @@ def watch(model: ir.Model) -> collections.Counter[str]:
 
 
 @pytest.fixture(scope="module", params=DECODERS)
-def leaned(request: pytest.FixtureRequest) -> tuple[str, np.ndarray, ir.Model]:
-    """A decoder's name, its logits before, and the lean graph."""
+def optimized(request: pytest.FixtureRequest) -> tuple[str, np.ndarray, ir.Model]:
+    """A decoder's name, its logits before, and the optimized graph."""
     model = trace(make_source(request.param), "ort")
     fold(model)
     want = logits(model)
@@ -120,8 +120,8 @@ def leaned(request: pytest.FixtureRequest) -> tuple[str, np.ndarray, ir.Model]:
 
 
 @pytest.mark.slow
-def test_the_logits_stay(leaned) -> None:
-    _, want, model = leaned
+def test_the_logits_stay(optimized) -> None:
+    _, want, model = optimized
     assert np.abs(logits(model) - want).max() <= 5e-6 * np.abs(want).max()
 
 
@@ -135,9 +135,9 @@ def depends_on_constants(graph: ir.Graph) -> set[ir.Node]:
     return found
 
 
-def test_few_nodes_are_left(leaned) -> None:
+def test_few_nodes_are_left(optimized) -> None:
     """Before the layers: what does not depend on the tokens, and the embedding. After them: choosing positions, and the head."""
-    name, _, model = leaned
+    name, _, model = optimized
     tokens = depends_on_tokens(model.graph)
     folded = depends_on_constants(model.graph)
     before = [node for node in model.graph if not tokens.intersection(node.outputs) and node not in folded]
@@ -150,8 +150,8 @@ def test_few_nodes_are_left(leaned) -> None:
     assert len(layers) <= LAYERS * MOST_PER_LAYER.get(name, 14) + 1, "the last norm is one more"
 
 
-def test_every_attention_turns_by_itself_where_its_angles_allow_it(leaned) -> None:
-    name, _, model = leaned
+def test_every_attention_turns_by_itself_where_its_angles_allow_it(optimized) -> None:
+    name, _, model = optimized
     turning = [node.attributes.get_int("do_rotary", 0) for node in model.graph if node.op_type == "GroupQueryAttention"]
     assert turning == [0 if name in {"phi3 with longrope", "gpt-2"} else 1] * LAYERS
 
