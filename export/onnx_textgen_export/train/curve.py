@@ -31,7 +31,7 @@ def plot_curve(folder: Path, name: str) -> None:
     """Draw curve.csv as curve.png."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - training works without it
 
-    with (folder / "curve.csv").open() as file:
+    with (folder / "curve.csv").open(encoding="utf-8", newline="") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     tokens, bits = [row["tokens"] / 1e6 for row in rows], [row["held_out_bits_per_byte"] for row in rows]
@@ -46,7 +46,7 @@ def plot_curve(folder: Path, name: str) -> None:
 def append_row(path: Path, record: dict[str, float]) -> None:
     """Append a row to a CSV table, with a header if it is the first."""
     is_new = not path.exists()
-    with path.open("a", newline="") as file:
+    with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, record)
         if is_new:
             writer.writeheader()

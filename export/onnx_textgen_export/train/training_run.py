@@ -115,5 +115,5 @@ class TrainingRun:
         save_state(self.out / "state.pt", self.model, self.optimizers, self.step)
         self.model.save(self.out)
         settings = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, **self.recipe.generation}
-        (self.out / "generation_config.json").write_text(json.dumps(settings) + "\n")
+        (self.out / "generation_config.json").write_text(json.dumps(settings) + "\n", encoding="utf-8")
         return row
