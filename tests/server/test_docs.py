@@ -16,3 +16,4 @@ def test_every_block_about_serving_runs(live: tuple, capsys: pytest.CaptureFixtu
     for block in blocks:
         exec(compile(block.replace("http://127.0.0.1:8000", live[0]), "serving.md", "exec"), names)  # noqa: S102 - our own page
     assert '{"age"' in capsys.readouterr().out.replace(" ", "").replace("\n", "")
+    names["client"].close()

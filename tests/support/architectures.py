@@ -209,19 +209,19 @@ def table(rows: list[Row]) -> str:
         by_type.setdefault(row.model_type, {})[row.target, row.precision] = row
     names = [f"`{target}` {precision}" for target, precision in columns]
     said = textwrap.fill(
-        "Every model type of transformers' causal-LM mapping, exported as a tiny random model and compared with transformers "
-        "itself: the exporter's own proof, then 48 logits in uneven pieces within 1e-4 of the largest, and 60 greedy tokens. The "
-        "numbers are the largest logits error, relative to the largest logit. At `standard` no operator is outside ONNX's own "
-        "domain, and `onnx.checker` finds nothing. Of int8 and int4 the number is the largest divergence from PyTorch in float32, "
-        "in nats per token; whether both prefer the same token is not judged there, because the logits of random weights lie so "
-        "close together that any rounding changes their order, most of all where a token's experts are chosen. Types marked "
-        "`fused` have one attention operator per layer, `own` keep the attention code of transformers.",
+        "Every model type of transformers' causal-LM mapping, exported as a tiny random model and compared with transformers:"
+        " the exporter's own proof, then 48 logits fed in uneven parts, which must agree within 1e-4 of the largest, and 60 "
+        "greedy tokens. Each figure at fp32 is the largest logits error, relative to the largest logit; at int8 and int4 it "
+        "is the largest divergence from PyTorch in float32, in nats per token. At int8 and int4 the preferred token is not "
+        "compared: the logits of random weights are nearly equal, so any rounding changes their order, most of all where "
+        "experts are chosen. At `standard` every operator is in ONNX's own domain, and `onnx.checker` finds nothing. Types "
+        "marked `fused` have one attention operator per layer; types marked `own` keep the attention code of transformers.",
         width=120,
     )
     made_by = "`python -m tests.support.architectures --json FILE` with each `--target` and `--precision`"
     counts = [counted([row for row in rows if (row.target, row.precision) == column]) for column in columns]
     lines = [
-        "# Architectures",
+        "# Architectures: which model types export",
         "",
         said,
         "",
