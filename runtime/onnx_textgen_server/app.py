@@ -1,4 +1,4 @@
-"""The routes. What a client asks for is read by `schema`, runs as a `Job`, and is told as `answers` says."""
+"""The routes. `schema` reads a request, a `Job` runs it, and `answers` formats the result."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
 
+from .changed_files import ChangedFiles
 from .chats import Chat
 from .completions import Completion
 from .delivery import CLOSED_BY_CLIENT, deliver, problem_of
-from .faults import fault_of_body, fault_of_route
-from .file_watch import FileWatch
+from .error_messages import message_for_body, message_for_route
 from .guards import BodyGuard, HostGuard, KeyGuard
 from .jobs import Slots
-from .metrics import Metrics
+from .measurements import Metrics
 from .schema import ChatRequest, CompletionRequest, DetokenizeRequest, Problem, TokenizeRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What a server allows."""
+    """Limits and access rules of a server."""
 
     api_key: str | None = None
-    most_texts: int = 128
-    """Texts at work or waiting, over all clients; more are refused with 429."""
-    most_seconds: float | None = 600.0
-    """After which a text ends, whatever its request says."""
-    most_body_bytes: int = 4 * 2**20
-    most_body_seconds: float = 30.0
+    max_texts: int = 128
+    """Texts that may run or wait, over all clients; more are refused with 429."""
+    max_seconds: float | None = 600.0
+    """A text ends after this time, whatever its request says."""
+    max_body_bytes: int = 4 * 2**20
+    max_body_seconds: float = 30.0
     hosts: Sequence[str] = LOOPBACK
-    """Names that the server answers to, as URLs have them."""
+    """Host names that the server answers to, as in URLs."""
     origins: Sequence[str] = ()
-    """Web pages that may call the server from a browser."""
+    """Origins of web pages that may call the server from a browser."""
 
 
 class Server:
-    """What the routes share: the models, the slots, the numbers."""
+    """State that the routes share: models, slots, metrics."""
 
     def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
         self.models, self.settings = dict(models), settings
-        self.watches = {name: FileWatch(model) for name, model in models.items()}
-        self.slots = Slots(settings.most_texts)
+        self.files = {name: ChangedFiles(model) for name, model in models.items()}
+        self.slots = Slots(settings.max_texts)
         self.metrics = Metrics(lambda: self.slots.taken)
         self.started = int(time.time())
 
     def model(self, name: str | None) -> tuple[str, Model]:
-        """The model of a name; the only one where no name is given. Raises 404, and `ModelError` where its files have changed."""
+        """The model of a name, or the only model if there is no name. Raises 404, and `ModelError` if its files have changed."""
         if name is None and len(self.models) == 1:
             name = next(iter(self.models))
         if name not in self.models:
-            raise HTTPException(404, f"there is no model {name!r:.60} here; there is {', '.join(self.models)}")
-        self.watches[name].check()
+            raise HTTPException(404, f"there is no model {name!r:.60} here; choose one of: {', '.join(self.models)}")
+        self.files[name].check()
         return name, self.models[name]
 
     def refuse(self, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-        """The answer that tells a problem in the form that OpenAI's clients read; it is counted."""
+        """Count a problem, and return its response in the form that OpenAI's clients read."""
         if problem.status != CLOSED_BY_CLIENT:
             self.metrics.refused.labels(str(problem.status)).inc()
         return JSONResponse(problem.as_json(), problem.status, headers)
@@ -87,14 +87,14 @@ class Server:
 
 
 def make_app(models: Mapping[str, Model], settings: Settings | None = None) -> FastAPI:
-    """The server of some models, by the names that clients call them."""
+    """The application that serves models by the given names."""
     settings = settings or Settings()
     server = Server(models, settings)
-    app = FastAPI(title="onnx-textgen", docs_url=None, redoc_url=None)  # those pages fetch scripts from elsewhere
+    app = FastAPI(title="onnx-textgen", docs_url=None, redoc_url=None)  # those pages load scripts from other hosts
     app.state.server = server
     add_routes(app, server)
     add_problems(app, server)
-    app.add_middleware(BodyGuard, most=settings.most_body_bytes, seconds=settings.most_body_seconds, refuse=server.refuse)
+    app.add_middleware(BodyGuard, most=settings.max_body_bytes, seconds=settings.max_body_seconds, refuse=server.refuse)
     if settings.api_key is not None:
         app.add_middleware(KeyGuard, api_key=settings.api_key, refuse=server.refuse)
     if settings.origins:
@@ -104,43 +104,43 @@ def make_app(models: Mapping[str, Model], settings: Settings | None = None) -> F
 
 
 def add_problems(app: FastAPI, server: Server) -> None:
-    """Errors of every kind."""
+    """Add the handlers that turn errors into responses."""
 
     @app.exception_handler(OnnxTextgenError)
-    async def ours(_: Request, error: OnnxTextgenError) -> Response:
+    async def our_error(_: Request, error: OnnxTextgenError) -> Response:
         problem = problem_of(error)
         return server.refuse(problem, {"Retry-After": "1"} if problem.status == 429 else None)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> Response:
-        return server.refuse(Problem(400, fault_of_body(error.errors()[0])))
+    async def malformed_body(_: Request, error: RequestValidationError) -> Response:
+        return server.refuse(Problem(400, message_for_body(error.errors()[0])))
 
     @app.exception_handler(StarletteHTTPException)
-    async def known(http: Request, error: StarletteHTTPException) -> Response:
-        if error.detail in ("Not Found", "Method Not Allowed"):  # the framework's own words, of a path that is no route
-            said = fault_of_route(error.status_code, http.url.path, (error.headers or {}).get("Allow"))
-            return server.refuse(Problem(error.status_code, said), error.headers)
+    async def http_error(http: Request, error: StarletteHTTPException) -> Response:
+        if error.detail in ("Not Found", "Method Not Allowed"):  # the framework's words for an unknown path or method
+            message = message_for_route(error.status_code, http.url.path, (error.headers or {}).get("Allow"))
+            return server.refuse(Problem(error.status_code, message), error.headers)
         code = "model_not_found" if error.status_code == 404 and "model" in error.detail else None
         return server.refuse(Problem(error.status_code, error.detail, code=code), error.headers)
 
     @app.exception_handler(Exception)
-    async def unknown(_: Request, error: Exception) -> Response:
+    async def unexpected_error(_: Request, error: Exception) -> Response:
         LOG.error("a request failed", exc_info=error)
         return server.refuse(problem_of(error))
 
 
-def token_ids_of(model: Model, wish: TokenizeRequest) -> list[int]:
-    """A text or a chat as ids; raises `PromptError` for a text so long that the model takes none of its length."""
-    if wish.messages is not None and wish.prompt is None:
-        return model.encode_chat([message.as_data() for message in wish.messages])
-    if wish.prompt is None or wish.messages is not None:
-        raise OptionError("tokenize takes a prompt or messages; give one of them")
-    model.encoder.check_characters(wish.prompt)
-    return model.tokenizer.encode(wish.prompt, add_special_tokens=wish.add_special_tokens)
+def token_ids_of(model: Model, body: TokenizeRequest) -> list[int]:
+    """A text or a chat as ids; raises `PromptError` for a text of more characters than any context holds."""
+    if body.messages is not None and body.prompt is None:
+        return model.encode_chat([message.as_data() for message in body.messages])
+    if body.prompt is None or body.messages is not None:
+        raise OptionError("tokenize needs either prompt or messages; give one of them")
+    model.encoder.check_characters(body.prompt)
+    return model.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
 
 
 def add_routes(app: FastAPI, server: Server) -> None:
-    """All that the server answers."""
+    """Add the routes."""
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -159,26 +159,26 @@ def add_routes(app: FastAPI, server: Server) -> None:
         return server.about(server.model(name)[0])
 
     @app.post("/tokenize")
-    async def tokenize(wish: TokenizeRequest) -> dict[str, Any]:
-        _, model = server.model(wish.model)
+    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        _, model = server.model(body.model)
         with server.slots.held():
-            ids = await asyncio.to_thread(token_ids_of, model, wish)
+            ids = await asyncio.to_thread(token_ids_of, model, body)
         return {"tokens": ids, "count": len(ids), "max_model_len": model.encoder.context_length}
 
     @app.post("/detokenize")
-    def detokenize(wish: DetokenizeRequest) -> dict[str, str]:
-        _, model = server.model(wish.model)
-        model.encoder.check_vocabulary(wish.tokens)
-        return {"prompt": model.tokenizer.decode(wish.tokens)}
+    def detokenize(body: DetokenizeRequest) -> dict[str, str]:
+        _, model = server.model(body.model)
+        model.encoder.check_vocabulary(body.tokens)
+        return {"prompt": model.tokenizer.decode(body.tokens)}
 
     @app.post("/v1/completions")
-    async def completions(wish: CompletionRequest, http: Request) -> Response:
-        name, model = server.model(wish.model)
-        make = functools.partial(Completion, name, model, wish, server.settings.most_seconds)
-        return await deliver(http, make, wish.texts, server.slots, server.metrics, streams=bool(wish.stream))
+    async def completions(body: CompletionRequest, http: Request) -> Response:
+        name, model = server.model(body.model)
+        make = functools.partial(Completion, name, model, body, server.settings.max_seconds)
+        return await deliver(http, make, body.texts, server.slots, server.metrics, streams=bool(body.stream))
 
     @app.post("/v1/chat/completions")
-    async def chat_completions(wish: ChatRequest, http: Request) -> Response:
-        name, model = server.model(wish.model)
-        make = functools.partial(Chat, name, model, wish, server.settings.most_seconds)
-        return await deliver(http, make, wish.n or 1, server.slots, server.metrics, streams=bool(wish.stream))
+    async def chat_completions(body: ChatRequest, http: Request) -> Response:
+        name, model = server.model(body.model)
+        make = functools.partial(Chat, name, model, body, server.settings.max_seconds)
+        return await deliver(http, make, body.n or 1, server.slots, server.metrics, streams=bool(body.stream))

@@ -14,7 +14,7 @@ from onnx_textgen.errors import OptionError
 if TYPE_CHECKING:
     from onnx_textgen import Model
 
-PACKAGE_HELP = "Model folders, or names of models that ship with onnx-textgen; clients call each by its folder's name, or NAME=DIR."
+PACKAGE_HELP = "Model folders, or names of embedded models. Clients use the folder's name; NAME=DIR gives another."
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None, add_completion=False)
 
@@ -29,11 +29,15 @@ def serve(
     ] = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, cpu, cuda or openvino; auto takes CUDA where it works.")] = "auto",
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Texts of one model that go on side by side.")] = 8,
-    max_texts: Annotated[int, typer.Option(metavar="N", help="Texts at work or waiting; more are refused with 429.", min=1)] = 128,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Texts of one model that run at once.")] = 8,
+    max_texts: Annotated[
+        int, typer.Option(metavar="N", help="Texts that may run or wait; more are refused with 429.", min=1)
+    ] = 128,
     max_time: Annotated[float, typer.Option(metavar="S", help="Seconds after which a text ends.", min=1)] = 600,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
-    allow_origin: Annotated[list[str] | None, typer.Option(metavar="URL", help="A web page that may call from a browser.")] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="Origin of a web page that may call the server.")
+    ] = None,
     allow_public: Annotated[
         bool, typer.Option("--allow-public", help="Allow a --host that others can reach, without a key.")
     ] = False,
@@ -45,30 +49,22 @@ def serve(
         onnx-textgen serve DIR --port 8000
         onnx-textgen serve small=DIR large=DIR --api-key KEY --host 0.0.0.0
     """
-    import onnx_textgen  # noqa: PLC0415  (slow, and `--help` does without)
-
-    from .app import Settings, make_app  # noqa: PLC0415
+    from .app import Settings, make_app  # noqa: PLC0415  (slow, and `--help` does not need it)
     from .process import run_server  # noqa: PLC0415
 
-    if is_public(host) and api_key is None and not allow_public:
-        raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
-    if api_key is not None and not (api_key.isascii() and api_key.strip()):
-        raise OptionError("the API key is empty, or has other characters than ASCII's; give another, or leave it out")
+    check_access(host, api_key, allow_public=allow_public)
     folders = named(packages or [None])
     settings = Settings(
         api_key=api_key,
-        most_texts=max_texts,
-        most_seconds=max_time,
-        most_body_bytes=max_body,
+        max_texts=max_texts,
+        max_seconds=max_time,
+        max_body_bytes=max_body,
         hosts=names_of(host),
         origins=allow_origin or (),
     )
-    listeners = listen(host, port)  # before the models are loaded: it costs nothing to hear that the port is taken
+    listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:
-        models: dict[str, Model] = {}
-        for name, folder in folders:
-            model = onnx_textgen.load(folder, device=device, threads=threads, batch_size=batch_size)
-            models[name or model.manifest.name] = model
+        models = load_models(folders, device=device, threads=threads, batch_size=batch_size)
         typer.echo(f"{', '.join(models)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)", err=True)
         run_server(make_app(models, settings), listeners)
     finally:
@@ -79,8 +75,29 @@ def serve(
 app.command(help=help_of(serve))(serve)
 
 
+def check_access(host: str, api_key: str | None, *, allow_public: bool) -> None:
+    """Raise `OptionError` for a server that others can reach without a key, and for a key that no client can send."""
+    if is_public(host) and api_key is None and not allow_public:
+        raise OptionError(f"--host {host} lets other machines use this server; add --api-key, or --allow-public if you want that")
+    if api_key is not None and not (api_key.isascii() and api_key.strip()):
+        raise OptionError("the API key is empty or has characters outside ASCII; give another key, or leave it out")
+
+
+def load_models(
+    folders: list[tuple[str | None, str | None]], *, device: str, threads: int | None, batch_size: int
+) -> dict[str, Model]:
+    """Load a model from each folder, and return them by name; a model without a name gets its manifest's."""
+    import onnx_textgen  # noqa: PLC0415  (likewise)
+
+    models: dict[str, Model] = {}
+    for name, folder in folders:
+        model = onnx_textgen.load(folder, device=device, threads=threads, batch_size=batch_size)
+        models[name or model.manifest.name] = model
+    return models
+
+
 def named(packages: list[str] | list[None]) -> list[tuple[str | None, str | None]]:
-    """Names and folders; raises `OptionError` where two have one name.
+    """Names and folders; raises `OptionError` if two have the same name.
 
     >>> named(["large=models/a", "models/b"])
     [('large', 'models/a'), ('b', 'models/b')]
@@ -91,5 +108,5 @@ def named(packages: list[str] | list[None]) -> list[tuple[str | None, str | None
         pairs.append((name, folder) if equals else (Path(package).name if package else None, package))
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
-        raise OptionError(f"two models are called {max(names, key=names.count)}; name them: NAME=DIR")
+        raise OptionError(f"two models are called {max(names, key=names.count)}; give them names with NAME=DIR")
     return pairs

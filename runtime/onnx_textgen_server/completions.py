@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: texts that go on from prompts, and the log-probabilities of prompts."""
+"""`POST /v1/completions`: texts that continue prompts, and the log-probabilities of prompts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.beam_driver import best_drawn
 from onnx_textgen.generation.continuation import Continuation
 
-from .answers import Envelope, Place, Tokens, ending, fingerprint, usage
+from .answers import Envelope, TextOffsets, TokenFormatter, ending, fingerprint, usage
 from .jobs import Job
 from .schema import CompletionRequest
 
 
 class Completion:
-    """One request's answer."""
+    """The answer to one request."""
 
-    def __init__(self, name: str, model: Model, wish: CompletionRequest, most_seconds: float | None) -> None:
+    def __init__(self, name: str, model: Model, body: CompletionRequest, max_seconds: float | None) -> None:
         """Raises `PromptError` and `OptionError`."""
-        self.model, self.wish = model, wish
-        self.texts, self.drawn = wish.n or 1, wish.drawn
-        check(wish, self.texts, self.drawn)
-        options = wish.options_of_call()
-        if wish.best_of is not None:  # then texts are compared
+        self.model, self.body = model, body
+        self.texts, self.draws = body.n or 1, body.draws
+        check(body, self.texts, self.draws)
+        options = body.options_of_call()
+        if body.best_of is not None:  # the texts are then compared by their log-probabilities
             options.setdefault("logprobs", 0)
-        self.job = Job.begin(model, wish.prompts, model.config(options), self.drawn, most_seconds)
-        self.envelope, self.tokens = Envelope("text_completion", name, fingerprint(model)), Tokens(model)
-        self.beginnings = [self.text_of(prompt) if wish.echo else "" for prompt in wish.prompts]
+        self.job = Job.begin(model, body.prompts, model.config(options), self.draws, max_seconds)
+        self.envelope, self.tokens = Envelope("text_completion", name, fingerprint(model)), TokenFormatter(model)
+        self.beginnings = [self.text_of(prompt) if body.echo else "" for prompt in body.prompts]
 
     def text_of(self, prompt: str | list[int]) -> str:
         """A prompt as text."""
@@ -37,72 +37,72 @@ class Completion:
 
     async def whole(self) -> dict[str, Any]:
         """See `Answer`."""
-        wish, job, scores = self.wish, self.job, list[Score | None]()
-        if wish.max_tokens != 0:
+        body, job, scores = self.body, self.job, list[Score | None]()
+        if body.max_tokens != 0:
             await job.finish()
-        groups = [job.continuations[i : i + self.drawn] for i in range(0, len(job.continuations), self.drawn)]
+        groups = [job.continuations[i : i + self.draws] for i in range(0, len(job.continuations), self.draws)]
         for group in groups:
-            scores.append(await self.score(group[0]) if wish.echo and wish.logprobs is not None else None)
+            scores.append(await self.score(group[0]) if body.echo and body.logprobs is not None else None)
         choices = list[dict[str, Any]]()
         for group, beginning, score in zip(groups, self.beginnings, scores, strict=True):
-            for each in best_drawn(group, self.texts, compares=wish.best_of is not None):
+            for each in best_drawn(group, self.texts, compares=body.best_of is not None):
                 choice = {"text": beginning + each.text, "logprobs": self.logprobs(each, score)}
                 choices.append({"index": len(choices), **choice, "finish_reason": ending(each.finish_reason) or "length"})
         return self.envelope.wrap(choices, usage=usage(job))
 
     async def score(self, continuation: Continuation) -> Score | None:
-        """Log-probabilities of a prompt; None where it has a single token, of which nothing is known."""
-        ids, count = continuation.prompt_ids, self.wish.logprobs or 0
+        """Log-probabilities of a prompt; None for a prompt of one token, which has none."""
+        ids, count = continuation.prompt_ids, self.body.logprobs or 0
         if len(ids) < 2:
             return None
         return await self.job.run(lambda: self.model.score(ids, logprobs=count, cancel=self.job.cancel))
 
     def logprobs(self, continuation: Continuation, score: Score | None) -> dict[str, Any] | None:
-        """Of a whole text, the prompt before it where it was echoed."""
-        if self.wish.logprobs is None:
+        """The `logprobs` field of a whole text, with the prompt before it if it is echoed."""
+        if self.body.logprobs is None:
             return None
         ids, values, others = tuple(continuation.token_ids), list[float | None](continuation.logprobs), continuation.alternatives
-        if self.wish.echo:
+        if self.body.echo:
             before = (None, *score.logprobs) if score is not None else (None,)
             rivals = ((), *score.alternatives) if score is not None and score.alternatives else ((),) * len(before)
             ids, values, others = (*continuation.prompt_ids, *ids), [*before, *values], [*rivals, *others]
-            if continuation.end is not None:  # what evaluates prompts expects as many as were asked for
+            if continuation.end is not None:  # evaluation harnesses expect the requested number of tokens
                 end = continuation.end
                 ids, values, others = (*ids, *end.token_ids), [*values, *end.logprobs], [*others, *end.alternatives]
-        place = Place(self.model, () if self.wish.echo else continuation.prompt_ids)
-        return self.tokens.of_completion(ids, values, others, place)
+        offsets = TextOffsets(self.model, () if self.body.echo else continuation.prompt_ids)
+        return self.tokens.of_completion(ids, values, others, offsets)
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Answer`."""
-        places = [Place(self.model, each.prompt_ids) for each in self.job.continuations]
+        offsets = [TextOffsets(self.model, each.prompt_ids) for each in self.job.continuations]
 
-        def event(place: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None) -> dict[str, Any]:
-            choice = {"index": place, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        def event(index: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None) -> dict[str, Any]:
+            choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
             return self.envelope.wrap([choice], is_chunk=True)
 
-        def told(place: int, chunk: Chunk) -> dict[str, Any] | None:
-            if self.wish.logprobs is None or not chunk.token_ids:
+        def logprobs_of(index: int, chunk: Chunk) -> dict[str, Any] | None:
+            if self.body.logprobs is None or not chunk.token_ids:
                 return None
-            return self.tokens.of_completion(chunk.token_ids, chunk.logprobs, chunk.alternatives, places[place])
+            return self.tokens.of_completion(chunk.token_ids, chunk.logprobs, chunk.alternatives, offsets[index])
 
-        for place in range(len(places)) if self.wish.echo else ():
-            yield event(place, self.beginnings[place // self.drawn])
+        for index in range(len(offsets)) if self.body.echo else ():
+            yield event(index, self.beginnings[index // self.draws])
         async with contextlib.aclosing(self.job.chunks()) as chunks:
-            async for place, chunk in chunks:
-                logprobs = told(place, chunk)
+            async for index, chunk in chunks:
+                logprobs = logprobs_of(index, chunk)
                 if chunk.text or logprobs or chunk.finish_reason:
-                    yield event(place, chunk.text, logprobs, ending(chunk.finish_reason))
-        if self.wish.includes_usage:
+                    yield event(index, chunk.text, logprobs, ending(chunk.finish_reason))
+        if self.body.includes_usage:
             yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))
 
 
-def check(wish: CompletionRequest, texts: int, drawn: int) -> None:
-    """Raise `OptionError` for what does not go together."""
-    if drawn < texts:
-        raise OptionError(f"best_of {drawn} is less than n {texts}; raise it")
-    if wish.stream and drawn > texts:
-        raise OptionError("best_of chooses among whole texts, which cannot be streamed; leave one of them out")
-    if wish.max_tokens == 0 and (not wish.echo or wish.stream):
-        raise OptionError("max_tokens 0 asks for no text; with echo and logprobs it scores the prompt, not streamed")
-    if wish.stream and wish.echo and wish.logprobs is not None:
-        raise OptionError("echo with logprobs is not streamed; leave one of the three out")
+def check(body: CompletionRequest, texts: int, draws: int) -> None:
+    """Raise `OptionError` for parameters that exclude each other."""
+    if draws < texts:
+        raise OptionError(f"best_of {draws} is less than n {texts}; raise it")
+    if body.stream and draws > texts:
+        raise OptionError("best_of compares whole texts, which cannot be streamed; leave out best_of or stream")
+    if body.max_tokens == 0 and (not body.echo or body.stream):
+        raise OptionError("max_tokens 0 generates no text; with echo and logprobs it scores the prompt, not streamed")
+    if body.stream and body.echo and body.logprobs is not None:
+        raise OptionError("echo with logprobs is not streamed; leave out echo, logprobs or stream")

@@ -1,4 +1,4 @@
-"""What stands before every route: the names that the server answers to, a key, a limit on bodies."""
+"""Middleware for every route: allowed host names, the API key, limits on bodies."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .schema import Problem
 
 Refuse = Callable[[Problem, Mapping[str, str]], Response]
-"""Makes the answer that tells a problem, with headers of its own."""
+"""Makes the response for a problem, with additional headers."""
 
 OPEN = frozenset({"/health"})
-"""Answered without a key: what watches over the server has none."""
+"""Paths that need no key, for health checks."""
 
 
 HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(:\d*)?")
 
 
 class HostGuard:
-    """Refuses requests that call the server by other names than `names`, unless one of these is `*`."""
+    """Refuses requests whose Host is not in `names`, unless `names` has `*`."""
 
     def __init__(self, app: ASGIApp, *, names: Collection[str], refuse: Refuse) -> None:
         self.app, self.names, self.refuse = app, names, refuse
@@ -35,14 +35,14 @@ class HostGuard:
         if scope["type"] == "http" and "*" not in self.names:
             found = HOST_AND_PORT.fullmatch(Headers(scope=scope).get("host", ""))
             if found is None or found[1].lower() not in self.names:
-                problem = Problem(400, f"this server answers to {', '.join(self.names)}, and to no other Host")
+                problem = Problem(400, f"this server answers only to the Host {', '.join(self.names)}")
                 await self.refuse(problem, {})(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
 
 class KeyGuard:
-    """Refuses requests without the key, everywhere but at `OPEN`."""
+    """Refuses requests without the key, except for the paths of `OPEN`."""
 
     def __init__(self, app: ASGIApp, *, api_key: str, refuse: Refuse) -> None:
         self.app, self.expected, self.refuse = app, api_key.encode(), refuse
@@ -59,22 +59,22 @@ class KeyGuard:
 
 
 class TooLargeError(HTTPException):
-    """A body that is longer than the server takes."""
+    """A body longer than the limit."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(413, f"the body has more than {most:,} bytes, which is all this server takes; send less")
+        super().__init__(413, f"the body has more than {most:,} bytes, the limit of this server; send less")
 
 
 class TooSlowError(HTTPException):
-    """A body that does not come to its end."""
+    """A body that is not complete in time."""
 
     def __init__(self, seconds: float) -> None:
-        detail = f"the body did not come to its end in {seconds:g} seconds; send it again"
+        detail = f"the body was not complete after {seconds:g} seconds; send it again"
         super().__init__(408, detail, {"Connection": "close"})
 
 
 class BodyGuard:
-    """Refuses bodies of more bytes than `most`, also those that do not say their length, and those that take over `seconds`."""
+    """Refuses bodies of more than `most` bytes, with or without Content-Length, and bodies that take longer than `seconds`."""
 
     def __init__(self, app: ASGIApp, *, most: int, seconds: float, refuse: Refuse) -> None:
         self.app, self.most, self.seconds, self.refuse = app, most, seconds, refuse
@@ -88,7 +88,7 @@ class BodyGuard:
         end = asyncio.get_running_loop().time() + self.seconds
         if length.isdigit() and int(length) > self.most:
             problem = Problem(413, TooLargeError(self.most).detail)
-            # The connection stays: a client that still sends when it closes misses the answer. `connections` sees to its end.
+            # The connection stays open, because a client that is still sending would miss the answer. `connections` closes it.
             await self.refuse(problem, {})(scope, receive, send)
             return
 
@@ -98,7 +98,7 @@ class BodyGuard:
                 async with asyncio.timeout_at(None if is_whole else end):
                     message = await receive()
             except TimeoutError as error:
-                raise TooSlowError(self.seconds) from error  # the app answers it, and the next one
+                raise TooSlowError(self.seconds) from error  # the app answers it, and the next request
             seen, is_whole = seen + len(message.get("body", b"")), not message.get("more_body", False)
             if seen > self.most:
                 raise TooLargeError(self.most)

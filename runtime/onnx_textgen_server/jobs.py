@@ -1,4 +1,4 @@
-"""The texts of one HTTP request at work: each a request of its own to the model's engine, where it goes on beside all others."""
+"""Jobs: the texts of one HTTP request, each a separate request to the model's engine, and the slots that limit them."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen.text.prompts import Prompt
 
 T = TypeVar("T")
-MOST_UNTAKEN = 2**17
-"""Chunks, and alternatives in them, that wait for a client that does not read; then its texts end."""
+MAX_UNREAD = 2**17
+"""Chunks and alternatives that may wait for a client that does not read; beyond that, its texts are cancelled."""
 
 
-def weight_of(chunk: Chunk) -> int:
-    """About how much memory a chunk takes."""
+def memory_units(chunk: Chunk) -> int:
+    """The approximate memory of a chunk, in units of `MAX_UNREAD`."""
     return 1 + sum(map(len, chunk.alternatives))
 
 
 class Slots:
-    """How many texts may be at work or wait, over all clients."""
+    """Limits how many texts may run or wait, over all clients."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.taken = most, 0
-        self.most_of_several = most - (most + 3) // 4
-        """A quarter is for requests of one text: a client that wants many does not shut out the others."""
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
+        self.max_per_request = limit - (limit + 3) // 4
+        """A quarter is reserved for requests of one text, so that a client with many texts does not block the others."""
         self.jobs: set[Job] = set()
-        """What is at work."""
+        """The running jobs."""
 
-    def take(self, count: int) -> None:
-        """Take so many; raises `BusyError` where there are not as many now, and `OptionError` where there never are."""
-        most = self.most if count == 1 else self.most_of_several
-        if count > most:
-            raise OptionError(f"the request asks for {count:,} texts; this server takes at most {max(1, most):,} of one request")
-        if self.taken + count > most:
-            raise BusyError(f"{self.taken:,} texts are at work or waiting already; try again later")
+    def acquire(self, count: int) -> None:
+        """Take `count` slots; raises `BusyError` if they are not free now, and `OptionError` if they never can be."""
+        limit = self.limit if count == 1 else self.max_per_request
+        if count > limit:
+            raise OptionError(f"the request asks for {count:,} texts; this server allows at most {max(1, limit):,} per request")
+        if self.taken + count > limit:
+            raise BusyError(f"{self.taken:,} texts already run or wait; try again later")
         self.taken += count
 
-    def give(self, count: int) -> None:
-        """Give them back."""
+    def release(self, count: int) -> None:
+        """Return `count` slots."""
         self.taken -= count
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold a slot for work on a text that is no job; raises `BusyError`."""
-        self.take(1)
+        """Hold a slot for work on a text that is not a job; raises `BusyError`."""
+        self.acquire(1)
         try:
             yield
         finally:
-            self.give(1)
+            self.release(1)
 
-    def end_all(self) -> None:
-        """End all texts that are at work, as they are."""
+    def cancel_all(self) -> None:
+        """Cancel all running texts; each keeps its text so far."""
         for job in list(self.jobs):
             job.cancel.cancel()
 
@@ -78,16 +78,14 @@ class Job:
     cancel: Cancellation
 
     @classmethod
-    def begin(
-        cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int, most_seconds: float | None
-    ) -> Job:
+    def begin(cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int, max_seconds: float | None) -> Job:
         """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
         continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
             samples = model.generator.begin_samples(prompt, config, texts)
             continuations += samples
             firsts.append(samples[0])
-        cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, most_seconds) if seconds is not None]
+        cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, max_seconds) if seconds is not None]
         return cls(model, continuations, firsts, Watch(cancel, min(limits, default=None)), cancel)
 
     async def finish(self) -> None:
@@ -96,7 +94,7 @@ class Job:
         await self.run(lambda: self.model.generator.engine.finish(requests))
 
     async def run(self, function: Callable[[], T]) -> T:
-        """What a function returns, which works in a thread. Cancelling the task ends the job."""
+        """Run a function in a thread and return its result. Cancelling the task cancels the job."""
         try:
             return await call(function, Cancellation())
         except BaseException:
@@ -104,20 +102,22 @@ class Job:
             raise
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """Chunks of all texts as they come, each with its text's place. Closing the iterator ends the texts."""
-        queue, untaken = asyncio.Queue[tuple[int, Chunk | None, Exception | None]](), 0
+        """Yield the chunks of all texts, each with the index of its text. Closing the iterator cancels the texts."""
+        queue, unread = asyncio.Queue[tuple[int, Chunk | None, Exception | None]](), 0
 
         async def drain(place: int, continuation: Continuation) -> None:
-            nonlocal untaken
+            nonlocal unread
             work = functools.partial(self.model.generator.engine.chunks, Request(continuation, self.watch, caller=self))
             try:
-                async with contextlib.aclosing(iterate(work, Cancellation())) as stream:  # the end of one is not that of all
+                async with contextlib.aclosing(
+                    iterate(work, Cancellation())
+                ) as stream:  # the end of one text does not end the others
                     async for chunk in stream:
                         queue.put_nowait((place, chunk, None))
-                        untaken += weight_of(chunk)
-                        if untaken > MOST_UNTAKEN:
+                        unread += memory_units(chunk)
+                        if unread > MAX_UNREAD:
                             self.cancel.cancel()
-            except Exception as error:  # noqa: BLE001 - raised again where the chunks are taken
+            except Exception as error:  # noqa: BLE001 - raised again by the consumer
                 queue.put_nowait((place, None, error))
             else:
                 queue.put_nowait((place, None, None))
@@ -132,7 +132,7 @@ class Job:
                 if chunk is None:
                     left -= 1
                 else:
-                    untaken -= weight_of(chunk)
+                    unread -= memory_units(chunk)
                     yield place, chunk
         finally:
             self.cancel.cancel()

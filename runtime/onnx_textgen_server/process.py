@@ -1,4 +1,4 @@
-"""The process of a server: texts that are under way end as soon as it is asked to, and their clients are told."""
+"""The server process. On Ctrl-C or SIGTERM it cancels all running texts first, so their clients still get an answer."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from .connections import PatientProtocol, most_at_a_time
+from .connections import TimedProtocol, max_accepted_at_once
 
-SECONDS_TO_END = 5
-MOST_QUEUED = 2048
+SHUTDOWN_SECONDS = 5
+MAX_QUEUED = 2048
 
 
-class PromptServer(uvicorn.Server):
-    """Ends the texts first: else it would wait for the longest of them."""
+class FastShutdownServer(uvicorn.Server):
+    """Cancels all texts on shutdown; uvicorn would wait for the longest of them."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         await super().startup(sockets)
-        # asyncio has one number for how many connections it accepts at a time, and how many may wait for that.
+        # asyncio uses one number for the connections accepted at a time and for those that may wait; here they differ.
         for listener in (each for server in self.servers for each in server.sockets):
             with listener.dup() as same:
-                same.listen(MOST_QUEUED)
+                same.listen(MAX_QUEUED)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the work, then the server."""
-        self.config.app.state.server.slots.end_all()  # type: ignore[union-attr]
+        """Cancel the work, then stop the server."""
+        self.config.app.state.server.slots.cancel_all()  # type: ignore[union-attr]
         super().handle_exit(sig, frame)
 
 
 def make_config(app: FastAPI) -> uvicorn.Config:
-    """How uvicorn serves the app."""
+    """uvicorn's configuration for the app."""
     return uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=TimedProtocol,
         ws="none",
         loop="asyncio",
-        backlog=most_at_a_time(),
+        backlog=max_accepted_at_once(),
         log_level="warning",
-        timeout_graceful_shutdown=SECONDS_TO_END,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 
 
 def run_server(app: FastAPI, listeners: list[socket.socket]) -> None:
-    """Serve until Ctrl-C, or a signal to end."""
-    PromptServer(make_config(app)).run(sockets=listeners)
+    """Serve until Ctrl-C or SIGTERM."""
+    FastShutdownServer(make_config(app)).run(sockets=listeners)

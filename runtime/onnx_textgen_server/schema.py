@@ -1,6 +1,6 @@
-"""What clients may ask for: OpenAI's parameters, and every option of `GenerationConfig` by its own name.
+"""Request bodies: OpenAI's parameters, and every option of `GenerationConfig` under the same name.
 
-What cannot take effect is refused, never passed over; only names that change nothing of an answer (`user`, `metadata`) are.
+A parameter that cannot take effect is refused. Only parameters that change nothing in an answer (`user`, `metadata`) are ignored.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUE
 from onnx_textgen.text.prompts import is_id
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's; a chat goes on to its end."""
-HARMLESS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
-OTHER_NAMES = {"max_new_tokens": "max_tokens", "num_return_sequences": "n", "json_schema": "response_format"}
-SEARCHES = frozenset({"best_of", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping"})
-"""Options of a search among whole texts, which is not made here."""
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+"""OpenAI's default for completions; a chat runs until the model ends it."""
+IGNORED_FIELDS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
+RENAMED_FIELDS = {"max_new_tokens": "max_tokens", "num_return_sequences": "n", "json_schema": "response_format"}
+SEARCH_FIELDS = frozenset({"best_of", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping"})
+"""Options of a search among whole texts, which the server does not support."""
+NO_OP_VALUES: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -31,25 +31,25 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_k": (-1,),
     "seed": (-1,),
 }
-"""Values by which clients ask for what happens anyway; those of `top_k` and `seed` are llama.cpp's."""
-MOST_PROMPTS = 256
+"""Values that request the default behaviour; those of `top_k` and `seed` are llama.cpp's."""
+MAX_PROMPTS = 256
 """Prompts of one request."""
-MOST_MESSAGES = 4096
+MAX_MESSAGES = 4096
 
 Count = Annotated[int, Field(ge=0)]
 
 
 def read_prompts(given: object) -> list[str | list[int]]:
-    """Prompts as OpenAI takes them: a text, ids, or a list of either.
+    """Prompts in OpenAI's forms: a text, ids, or a list of either.
 
-    Read by hand: pydantic would try each kind on each item of a list of a million, and tell of every one that fails.
+    Checked by hand, because pydantic would try each type on each item of a list of a million and report every failure.
     """
     is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and is_id(given[0]))
     prompts = [given] if is_one else given
     if not isinstance(prompts, list):
         raise ValueError(f"should be text, token ids, or a list of either, found {shown(given)}")
-    if not 1 <= len(prompts) <= MOST_PROMPTS:
-        raise ValueError(f"a request takes from 1 to {MOST_PROMPTS} prompts, found {len(prompts):,}")
+    if not 1 <= len(prompts) <= MAX_PROMPTS:
+        raise ValueError(f"a request takes from 1 to {MAX_PROMPTS} prompts, found {len(prompts):,}")
     for prompt in prompts:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_id, prompt))):
             raise ValueError("should be text, token ids, or a list of either")
@@ -64,13 +64,13 @@ Prompts = Annotated[
 
 
 class StreamOptions(BaseModel):
-    """How a stream looks."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
-    """Send one more chunk at the end, with the numbers of tokens."""
+    """Send one more chunk at the end, with the token counts."""
     include_obfuscation: bool = False
-    """Taken, and passed over: chunks are not padded to hide their lengths."""
+    """Accepted and ignored: chunks are not padded to hide their lengths."""
 
 
 class JSONSchema(BaseModel):
@@ -81,21 +81,21 @@ class JSONSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """What an answer's text has to be."""
+    """The required form of an answer's text."""
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JSONSchema | None = None
 
 
-class Wish(BaseModel):
-    """What a completion and a chat have in common."""
+class GenerationRequest(BaseModel):
+    """The parameters that completions and chats share."""
 
     model_config = ConfigDict(extra="allow")
     model: str | None = None
-    """One that /v1/models lists; may be left out where there is one."""
+    """A name from /v1/models; optional if the server has one model."""
     n: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = None
-    """Texts for each prompt."""
+    """Number of texts for each prompt."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None
@@ -109,23 +109,23 @@ class Wish(BaseModel):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream ends with the numbers of tokens."""
+        """Whether a stream ends with the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, max_new_tokens: int) -> dict[str, Any]:
-        """Options of `GenerationConfig`; raises `OptionError` for a parameter that is none.
+        """Options for `GenerationConfig`; raises `OptionError` for an unknown parameter.
 
-        At temperature 0 OpenAI's own `top_p` is passed over: clients send both.
+        At temperature 0 `top_p` is ignored, because clients send both.
         """
         options = {name: getattr(self, name) for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")}
-        options |= {"seed": self.seed, "stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.schema_wanted()}
+        options |= {"seed": self.seed, "stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.requested_schema()}
         options["logit_bias"] = read_biases(self.logit_bias)
         for name, value in ((self.model_extra or {}) | {"seed": self.seed}).items():
-            if value is None or name in HARMLESS or value in NEUTRAL.get(name, ()):
+            if value is None or name in IGNORED_FIELDS or value in NO_OP_VALUES.get(name, ()):
                 options.pop(name, None)
-            elif name in OTHER_NAMES:
-                raise OptionError(f"{name} is called {OTHER_NAMES[name]} here; write that")
-            elif name in OPTION_NAMES and name not in SEARCHES:
+            elif name in RENAMED_FIELDS:
+                raise OptionError(f"{name} is called {RENAMED_FIELDS[name]} here; use that name")
+            elif name in OPTION_NAMES and name not in SEARCH_FIELDS:
                 options[name] = value
             else:
                 raise OptionError(f"there is no parameter {shown(name)} here; leave it out")
@@ -133,26 +133,26 @@ class Wish(BaseModel):
             options["top_p"] = None
         return {name: value for name, value in options.items() if value is not None}
 
-    def schema_wanted(self) -> dict[str, Any] | None:
-        """The JSON Schema that the text has to follow."""
-        wanted = self.response_format
-        if wanted is None or wanted.type == "text":
+    def requested_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema that the text must follow."""
+        form = self.response_format
+        if form is None or form.type == "text":
             return None
-        if wanted.type == "json_object":
+        if form.type == "json_object":
             return {"type": "object"}
-        if wanted.json_schema is None:
+        if form.json_schema is None:
             raise OptionError('response_format of the type json_schema needs {"json_schema": {"schema": {...}}}')
-        return wanted.json_schema.json_schema
+        return form.json_schema.json_schema
 
 
-def no_suffix(given: str | None) -> str | None:
-    """Nothing that a text is to be written before."""
+def refuse_suffix(given: str | None) -> str | None:
+    """Allow only an empty suffix."""
     if given:
-        raise ValueError("a text is written at the end of its prompt alone, not before a suffix; leave it out")
+        raise ValueError("text is generated only after a prompt, not before a suffix; leave it out")
     return given
 
 
-class CompletionRequest(Wish):
+class CompletionRequest(GenerationRequest):
     """`POST /v1/completions`."""
 
     prompts: Prompts = Field(alias="prompt")
@@ -160,23 +160,23 @@ class CompletionRequest(Wish):
     max_tokens: Count | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
-    """Give each token's log-probability, and so many of the likeliest."""
+    """Return each token's log-probability, and this many of the most likely tokens."""
     echo: bool | None = None
-    """Begin the text with the prompt; with `logprobs` and `max_tokens` 0 it is scored."""
-    suffix: Annotated[str | None, AfterValidator(no_suffix)] = None
+    """Begin the text with the prompt; with `logprobs` and `max_tokens` 0 the prompt is scored."""
+    suffix: Annotated[str | None, AfterValidator(refuse_suffix)] = None
 
     @property
-    def drawn(self) -> int:
-        """Texts that are written for each prompt; the likeliest are given back."""
+    def draws(self) -> int:
+        """Number of texts generated for each prompt; the most likely are returned."""
         return self.best_of or self.n or 1
 
     @property
     def texts(self) -> int:
-        """Texts that are written in all."""
-        return len(self.prompts) * self.drawn
+        """Number of texts generated in all."""
+        return len(self.prompts) * self.draws
 
     def options_of_call(self) -> dict[str, Any]:
-        """Options of `GenerationConfig`."""
+        """Options for `GenerationConfig`."""
         most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else max(1, self.max_tokens)
         return self.options(most) | ({"logprobs": self.logprobs} if self.logprobs is not None else {})
 
@@ -189,12 +189,12 @@ class TextPart(BaseModel):
     text: str
 
 
-def text_alone(given: object) -> object:
-    """The content of a message, unless a part of it is an image, a sound or a file."""
+def refuse_other_parts(given: object) -> object:
+    """The content of a message; raises `ValueError` if a part is an image, a sound or a file."""
     for part in given if isinstance(given, list) else ():
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind != "text":
-            found = "one that is no object" if kind is None else f"one of the type {shown(kind)}"
+            found = "one that is not an object" if kind is None else f"one of the type {shown(kind)}"
             raise ValueError(f"the models here read text: a part should be of the type 'text', found {found}; leave it out")
     return given
 
@@ -204,39 +204,39 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     role: str
-    content: Annotated[str | list[TextPart] | None, BeforeValidator(text_alone)] = None
+    content: Annotated[str | list[TextPart] | None, BeforeValidator(refuse_other_parts)] = None
 
     def as_data(self) -> dict[str, Any]:
-        """The message as templates take it: OpenAI's `developer` is what they call `system`."""
+        """The message for chat templates, which call OpenAI's `developer` role `system`."""
         content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
         more = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
         return {**more, "role": "system" if self.role == "developer" else self.role, "content": content}
 
 
-class ChatRequest(Wish):
+class ChatRequest(GenerationRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
 
     def options_of_call(self, context_length: int) -> dict[str, Any]:
-        """Options of `GenerationConfig`."""
+        """Options for `GenerationConfig`."""
         if self.top_logprobs and not self.logprobs:
-            raise OptionError("top_logprobs cannot take effect without logprobs; give that too, or leave top_logprobs out")
+            raise OptionError("top_logprobs cannot take effect without logprobs; add logprobs, or leave top_logprobs out")
         options = self.options(self.max_completion_tokens or self.max_tokens or context_length)
         return options | ({"logprobs": self.top_logprobs or 0} if self.logprobs else {})
 
 
 class TokenizeRequest(BaseModel):
-    """`POST /tokenize`: a text, or a chat as its template writes it."""
+    """`POST /tokenize`: a text, or a chat rendered by its template."""
 
     model_config = ConfigDict(extra="forbid")
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(max_length=MOST_MESSAGES)] | None = None
+    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool = True
 
 
@@ -249,17 +249,17 @@ class DetokenizeRequest(BaseModel):
 
 
 def read_biases(biases: Mapping[str, float] | None) -> dict[int, float] | None:
-    """JSON has text for keys; raises `OptionError` where one is no id."""
+    """Biases with integer keys, which are text in JSON; raises `OptionError` for a key that is no id."""
     if biases is None:
         return None
     if wrong := [key for key in biases if not DIGITS.fullmatch(key)]:
-        raise OptionError(f"logit_bias names {shown(wrong[0])}, which is no token id")
+        raise OptionError(f"logit_bias names {shown(wrong[0])}, which is not a token id")
     return {int(key): bias for key, bias in biases.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, as OpenAI's clients read it."""
+    """An error in the form that OpenAI's clients read."""
 
     status: int
     message: str
@@ -267,5 +267,5 @@ class Problem:
     code: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """The body of the response."""
         return {"error": {"message": self.message, "type": self.type, "param": None, "code": self.code}}

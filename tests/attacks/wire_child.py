@@ -31,13 +31,13 @@ def end_with_stdin() -> None:
 def main() -> None:
     """Serve until the process is ended."""
     seconds = float(sys.argv[1])
-    connections.SECONDS_FOR_HEADERS = seconds
+    connections.HEADER_SECONDS = seconds
     plain = onnx_textgen.load(PACKAGE, threads=1, device="cpu")
     chatty = Model(plain.folder, plain.manifest, plain.graph, chat_template=TEMPLATE)
     listeners = listen("127.0.0.1", 0)
     logging.basicConfig(level=logging.WARNING)
     print(listeners[0].getsockname()[1], flush=True)
-    app = make_app({"plain": plain, "chatty": chatty}, Settings(most_seconds=MOST_SECONDS, most_body_seconds=seconds))
+    app = make_app({"plain": plain, "chatty": chatty}, Settings(max_seconds=MOST_SECONDS, max_body_seconds=seconds))
     threading.Thread(target=end_with_stdin, daemon=True).start()
     run_server(app, listeners)
 

@@ -90,7 +90,7 @@ def test_models_are_listed_and_unknown_ones_refused(client: openai.OpenAI) -> No
         lambda: client.models.retrieve("other"),
         lambda: client.completions.create(model="other", prompt="a"),
     ):
-        with pytest.raises(openai.NotFoundError, match="there is no model 'other' here; there is story, chatty"):
+        with pytest.raises(openai.NotFoundError, match="there is no model 'other' here; choose one of: story, chatty"):
             ask()
 
 

@@ -52,8 +52,8 @@ def test_it_answers_until_ctrl_c(tmp_path) -> None:
         (["--host", "::"], "lets other machines use this server; add --api-key"),
         (["--host", "127.0.0.1:8000"], "--host takes an address"),
         (["--api-key", " "], "the API key is empty"),
-        (["--api-key", "schlüssel"], "other characters than ASCII"),
-        (["story", "story"], "two models are called story; name them: NAME=DIR"),
+        (["--api-key", "schlüssel"], "characters outside ASCII"),
+        (["story", "story"], "two models are called story; give them names with NAME=DIR"),
         (["nowhere"], "nowhere"),
     ],
 )

@@ -39,7 +39,7 @@ def open_connections(url: str, count: int, begin: bytes) -> Iterator[list[socket
 def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(
     story: Model, monkeypatch: pytest.MonkeyPatch, begin: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "SECONDS_FOR_HEADERS", 0.2)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
     with served({"story": story}) as (url, _), contextlib.ExitStack() as stack:
         with held(url):  # else a client that is slow to send would be left before it has begun
             (client,) = stack.enter_context(open_connections(url, 1, begin))
@@ -47,7 +47,7 @@ def test_a_client_that_does_not_finish_its_headers_is_not_waited_for(
 
 
 def test_a_client_that_sends_its_headers_letter_by_letter_is_not_waited_for(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SECONDS_FOR_HEADERS", 0.2)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
     with served({"story": story}) as (url, _), open_connections(url, 1, HALF_HEADERS) as (client,):
         client.settimeout(0.01)
 
@@ -64,17 +64,17 @@ def test_a_client_that_sends_its_headers_letter_by_letter_is_not_waited_for(stor
 
 
 def test_a_client_that_does_not_finish_its_body_is_told(story: Model) -> None:
-    with served({"story": story}, most_body_seconds=0.2) as (url, _), open_connections(url, 1, HALF_BODY) as (client,):
+    with served({"story": story}, max_body_seconds=0.2) as (url, _), open_connections(url, 1, HALF_BODY) as (client,):
         answer = read_to_end(client)
         assert answer.startswith(b"HTTP/1.1 408")
-        assert b"the body did not come to its end in 0.2 seconds" in answer
+        assert b"the body was not complete after 0.2 seconds" in answer
         assert 'onnx_textgen_refused_total{reason="408"} 1.0' in patient_http.get(f"{url}/metrics").text
 
 
 def test_an_answer_may_take_longer_than_its_request(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SECONDS_FOR_HEADERS", 0.1)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
     slow = {"prompt": "A", "max_tokens": 10**6, "context_limit": "shift", "ignore_eos": True, "max_time": 0.5}
-    with served({"story": story}, most_body_seconds=0.1) as (url, _):
+    with served({"story": story}, max_body_seconds=0.1) as (url, _):
         for stream in (False, True):
             body = json.dumps(slow | {"stream": stream}).encode()
             kind = b"Content-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -90,8 +90,8 @@ def test_an_answer_may_take_longer_than_its_request(story: Model, monkeypatch: p
 def test_where_there_are_too_many_connections_the_longest_waiting_goes_first(
     story: Model, monkeypatch: pytest.MonkeyPatch, begin: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: 5)
-    monkeypatch.setattr(connections, "SECONDS_FOR_HEADERS", LONGEST_WAIT)
+    monkeypatch.setattr(connections, "max_connections", lambda: 5)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", LONGEST_WAIT)
     with served({"story": story}) as (url, _), open_connections(url, 8, begin) as clients:
         assert patient_http.get(f"{url}/health").json() == {"status": "ok"}
         for client in clients[:4]:  # eight and one are four more than five
@@ -116,7 +116,7 @@ def test_what_is_no_http_is_answered_in_json_and_the_connection_ends(
         head, _, body = read_to_end(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400")
     assert b"content-type: application/json" in head.lower()
-    assert "this is no HTTP request" in json.loads(body)["error"]["message"]
+    assert "this is not an HTTP request" in json.loads(body)["error"]["message"]
     assert not [record for record in caplog.records if record.exc_info]
 
 

@@ -44,7 +44,7 @@ def test_a_key_guards_everything_but_health(story: Model) -> None:
 
 
 def test_long_bodies_are_refused_whether_they_say_their_length_or_not(story: Model) -> None:
-    with served({"story": story}, most_body_bytes=2000) as (url, _):
+    with served({"story": story}, max_body_bytes=2000) as (url, _):
         body = b'{"prompt": "' + b"a" * 3000 + b'"}'
         assert patient_http.post(f"{url}/v1/completions", content=body).status_code == 413
         pieces = (body[i : i + 100] for i in range(0, len(body), 100))
@@ -77,7 +77,7 @@ def test_other_host_names_and_web_pages_are_refused(story: Model) -> None:
         for name in ("evil.example", "127.0.0.1.evil.example:80", "[::2]", "[::1]x", "a@localhost", "", "::1"):
             answer = patient_http.get(f"{url}/v1/models", headers={"Host": name})
             assert answer.status_code == 400
-            assert "to no other Host" in answer.json()["error"]["message"]
+            assert "answers only to the Host" in answer.json()["error"]["message"]
         for name in ("localhost", "LocalHost:80", "[::1]", "[::1]:8000"):
             assert patient_http.get(f"{url}/v1/models", headers={"Host": name}).status_code == 200
         assert 'onnx_textgen_refused_total{reason="400"} 7.0' in patient_http.get(f"{url}/metrics").text
@@ -106,7 +106,7 @@ def test_bodies_that_are_no_request_are_refused(live: tuple, body: bytes) -> Non
 def test_a_body_that_is_no_json_is_told_where(live: tuple) -> None:
     headers = {"Content-Type": "application/json"}
     answer = patient_http.post(f"{live[0]}/v1/completions", content=b'{"prompt": A}', headers=headers)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is no JSON: Expecting value at character 11")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is not JSON: Expecting value at character 11")
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/v1", "/favicon.ico"])
@@ -117,7 +117,7 @@ def test_a_path_that_is_none_is_answered_with_those_there_are(live: tuple, path:
     assert problem["message"].startswith(f"there is nothing at {path}; this server answers GET /v1/models, POST /v1/completions,")
     asked = patient_http.get(f"{live[0]}/v1/completions")
     assert (asked.status_code, asked.headers["allow"]) == (405, "POST")
-    assert asked.json()["error"]["message"].startswith("/v1/completions takes POST alone; this server answers GET /v1/models")
+    assert asked.json()["error"]["message"].startswith("/v1/completions takes only POST; this server answers GET /v1/models")
 
 
 def test_a_body_without_its_header_is_explained(live: tuple) -> None:
@@ -130,7 +130,7 @@ def test_more_texts_than_the_server_takes_are_refused_and_those_it_took_are_answ
 ) -> None:
     step, go_on = story.generator.engine.scheduler.decode, threading.Event()
     monkeypatch.setattr(story.generator.engine.scheduler, "decode", lambda going: (go_on.wait(LONGEST_WAIT), step(going)))
-    with served({"story": story}, most_texts=2) as (url, server), ThreadPoolExecutor(2) as pool:
+    with served({"story": story}, max_texts=2) as (url, server), ThreadPoolExecutor(2) as pool:
         taken = [pool.submit(patient_http.post, f"{url}/v1/completions", json=LONG) for _ in range(2)]
         assert wait_until(lambda: server.slots.taken == 2)
         refused = [patient_http.post(f"{url}/v1/completions", json=LONG) for _ in range(6)]
@@ -155,7 +155,7 @@ def test_tokenizing_takes_a_slot_and_no_text_longer_than_a_prompt_may_be(story: 
         return encode(*args, **options)
 
     monkeypatch.setattr(TextTokenizer, "encode", slow)
-    with served({"story": story}, most_texts=1) as (url, server), ThreadPoolExecutor(1) as pool:
+    with served({"story": story}, max_texts=1) as (url, server), ThreadPoolExecutor(1) as pool:
         answer = patient_http.post(f"{url}/tokenize", json={"prompt": "a" * (512 * 256 + 1)})
         assert (answer.status_code, "this model takes 512 tokens" in answer.json()["error"]["message"]) == (400, True)
         first = pool.submit(patient_http.post, f"{url}/tokenize", json={"prompt": "A"})
@@ -171,9 +171,9 @@ def test_tokenizing_takes_a_slot_and_no_text_longer_than_a_prompt_may_be(story: 
 def test_a_request_for_many_texts_leaves_room_for_others(story: Model) -> None:
     model = Model(story.folder, story.manifest, story.graph, chat_template=None, batch_size=2)
     many = LONG | {"context_limit": "shift", "max_tokens": 3000, "n": 6, "stream": True}
-    with served({"story": model}, most_texts=8) as (url, server):
+    with served({"story": model}, max_texts=8) as (url, server):
         answer = patient_http.post(f"{url}/v1/completions", json=many | {"n": 7})
-        assert (answer.status_code, "at most 6 of one request" in answer.json()["error"]["message"]) == (400, True)
+        assert (answer.status_code, "at most 6 per request" in answer.json()["error"]["message"]) == (400, True)
         with patient_http.stream("POST", f"{url}/v1/completions", json=many) as stream:
             lines = stream.iter_lines()
             next(lines)
@@ -264,7 +264,7 @@ def test_a_deadline_ends_a_text(live: tuple) -> None:
 
 def test_no_text_takes_longer_than_the_server_allows(story: Model) -> None:
     slow = LONG | {"context_limit": "shift", "max_tokens": 10**9, "max_time": 1000}
-    with served({"story": story}, most_seconds=0.3) as (url, _):
+    with served({"story": story}, max_seconds=0.3) as (url, _):
         assert patient_http.post(f"{url}/v1/completions", json=slow).json()["choices"][0]["finish_reason"] == "length"
 
 
@@ -280,7 +280,7 @@ def test_neither_log_nor_metrics_hold_a_prompt(live: tuple, caplog: pytest.LogCa
 
 
 def test_a_client_that_does_not_read_loses_its_texts(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "MOST_UNTAKEN", 2000)
+    monkeypatch.setattr(jobs, "MAX_UNREAD", 2000)
     slow = LONG | {"context_limit": "shift", "max_tokens": 10**6, "stream": True, "logprobs": 64, "n": 2}
     with served({"story": story}) as (url, server), patient_http.stream("POST", f"{url}/v1/completions", json=slow) as stream:
         assert server.slots.taken == 2
@@ -312,9 +312,7 @@ def test_files_that_change_under_the_server_are_told_in_one_line(story: Model, t
         for route, more in (("v1/completions", wish), ("tokenize", {"prompt": "A"})):
             answer = patient_http.post(f"{url}/{route}", json=more | {"model": "changing"})
             assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
-            assert (
-                f"{name} has changed since this server opened served; start the server again" in answer.json()["error"]["message"]
-            )
+            assert f"{name} has changed since this server opened served; restart the server" in answer.json()["error"]["message"]
         assert patient_http.post(f"{url}/v1/completions", json=wish | {"model": "story"}).status_code == 200
         assert patient_http.get(f"{url}/health").json() == {"status": "ok"}
 
@@ -324,7 +322,7 @@ def test_a_server_that_ends_tells_its_clients(story: Model) -> None:
     with served({"story": story}) as (url, server), ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(patient_http.post, f"{url}/v1/completions", json=slow | {"stream": each}) for each in (True, False)]
         assert wait_until(lambda: server.slots.taken == 2 and len(server.slots.jobs) == 2)
-        server.slots.end_all()
+        server.slots.cancel_all()
         streamed, whole = (each.result() for each in waiting)
         assert streamed.text.endswith("data: [DONE]\n\n")
         assert (whole.status_code, whole.json()["choices"][0]["finish_reason"]) == (200, "length")

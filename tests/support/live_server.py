@@ -11,7 +11,7 @@ from typing import Any
 from onnx_textgen import Model
 from onnx_textgen.cli.hosts import in_url, listen
 from onnx_textgen_server.app import Settings, make_app
-from onnx_textgen_server.process import PromptServer, make_config
+from onnx_textgen_server.process import FastShutdownServer, make_config
 from support.patient_http import LONGEST_WAIT
 
 LOOPS: dict[str, asyncio.AbstractEventLoop] = {}
@@ -26,7 +26,7 @@ def served(models: dict[str, Model], host: str = "127.0.0.1", **settings: Any) -
     config = make_config(app)
     config.timeout_graceful_shutdown = 1
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-    server = PromptServer(config)
+    server = FastShutdownServer(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners}, daemon=True)
     thread.start()
     while not server.started:

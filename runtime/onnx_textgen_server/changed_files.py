@@ -1,7 +1,7 @@
-"""Whether a served model's files are still those that were opened.
+"""Detects that the files of a served model have changed since they were opened.
 
-Weights are mapped, not read: written over, they change the text of a running server, and cut short they kill it. What is put in
-their place by a rename changes nothing that runs, but it is not what the server serves. Either way somebody should be told.
+Weights are mapped, not read: overwriting them changes the text of a running server, and truncating them ends the process. Replacing
+them by a rename leaves the running server unchanged, but it then serves other files than those on disk. Both are reported.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from onnx_textgen.errors import ModelError
 from onnx_textgen.package.integrity import graph_files
 
 
-class FileWatch:
-    """Remembers what the graph and its weights were when the watch began."""
+class ChangedFiles:
+    """The identities of the graph and its weights when the server opened them."""
 
     def __init__(self, model: Model) -> None:
         self.folder = model.folder
@@ -22,17 +22,17 @@ class FileWatch:
         self.known = [identity(path) for path in self.files]
 
     def check(self) -> None:
-        """Raise `ModelError` where a file has changed, was replaced or is gone."""
+        """Raise `ModelError` if a file has changed, was replaced or is missing."""
         for path, known in zip(self.files, self.known, strict=True):
             if identity(path) != known:
                 raise ModelError(
-                    f"{path.name} has changed since this server opened {self.folder.name}; start the server again, "
-                    "and replace a folder that is served only as a whole, by a rename"
+                    f"{path.name} has changed since this server opened {self.folder.name}; restart the server, "
+                    "and replace a served folder only as a whole, by a rename"
                 )
 
 
 def identity(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file's content; None where there is none."""
+    """Device, inode, size and modification time, which change with a file; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:

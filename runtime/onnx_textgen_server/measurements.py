@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, by the names of OpenTelemetry's conventions for generative AI; no prompt, no text, no client."""
+"""Metrics for Prometheus, with the names of OpenTelemetry's conventions for generative AI. They hold no prompt, text or client."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MODEL, OPERATION = "gen_ai_request_model", "gen_ai_operation_name"
 
 
 class Metrics:
-    """The numbers of one server."""
+    """The metrics of one server."""
 
     def __init__(self, texts_taken: Callable[[], float]) -> None:
-        """`texts_taken`: texts at work or waiting now."""
+        """`texts_taken`: returns the number of texts that run or wait now."""
         registry = self.registry = CollectorRegistry()
         self.duration = Histogram(
             "gen_ai_server_request_duration_seconds",
@@ -42,14 +42,14 @@ class Metrics:
             registry=registry,
         )
         self.tokens = Histogram(
-            "gen_ai_client_token_usage", "Tokens of a text", [MODEL, "gen_ai_token_type"], buckets=TOKENS, registry=registry
+            "gen_ai_client_token_usage", "TokenFormatter of a text", [MODEL, "gen_ai_token_type"], buckets=TOKENS, registry=registry
         )
         self.refused = Counter("onnx_textgen_refused", "Requests that were not answered", ["reason"], registry=registry)
-        active = Gauge("onnx_textgen_active_texts", "Texts at work or waiting for a row", registry=registry)
+        active = Gauge("onnx_textgen_active_texts", "Texts that run or wait for a row", registry=registry)
         active.set_function(texts_taken)
 
     def answered(self, operation: str, model: str, outcome: str, seconds: float, texts: Sequence[Stats]) -> None:
-        """Take note of a request; `outcome` is `done`, `cancelled` or `error`."""
+        """Record a request; `outcome` is `done`, `cancelled` or `error`."""
         self.duration.labels(operation, model, outcome).observe(seconds)
         for stats in texts:
             if stats.generated_tokens:
@@ -60,5 +60,5 @@ class Metrics:
                 self.per_token.labels(model).observe(1 / stats.decode_tokens_per_second)
 
     def page(self) -> bytes:
-        """What `/metrics` answers."""
+        """The body of `/metrics`."""
         return generate_latest(self.registry)

@@ -1,0 +1,29 @@
+"""Messages for requests that fail before they reach a route: malformed bodies, unknown paths, wrong methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+TYPE_NAMES = re.compile(r"str|int|float|bool|dict|list\[.*\]|[A-Z]\w*")
+"""Parts of pydantic's `loc` that name a type of a union; no parameter has such a name."""
+ROUTES = "GET /v1/models, POST /v1/completions, POST /v1/chat/completions; /openapi.json has all"
+
+
+def message_for_body(found: Mapping[str, Any]) -> str:
+    """One line for the first error that pydantic found in a body."""
+    place = found["loc"]
+    if found["type"] == "json_invalid":
+        return f"the body is not JSON: {found['ctx']['error']} at character {place[-1]}"
+    if place == ("body",):
+        return "the body should be a JSON object, sent with the header Content-Type: application/json"
+    where = ".".join(str(part) for part in place if part != "body" and not (isinstance(part, str) and TYPE_NAMES.fullmatch(part)))
+    return f"{where or 'the body'}: {found['msg'].removeprefix('Value error, ')}"
+
+
+def message_for_route(status: int, path: str, allowed: str | None) -> str:
+    """One line for an unknown path, or for a path with another method."""
+    if status == 405:
+        return f"{path[:200]} takes only {allowed or 'another method'}; this server answers {ROUTES}"
+    return f"there is nothing at {path[:200]}; this server answers {ROUTES}"
