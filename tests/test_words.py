@@ -20,6 +20,7 @@ SCOPE = (
     "CHANGELOG.md",
     "SECURITY.md",
     "docs",
+    "demo",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""

@@ -1,6 +1,6 @@
-"""See a model write in a web page; needs the extra `demo` (gradio)."""
+"""A web page that generates text, chats, compares and looks inside a model; needs the extra `demo` (gradio)."""
 
 import os
 
-# Before gradio is first imported anywhere: it must not report home unless its user says otherwise.
+# Before the first import of gradio, so that it does not report usage unless the user allows it.
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")

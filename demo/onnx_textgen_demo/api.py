@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from onnx_textgen.errors import OnnxTextgenError
 
 from .limits import MOST_SECONDS, checked
-from .shelf import Shelf
+from .models import ModelRegistry
+
+if TYPE_CHECKING:
+    from onnx_textgen import Model
 
 ANSWER_SECONDS = 0.1
-"""Between two answers while the text grows."""
+"""Interval between two answers while the text grows."""
 
 
-def make_generate(shelf: Shelf) -> Callable[..., Iterator[dict[str, Any]]]:
-    """The function for the models of a shelf. Closing its generator, which Gradio does for a client that goes, ends the text."""
+def make_generate(registry: ModelRegistry) -> Callable[..., Iterator[dict[str, Any]]]:
+    """The function for the models of a registry. Gradio closes its generator when the client leaves, which ends the text."""
 
     def generate(  # noqa: PLR0917  (Gradio passes them in their order; clients by name)
         prompt: str,
@@ -33,46 +36,41 @@ def make_generate(shelf: Shelf) -> Callable[..., Iterator[dict[str, Any]]]:
         stop: list[str] | None = None,
         model: str | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Continue a text: the text so far, again and again; with the last one come `finish_reason` and `stats`.
+        """Continue a text. Yields the text so far, again and again; the last result has `finish_reason` and `stats`.
 
         Args:
-            prompt: What the model goes on from.
-            max_new_tokens: The text ends here at the latest.
-            temperature: 0 always takes the likeliest token; left out, like the others, it is the model's own default.
-            top_k: Draw among the k likeliest tokens.
-            top_p: Draw among the fewest tokens that hold this share of the probability.
-            min_p: Draw among tokens at least this many times as likely as the likeliest.
-            seed: The same seed writes the same text.
+            prompt: The text that the model continues.
+            max_new_tokens: The largest number of new tokens.
+            temperature: 0 always takes the most likely token. Default here and below: the model's own.
+            top_k: Draw from the k most likely tokens.
+            top_p: Draw from the fewest tokens that hold this share of the probability.
+            min_p: Draw from tokens at least this many times as likely as the most likely one.
+            seed: The same seed gives the same text.
             stop: Texts that end the generation and are left out.
-            model: One of the page's models, by name; the first one if left out.
+            model: The name of one of the page's models. Default: the first one.
 
         """
-        answer: dict[str, Any] = {"text": "", "token_ids": [], "finish_reason": None, "stats": None}
-        shown = time.perf_counter()
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed, "stop": stop}
         try:
-            chunks = shelf.model(model).stream(
-                checked(prompt),
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                min_p=min_p,
-                seed=seed,
-                stop=stop,
-                max_time=MOST_SECONDS,
-            )
-            with contextlib.closing(chunks):
-                for chunk in chunks:
-                    answer["text"] += chunk.text
-                    answer["token_ids"] += chunk.token_ids
-                    answer["finish_reason"] = chunk.finish_reason
-                    if chunk.stats:
-                        answer["stats"] = dataclasses.asdict(chunk.stats)
-                    elif time.perf_counter() - shown >= ANSWER_SECONDS:
-                        yield answer
-                        shown = time.perf_counter()
+            yield from growing_answer(registry.model(model), checked(prompt), options | {"max_new_tokens": max_new_tokens})
         except OnnxTextgenError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        yield answer
 
     return generate
+
+
+def growing_answer(model: Model, prompt: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the answer while its text grows; the last one is complete."""
+    answer: dict[str, Any] = {"text": "", "token_ids": [], "finish_reason": None, "stats": None}
+    shown = time.perf_counter()
+    with contextlib.closing(model.stream(prompt, max_time=MOST_SECONDS, **options)) as chunks:
+        for chunk in chunks:
+            answer["text"] += chunk.text
+            answer["token_ids"] += chunk.token_ids
+            answer["finish_reason"] = chunk.finish_reason
+            if chunk.stats:
+                answer["stats"] = dataclasses.asdict(chunk.stats)
+            elif time.perf_counter() - shown >= ANSWER_SECONDS:
+                yield answer
+                shown = time.perf_counter()
+    yield answer

@@ -1,4 +1,4 @@
-"""The page: a model to pick, and a tab for each thing to do with it. What a tab shows and does is in its own file."""
+"""The page: a choice of models, and the tabs. Each tab is in its own module."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from onnx_textgen.errors import OnnxTextgenError
 from . import view
 from .api import make_generate
 from .limits import RUNNING, RUNS
-from .shelf import Shelf
+from .models import ModelRegistry
 from .tabs import chat, compare, look_inside, measure, write
 
 TABS = {"Write": write, "Look inside": look_inside, "Chat": chat, "Compare": compare, "Measure": measure}
 
 
-def make_page(shelf: Shelf) -> gr.Blocks:
-    """The page for the models of a shelf, not yet served. The first one is loaded here; raises what its loading raises."""
-    first = shelf.model()
+def make_page(registry: ModelRegistry) -> gr.Blocks:
+    """The page for the models of a registry, not yet served. Loads the first model, and raises the errors of loading it."""
+    first = registry.model()
     page: gr.Blocks
     with gr.Blocks(title="onnx-textgen", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
-        api(make_generate(shelf), api_name="generate", **RUNS)
+        api(make_generate(registry), api_name="generate", **RUNS)
         with gr.Row(elem_id="top"):
             with gr.Column(scale=3, min_width=320):
-                masthead = gr.HTML(view.masthead(shelf.names[0], first), apply_default_css=False)
-            with gr.Column(scale=1, min_width=200, visible=len(shelf.names) > 1):
-                picker = gr.Dropdown(shelf.names, label="Model", filterable=False, elem_id="picker")
-        picked = picker.input(lambda name: describe(shelf, name), picker, masthead, **RUNNING)
-        with gr.Tabs(overflow_behavior="wrap"):  # on a phone, a menu would hide some
+                masthead = gr.HTML(view.masthead(registry.names[0], first), apply_default_css=False)
+            with gr.Column(scale=1, min_width=200, visible=len(registry.names) > 1):
+                picker = gr.Dropdown(registry.names, label="Model", filterable=False, elem_id="picker")
+        picked = picker.input(lambda name: describe(registry, name), picker, masthead, **RUNNING)
+        with gr.Tabs(overflow_behavior="wrap"):  # on a phone, a menu would hide some tabs
             for name, tab in TABS.items():
                 with gr.Tab(name):
-                    tab.make_tab(shelf, picker, picked)
+                    tab.make_tab(registry, picker, picked)
     return page
 
 
-def describe(shelf: Shelf, name: str) -> str:
-    """Load a model and say what it is, or why it cannot be had."""
+def describe(registry: ModelRegistry, name: str) -> str:
+    """Load a model and describe it, or say why it cannot be loaded."""
     try:
-        return view.masthead(name, shelf.model(name))
+        return view.masthead(name, registry.model(name))
     except OnnxTextgenError as error:
         return view.cannot_load(name, str(error))

@@ -1,4 +1,4 @@
-"""Work that is long and gives nothing until it is done, so that its caller can still be stopped."""
+"""Runs long work in a thread, so that the generator that waits for it can be closed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ POLL_SECONDS = 0.1
 
 
 def in_background(work: Callable[[], Result], stop: Callable[[], None] = lambda: None) -> Generator[None, None, Result]:
-    """Yield now and then until `work` is done, and return what it gave, or raise what it raised.
+    """Yield at intervals until `work` is done; return its result, or raise its error.
 
-    `stop` is called where the generator is closed before: Gradio can close one only while it yields.
+    Calls `stop` if the generator is closed earlier. Gradio can close a generator only while it yields.
     """
     pool = concurrent.futures.ThreadPoolExecutor(1)
     try:
@@ -22,7 +22,7 @@ def in_background(work: Callable[[], Result], stop: Callable[[], None] = lambda:
             try:
                 return future.result(timeout=POLL_SECONDS)
             except concurrent.futures.TimeoutError:
-                if future.done():  # meanwhile; what timed out may also be the work itself
+                if future.done():  # in the meantime; the work itself may also raise TimeoutError
                     return future.result()
                 yield
     finally:

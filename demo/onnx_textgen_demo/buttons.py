@@ -1,4 +1,4 @@
-"""Which buttons can be pressed: those that start a run while none is under way, and Stop while one is."""
+"""Enables the buttons that start a run while nothing runs, and Stop during a run."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class RunButtons:
 
     @property
     def outputs(self) -> list[gr.Button]:
-        """In the order of what `running` and `at_rest` give."""
+        """The buttons, in the order of the updates of `running` and `at_rest`."""
         return [*self.starts, self.stop]
 
     def running(self) -> list[dict[str, Any]]:
-        """From the press on."""
+        """Updates for the start of a run."""
         return [*[gr.update(interactive=False)] * len(self.starts), gr.update(interactive=True)]
 
     def at_rest(self) -> list[dict[str, Any]]:
-        """From the end on."""
+        """Updates for the end of a run."""
         return [*[gr.update(interactive=True)] * len(self.starts), gr.update(interactive=False)]
 
 
 def at_the_end(run: Dependency, answer: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Let a function answer the end of a run, whatever it was: `then` alone is silent where the run failed (Gradio 6.31)."""
+    """Call a function at the end of a run, also of a failed one, for which `then` alone is not called (Gradio 6.31)."""
     for when in (run.then, run.failure):
         when(answer, list(inputs), list(outputs), **QUICK)

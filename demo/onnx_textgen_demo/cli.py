@@ -12,7 +12,7 @@ from onnx_textgen.cli.extensions import explain_missing
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.cli.hosts import is_public
 
-PACKAGE_HELP = "Model folders, or names of models that ship with onnx-textgen (story, tiny-transformer). Default: those."
+PACKAGE_HELP = "Model folders, or names of embedded models (story, tiny-transformer). Default: the embedded models."
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None, add_completion=False)
 
@@ -38,18 +38,18 @@ def demo(
     """
     from .app import make_page  # noqa: PLC0415  (see above)
     from .mcp_guard import MCP_PATH  # noqa: PLC0415
+    from .models import make_registry  # noqa: PLC0415
     from .server import serve  # noqa: PLC0415
-    from .shelf import make_shelf  # noqa: PLC0415
 
     if mcp:
         with explain_missing("--mcp", "mcp"):
             importlib.import_module("mcp")
-    shelf = make_shelf(packages or [], device=device, threads=threads)
-    page = make_page(shelf)
+    registry = make_registry(packages or [], device=device, threads=threads)
+    page = make_page(registry)
     served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, mcp=mcp)
     if is_public(host):
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)
-    typer.echo(f"{', '.join(shelf.names)}: {served.address} (Ctrl-C ends it)", err=True)
+    typer.echo(f"{', '.join(registry.names)}: {served.address} (Ctrl-C ends it)", err=True)
     if mcp:
         typer.echo(f"a tool for MCP clients: {served.address.rstrip('/')}{MCP_PATH}/", err=True)
     try:

@@ -1,6 +1,6 @@
-"""What several pictures of the tab Look inside are made of: bars, tiles of tokens, numbers with their nouns.
+"""Elements of the pictures of the tab Look inside: bars, tiles of tokens, numbers with nouns.
 
-Pure functions from data to HTML; what came from a model or a prompt is escaped here.
+Pure functions from data to HTML; text from a model or a prompt is escaped here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnx_textgen.diagnostics.inspection import Token
 from .view import visible
 
 MOST_SHOWN = 48
-"""Pieces of a long prompt that are drawn; the last ones."""
+"""Number of tokens of a long prompt that are drawn; the last ones."""
 
 
 def bar_rows(rows: Iterable[tuple[Token, float, str, str, str]]) -> str:
@@ -28,7 +28,7 @@ def bar_rows(rows: Iterable[tuple[Token, float, str, str, str]]) -> str:
 
 
 def pieces(tokens: Sequence[Token]) -> str:
-    """Tokens as tiles, piece above id; of many the last ones."""
+    """Tokens as tiles, piece above id; only the last ones of a long list."""
     left_out = len(tokens) - MOST_SHOWN
     more = f"<li>… {left_out:,} before</li>" if left_out > 0 else ""
     tiles = "".join(

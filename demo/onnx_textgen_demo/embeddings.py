@@ -1,7 +1,6 @@
-"""The embeddings of a text: the rows of the model's own table, looked up by the nodes of its graph that do so in every run.
+"""The embeddings of a text: rows of the model's table, looked up by the same nodes of its graph as in every run.
 
-Those nodes, with the weights that they read, are opened as a small graph beside the model. Where a graph looks ids up in another
-way, there is nothing to show, and nothing is shown in its place.
+These nodes and their weights are opened as a separate small graph. If a graph looks ids up in another way, no embeddings are shown.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ Embeddings = npt.NDArray[np.float32]
 """[tokens, width]"""
 
 MOST_BYTES = 256 * 2**20
-"""A file with its weights inside may be larger; it is not read a second time for a picture."""
+"""A larger file, with its weights inside, is not read a second time for a picture."""
 LOOKUPS = ("Gather", "GatherBlockQuantized")
-"""Operators that take rows of a table: inputs table and ids."""
+"""Operators that look up rows of a table; inputs: table, ids."""
 SAME_IDS = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
-"""Operators that ids may pass on their way there: input ids."""
+"""Operators that may precede the lookup; input: ids."""
 RESULT = "embeddings"
 
 # Numbers of fields in onnx.proto.
@@ -44,21 +43,21 @@ FLOAT, INT_ATTRIBUTE = 1, 2
 
 @functools.lru_cache(maxsize=4)
 def embeddings_of(model: Model, token_ids: tuple[int, ...]) -> Embeddings | None:
-    """What the table of a model holds for some ids; None where the graph does not show it.
+    """The embeddings of some ids; None if they cannot be read from the graph.
 
-    Those of the last few texts, of all visitors, are kept, so that going forwards and back opens no graph.
+    The embeddings of the last few texts, of all visitors, are cached, so that moving forwards and backwards opens no graph.
     """
     path = model.graph.path if isinstance(model.graph, Session) else model.folder / model.opened.graph_name
     try:
         found = look_up(path, model.graph.roles["input_ids"].name, token_ids)
-    except Exception:  # noqa: BLE001 - graphs of others look ids up in any way: that costs a picture, and no more
+    except Exception:  # noqa: BLE001 - an unusual graph costs a picture, and no more
         return None
     width = model.manifest.geometry.hidden_size
     return found if found.ndim == 2 and len(found) == len(token_ids) and found.shape[1] == (width or found.shape[1]) else None
 
 
 def look_up(path: Path | None, ids_name: str, token_ids: Sequence[int]) -> Embeddings:
-    """Run the lookup of the graph at `path` alone; raises `PackageError` where there is none."""
+    """Run only the lookup of the graph at `path`; raises `PackageError` if it has none."""
     if path is None or path.stat().st_size > MOST_BYTES:
         raise PackageError("the graph is not read again")
     options = make_options(threads=1)
@@ -71,7 +70,7 @@ def look_up(path: Path | None, ids_name: str, token_ids: Sequence[int]) -> Embed
 
 
 def lookup_alone(data: bytes, ids_name: str) -> bytes:
-    """A graph of the nodes that turn ids into embeddings, and no others; raises `PackageError` where none does."""
+    """A graph of only the nodes that turn ids into embeddings; raises `PackageError` if there are none."""
     model = Message(data)
     (graph,) = model.messages(GRAPH)
     nodes = graph.messages(NODE)
@@ -105,7 +104,7 @@ def lookup_alone(data: bytes, ids_name: str) -> bytes:
 
 
 def leads_to(ids_name: str, name: str, makers: Mapping[str, Message]) -> bool:
-    """Whether a value is the ids themselves, in another shape or type."""
+    """Whether a value is the ids, possibly in another shape or type."""
     while name != ids_name:
         maker = makers.get(name)
         if maker is None or maker.text(OPERATOR) not in SAME_IDS:
@@ -115,7 +114,7 @@ def leads_to(ids_name: str, name: str, makers: Mapping[str, Message]) -> bool:
 
 
 def names_before(name: str, makers: Mapping[str, Message]) -> set[str]:
-    """A value, and all that it is made of."""
+    """The names of a value and of everything that it is computed from."""
     found, open_names = set[str](), [name]
     while open_names:
         name = open_names.pop()
@@ -126,10 +125,10 @@ def names_before(name: str, makers: Mapping[str, Message]) -> set[str]:
 
 
 def ingredients(node: Message | None) -> Iterator[str]:
-    """The inputs of a node that it has."""
+    """The names of a node's inputs, without omitted ones."""
     return filter(None, node.texts(NODE_INPUT) if node else ())
 
 
 def cast_to_float() -> Message:
-    """The attribute of a Cast."""
+    """The attribute `to` of a Cast to float32."""
     return Message().add(ATTRIBUTE_NAME, "to").add(ATTRIBUTE_INT, FLOAT).add(ATTRIBUTE_TYPE, INT_ATTRIBUTE)

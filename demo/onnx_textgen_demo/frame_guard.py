@@ -1,4 +1,4 @@
-"""No page of others shows this one in a frame, where a visitor's clicks could be led to its buttons."""
+"""Forbids other pages to show this one in a frame, where they could redirect a visitor's clicks (clickjacking)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class FrameGuard:
-    """Adds the headers that browsers obey."""
+    """Adds the headers that forbid framing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back with the headers."""
+        """Forward a request, and add the headers to its response."""
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,6 +1,6 @@
-"""What the page takes, and how much it does at a time.
+"""The limits of the page: prompt length, text length, time, and runs at once.
 
-All other limits are the runtime's: what it refuses is shown in its own words.
+All other limits are those of the runtime; its error messages are shown unchanged.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from onnx_textgen.options.checks import shown
 
 MAX_PROMPT_CHARS = 50_000
 LONGEST_TEXT = 1024
-"""A slider over a context of 100,000 tokens could not be set to anything in particular."""
+"""Largest value of the length slider; a slider over 100,000 tokens could not be set precisely."""
 MOST_SECONDS = 600.0
-"""After which a text for another program ends: who calls by MCP and goes away is not noticed."""
+"""Time limit of a text for another program, because the page does not notice when an MCP client disconnects."""
 
 
 class Runs(TypedDict):
-    """How Gradio shares a model among listeners."""
+    """Gradio's limits on concurrent listeners."""
 
     concurrency_limit: int
     concurrency_id: str
 
 
 RUNS: Runs = {"concurrency_limit": 4, "concurrency_id": "model"}
-"""So many runs at once, of all tabs and callers: the runtime computes their steps together. Others wait in the queue."""
+"""At most this many runs at once, of all tabs and callers; the runtime computes their steps together. Others wait in the queue."""
 OWN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-"""Of every listener of the page: the tabs tell how far they are, and no other program is told of them. One that knows their
-names can call them all the same: they do what the page's buttons do, within the same limits."""
+"""Settings of every listener of the page: the tabs show their own progress, and the API does not list the listener. A program that
+knows its name can still call it: it does what the page's buttons do, within the same limits."""
 RUNNING: dict[str, Any] = {**OWN, **RUNS}
-"""Of one that runs a model."""
+"""Settings of a listener that runs a model."""
 QUICK: dict[str, Any] = {**OWN, "queue": False}
-"""Of one that only draws."""
+"""Settings of a listener that only draws."""
 
 
 def checked(prompt: str | None) -> str:
-    """The prompt if it is a text of acceptable length; raises `PromptError` if not.
+    """The prompt, if it is a text of allowed length; raises `PromptError` if not.
 
-    Checked before it costs anything: the browser's own limits do not bind those who call the server directly.
+    The browser's limits do not bind clients that call the server directly.
     """
     if prompt is not None and not isinstance(prompt, str):
         raise PromptError(f"the prompt should be text, found {shown(prompt)}; give a string")

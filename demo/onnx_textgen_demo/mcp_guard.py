@@ -1,7 +1,7 @@
-"""What of Gradio's MCP server is reached: calls, at one address.
+"""Limits access to Gradio's MCP server to calls at one address.
 
-It has more: an older transport, and a page for browsers that writes the address it was asked by into a script as it stands, so
-that a link to it could run a script of others (Gradio 6.31).
+Gradio's server also has an older transport, and a page for browsers that copies the requested address into a script without
+escaping, so that a crafted link could run a foreign script (Gradio 6.31).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ MCP_PATH = "/gradio_api/mcp"
 
 
 class McpGuard:
-    """Passes calls on, and all that is not below `MCP_PATH`."""
+    """Forwards calls, and everything outside `MCP_PATH`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 404 or 405."""
+        """Forward a request, or answer 404 or 405."""
         if scope["type"] == "http" and scope["path"].startswith(MCP_PATH):
             if scope["path"].rstrip("/") != MCP_PATH:
                 await PlainTextResponse("there is nothing here", 404)(scope, receive, send)

@@ -1,6 +1,6 @@
-"""The pictures of the tab Look inside: one for each stage of the pipeline, drawn from the numbers of a `Walk`.
+"""The pictures of the tab Look inside: one for each stage of the pipeline, from the values of a `StepInspector`.
 
-Pure functions from data to HTML. Every text that came from a model or a prompt is escaped here.
+Pure functions from data to HTML. Every text from a model or a prompt is escaped here.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from onnx_textgen.diagnostics.inspection import Candidate, Token
 from onnx_textgen.sampling.draw import apply_temperature
 from onnx_textgen.sampling.truncation import softmax
 
-from .attention_picture import attention_picture
+from .attention_heat_map import attention_picture
 from .drawing import MOST_SHOWN, bar_rows, count, pieces
 from .embeddings import embeddings_of
+from .step_inspection import InspectedStep, StepInspector
 from .strips import Numbers, scale_legend, scale_of, strip
 from .view import percent, visible
-from .walk import Look, Walk
 
 LARGEST = 0.004
-"""A smaller share of the draw has no place of its own in the picture."""
-SMALLEST_CUT = 0.01
-"""What was cut off of a smaller share is not drawn: it would be a speck."""
+"""A token with a smaller share of the draw is drawn together with its neighbours."""
+SMALLEST_TRUNCATED = 0.01
+"""The bar of a removed token with a smaller share is not drawn, because it would be too small to see."""
 OPTION_NAMES = {"top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
 
 
-def picture(walk: Walk | None, stage: int, number: int) -> str:
+def picture(inspector: StepInspector | None, stage: int, number: int) -> str:
     """A stage (see `STAGES`) of a step (0 = the first new token)."""
-    if walk is None:
+    if inspector is None:
         said = "Press <b>Walk through</b>: the prompt goes through the model, a stage at a time."
         return f'<section class="picture"><p>{said}</p></section>'
     name, draw, is_of_step = STAGES[stage]
     place = f"new token {number + 1}" if is_of_step else "the prompt"
-    body = draw(walk, number)
+    body = draw(inspector, number)
     return f'<section class="picture" aria-live="polite"><h2>{stage + 1}. {name} <small>{place}</small></h2>{body}</section>'
 
 
 def stage_line(stage: int) -> str:
-    """All stages in a row, the one that is shown marked; each is a button, once there is one that is shown (not -1)."""
+    """All stages in a row, with the current one marked. Each is a button; all are disabled for stage -1 (none)."""
     state = {stage: " aria-current=step"} if stage >= 0 else dict.fromkeys(range(len(STAGES)), " disabled")
     items = "".join(
         f'<li><button type="button" data-place="{index}"{state.get(index, "")}>{name}</button></li>'
@@ -49,35 +49,35 @@ def stage_line(stage: int) -> str:
     return f'<nav class="stages" aria-label="Stages of the pipeline"><ol>{items}</ol></nav>'
 
 
-def text_picture(walk: Walk, number: int) -> str:
-    """The prompt as it was typed."""
+def text_picture(inspector: StepInspector, number: int) -> str:
+    """The prompt as typed."""
     return (
-        f"<p>A text of {count(len(walk.prompt), 'character')}, {count(len(walk.prompt.encode()), 'byte')}. "
-        "The model knows no letters, so the text is cut into pieces that it does know.</p>"
-        f'<p class="sheet">{escape(walk.prompt)}</p>'
+        f"<p>A text of {count(len(inspector.prompt), 'character')}, {count(len(inspector.prompt.encode()), 'byte')}. "
+        "The model does not read letters, so the text is split into pieces of its vocabulary.</p>"
+        f'<p class="sheet">{escape(inspector.prompt)}</p>'
     )
 
 
-def tokens_picture(walk: Walk, number: int) -> str:
+def tokens_picture(inspector: StepInspector, number: int) -> str:
     """Pieces and ids."""
-    size = walk.model.manifest.geometry.vocab_size
+    size = inspector.model.manifest.geometry.vocab_size
     return (
-        f"<p>{count(len(walk.tokens), 'token')}: each is a piece of text with a fixed number, its id, in a vocabulary of {size:,}. "
-        f"␣ is a space.</p>{pieces(walk.tokens)}"
+        f"<p>{count(len(inspector.tokens), 'token')}: each is a piece of text with a fixed number, its id, in a vocabulary of "
+        f"{size:,}. ␣ is a space.</p>{pieces(inspector.tokens)}"
     )
 
 
-def embeddings_picture(walk: Walk, number: int) -> str:
+def embeddings_picture(inspector: StepInspector, number: int) -> str:
     """Vectors and positions."""
-    first = max(0, len(walk.tokens) - MOST_SHOWN)
-    shown = walk.tokens[first:]
-    found = embeddings_of(walk.model, tuple(token.id for token in shown))
-    width = walk.model.manifest.geometry.hidden_size if found is None else found.shape[1]
+    first = max(0, len(inspector.tokens) - MOST_SHOWN)
+    shown = inspector.tokens[first:]
+    found = embeddings_of(inspector.model, tuple(token.id for token in shown))
+    width = inspector.model.manifest.geometry.hidden_size if found is None else found.shape[1]
     vectors = f"{width:,} numbers" if width else "a vector"
     said = (
         f"<p>Each id picks its row of a table: {vectors} that stand for the token, the <b>embedding</b>. The order of the text "
-        f"goes in as <b>positions</b>, 0 to {len(walk.tokens) - 1}. Shape [batch, tokens, width] = "
-        f"<b>[1, {len(walk.tokens):,}, {f'{width:,}' if width else '?'}]</b>.</p>"
+        f"goes in as <b>positions</b>, 0 to {len(inspector.tokens) - 1}. Shape [batch, tokens, width] = "
+        f"<b>[1, {len(inspector.tokens):,}, {f'{width:,}' if width else '?'}]</b>.</p>"
     )
     if found is None:
         return f"{said}<p>The graph of this package does not show its table, so the numbers are not drawn here.</p>"
@@ -104,9 +104,9 @@ def some_of(numbers: Numbers) -> str:
     return ", ".join(f"{each:.3f}" for each in numbers[:3]) + (" …" if numbers.size > 3 else "")
 
 
-def layers_picture(walk: Walk, number: int) -> str:
-    """What was fed, the layers, and the cache after each run so far."""
-    geometry, run = walk.model.manifest.geometry, walk.looks[number].run
+def layers_picture(inspector: StepInspector, number: int) -> str:
+    """The fed tokens, the layers, and the cache after each run so far."""
+    geometry, run = inspector.model.manifest.geometry, inspector.steps[number].run
     last = run.first_position + len(run.fed) - 1
     place = f"position {last}" if len(run.fed) == 1 else f"positions {run.first_position} to {last}"
     shape = ", ".join(f"{size:,}" for size in run.cache_shape)
@@ -114,14 +114,14 @@ def layers_picture(walk: Walk, number: int) -> str:
         f"<p><b>{count(len(run.fed), 'token')}</b> went in at {place}:</p>{pieces(run.fed)}"
         f"<p>In each of the <b>{count(geometry.layers, 'layer')}</b> every token looks at itself and those before it "
         f"({count(geometry.heads, 'head')} of size {geometry.head_size} over {geometry.kv_heads} of keys and values), then passes "
-        "a feed-forward network. The keys and values of all tokens so far stay in the <b>cache</b>, so the next run takes the new "
-        f"token alone. It grows with the text; a layer's tensor has shape [{shape}].</p>{cache_picture(walk, number)}"
+        "a feed-forward network. The keys and values of all tokens so far stay in the <b>cache</b>, so the next run takes only the "
+        f"new token. It grows with the text; a layer's tensor has shape [{shape}].</p>{cache_picture(inspector, number)}"
     )
 
 
-def cache_picture(walk: Walk, number: int) -> str:
-    """What the cache held after each of the last runs: what it had before, and what the run added."""
-    runs = [look.run for look in walk.looks[max(0, number - 7) : number + 1]]
+def cache_picture(inspector: StepInspector, number: int) -> str:
+    """The cache after each of the last runs: the tokens it had before, and those that the run added."""
+    runs = [step.run for step in inspector.steps[max(0, number - 7) : number + 1]]
     longest = max(run.cached_tokens for run in runs)
     rows = "".join(
         f'<tr class="{"drawn" if run is runs[-1] else "other"}"><th scope="row">{count(run.cached_tokens, "token")}</th>'
@@ -137,33 +137,34 @@ def cache_picture(walk: Walk, number: int) -> str:
 
 
 def part(kind: str, share: float) -> str:
-    """A part of a bar, as long as its share of the longest."""
+    """A part of a bar; `share` is relative to the longest bar."""
     return f'<span class="{kind}" style="width:{100 * share:.2f}%"></span>'
 
 
-def logits_picture(walk: Walk, number: int) -> str:
+def logits_picture(inspector: StepInspector, number: int) -> str:
     """The row of logits, and the largest of them."""
-    look = walk.looks[number]
-    found = look.weighing.candidates
-    low, high = float(look.logits.min()), float(look.logits.max())
+    step = inspector.steps[number]
+    found = step.weighing.candidates
+    low, high = float(step.logits.min()), float(step.logits.max())
     rows = bar_rows((one.token, (one.logit - low) / max(high - low, 1e-9), f"{one.logit:.2f}", "", "other") for one in found)
     return (
-        f"<p>Behind the last token the model gives one number to every token of its vocabulary, a <b>logit</b>: shape "
-        f"[1, {look.logits.size:,}]. The larger, the likelier. These go from {low:.2f} to {high:.2f}; the {len(found)} largest:</p>"
+        f"<p>After the last token the model gives one number to every token of its vocabulary, a <b>logit</b>: shape "
+        f"[1, {step.logits.size:,}]. A larger logit is likelier. These range from {low:.2f} to "
+        f"{high:.2f}; the {len(found)} largest:</p>"
         f"{rows}"
     )
 
 
-def softmax_picture(walk: Walk, number: int) -> str:
-    """Probabilities as the model has them, and as temperature makes them."""
-    look, temperature = walk.looks[number], walk.config.temperature
-    tempered = tempered_probabilities(look, temperature)
+def softmax_picture(inspector: StepInspector, number: int) -> str:
+    """Probabilities before and after temperature."""
+    step, temperature = inspector.steps[number], inspector.config.temperature
+    tempered = tempered_probabilities(step, temperature)
     rows = bar_rows(
         (one.token, tempered[one.token.id], percent(tempered[one.token.id]), f"{percent(one.probability)} at 1", "drawn")
-        for one in look.weighing.candidates
+        for one in step.weighing.candidates
     )
     said = (
-        "At <b>temperature 0</b> the likeliest token has all of it."
+        "At <b>temperature 0</b> the most likely token has all of it."
         if temperature == 0
         else f"Divided by the <b>temperature {temperature:g}</b> first: below 1 the likely gain, above 1 the others catch up."
     )
@@ -173,63 +174,70 @@ def softmax_picture(walk: Walk, number: int) -> str:
     )
 
 
-def cuts_picture(walk: Walk, number: int) -> str:
-    """Which tokens the cuts leave; of those that they do not, what was cut off is hatched."""
-    look = walk.looks[number]
-    tempered = tempered_probabilities(look, walk.config.temperature)
+def truncation_picture(inspector: StepInspector, number: int) -> str:
+    """The tokens that truncation keeps; the bars of removed tokens are hatched."""
+    step = inspector.steps[number]
+    tempered = tempered_probabilities(step, inspector.config.temperature)
 
     def row(one: Candidate) -> tuple[Token, float, str, str, str]:
         if one.cut_by is None:
             return one.token, one.draw_probability, percent(one.draw_probability), "", "drawn"
         lost = float(tempered[one.token.id])
-        return one.token, lost if lost >= SMALLEST_CUT else 0, "0 %", f"cut by {OPTION_NAMES.get(one.cut_by, one.cut_by)}", "cut"
+        return (
+            one.token,
+            lost if lost >= SMALLEST_TRUNCATED else 0,
+            "0 %",
+            f"cut by {OPTION_NAMES.get(one.cut_by, one.cut_by)}",
+            "cut",
+        )
 
     funnel = " <span aria-hidden=true>→</span> ".join(
-        f"<span>{OPTION_NAMES.get(name, name)} <b>{left:,}</b></span>" for name, left in look.weighing.remaining.items()
+        f"<span>{OPTION_NAMES.get(name, name)} <b>{left:,}</b></span>" for name, left in step.weighing.remaining.items()
     )
     return (
-        "<p>Unlikely tokens are many, and together they spoil a text. <b>Cuts</b> leave the likeliest: what is cut cannot be "
-        "drawn, and the rest share the 100 % among themselves.</p>"
-        f'<p class="funnel">tokens left: {funnel}</p>{bar_rows(map(row, look.weighing.candidates))}'
+        "<p>There are many unlikely tokens, and one of them now and then spoils a text. <b>Truncation</b> keeps the most likely: "
+        "a removed token cannot be drawn, and the others share the 100 %.</p>"
+        f'<p class="funnel">tokens left: {funnel}</p>{bar_rows(map(row, step.weighing.candidates))}'
     )
 
 
-def draw_picture(walk: Walk, number: int) -> str:
-    """The line from 0 to 1, and where the random number fell."""
-    weighing = walk.looks[number].weighing
+def draw_picture(inspector: StepInspector, number: int) -> str:
+    """The line from 0 to 1, and the position of the random number."""
+    weighing = inspector.steps[number].weighing
     chosen = f"<code>{escape(visible(weighing.chosen.piece))}</code>"
     if weighing.random_number is None:
-        return f"<p>At temperature 0 nothing is drawn: the likeliest token, <b>{chosen}</b>, is taken.</p>"
-    segments = shares(walk, number)
+        return f"<p>At temperature 0 nothing is drawn: the most likely token, <b>{chosen}</b>, is taken.</p>"
+    segments = shares(inspector, number)
     start, end = next((start, end) for token, start, end in segments if token and token.id == weighing.chosen.id)
     parts = "".join(segment(token, start, end, weighing.chosen) for token, start, end in segments)
     return (
-        "<p>Each token that is left has a share of the line from 0 to 1, as wide as its probability; they lie in the order of "
-        "their ids, the unlikely ones together in grey. A <b>random number</b> picks the place.</p>"
+        "<p>Each remaining token has a share of the line from 0 to 1, as wide as its probability, in the order of the "
+        "ids; unlikely tokens share the grey parts. A <b>random number</b> chooses a point of the line.</p>"
         f'<div class="line"><div class="shares" role="img" aria-label="shares of the tokens from 0 to 1">{parts}</div>'
         f'<div class="needle" style="left:{100 * weighing.random_number:.3f}%"></div></div>'
         f"<p>It is <b>{weighing.random_number:.4f}</b>, and falls in the share of <b>{chosen}</b>, from {start:.4f} to {end:.4f}. "
-        f"The number depends on the seed, {walk.config.seed}, and on the step alone, so the same seed writes the same text.</p>"
+        f"The number depends only on the seed, {inspector.config.seed}, and the step: the same seed writes the same text.</p>"
     )
 
 
-def append_picture(walk: Walk, number: int) -> str:
+def append_picture(inspector: StepInspector, number: int) -> str:
     """The text with its new token."""
-    chosen = walk.looks[number].weighing.chosen
-    before = "".join(look.weighing.chosen.piece for look in walk.looks[:number])
-    ended = chosen.id in walk.model.manifest.eos_ids
+    chosen = inspector.steps[number].weighing.chosen
+    before = "".join(step.weighing.chosen.piece for step in inspector.steps[:number])
+    ended = chosen.id in inspector.model.manifest.eos_ids
     said = (
         "It is an <b>end of text</b>: the model has finished."
         if ended
-        else f"It goes to position {len(walk.ids) + number}, and into the model again: text is written a token at a time."
+        else f"It goes to position {len(inspector.ids) + number}, and into the model again: text is written a token at a time."
     )
     return (
         f"<p>The new token, id <b>{chosen.id:,}</b>, is <b>appended</b>. {said}</p>"
-        f'<p class="sheet"><span class="prompt">{escape(walk.prompt)}</span>{escape(before)}<mark>{escape(chosen.piece)}</mark></p>'
+        f'<p class="sheet"><span class="prompt">{escape(inspector.prompt)}</span>{escape(before)}'
+        f"<mark>{escape(chosen.piece)}</mark></p>"
     )
 
 
-STAGES: tuple[tuple[str, Callable[[Walk, int], str], bool], ...] = (
+STAGES: tuple[tuple[str, Callable[[StepInspector, int], str], bool], ...] = (
     ("Text", text_picture, False),
     ("Tokens", tokens_picture, False),
     ("Embeddings", embeddings_picture, False),
@@ -237,26 +245,26 @@ STAGES: tuple[tuple[str, Callable[[Walk, int], str], bool], ...] = (
     ("Attention", attention_picture, True),
     ("Logits", logits_picture, True),
     ("Softmax", softmax_picture, True),
-    ("Cuts", cuts_picture, True),
+    ("Truncation", truncation_picture, True),
     ("Draw", draw_picture, True),
     ("Append", append_picture, True),
 )
-"""Name, picture, and whether it comes with every new token."""
+"""Name, picture, and whether the stage repeats for every new token."""
 ATTENTION = next(place for place, (_, draw, _) in enumerate(STAGES) if draw is attention_picture)
 
 
-def tempered_probabilities(look: Look, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Probabilities [vocabulary] after temperature and before the cuts."""
+def tempered_probabilities(step: InspectedStep, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Probabilities [vocabulary] after temperature and before truncation."""
     if temperature == 0:
-        alone = np.zeros(look.logits.size, np.float32)
-        alone[look.weighing.chosen.id] = 1
+        alone = np.zeros(step.logits.size, np.float32)
+        alone[step.weighing.chosen.id] = 1
         return alone
-    return softmax(apply_temperature(look.logits, temperature))
+    return softmax(apply_temperature(step.logits, temperature))
 
 
-def shares(walk: Walk, number: int) -> list[tuple[Token | None, float, float]]:
-    """The line of a draw: a token and its share from where to where; None for unlikely neighbours together."""
-    weighing, piece = walk.looks[number].weighing, walk.model.tokenizer.piece
+def shares(inspector: StepInspector, number: int) -> list[tuple[Token | None, float, float]]:
+    """The line of a draw: a token with the start and end of its share; None for a group of unlikely neighbours."""
+    weighing, piece = inspector.steps[number].weighing, inspector.model.tokenizer.piece
     left = weighing.drawn_from
     ids = np.arange(left.scores.size) if left.ids is None else left.ids
     ends = np.cumsum(softmax(left.scores), dtype=np.float64)
@@ -273,7 +281,7 @@ def shares(walk: Walk, number: int) -> list[tuple[Token | None, float, float]]:
 
 
 def segment(token: Token | None, start: float, end: float, chosen: Token) -> str:
-    """A share of the line; its token is named where there is room."""
+    """A share of the line, labelled with its token if it is wide enough."""
     kind = "rest" if token is None else "drawn" if token.id == chosen.id else "other"
     name = escape(visible(token.piece)) if token else "unlikely ones"
     label = f"<code>{name}</code>" if token and end - start > 0.06 else ""

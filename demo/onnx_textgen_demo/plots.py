@@ -1,6 +1,6 @@
-"""Measured numbers as line plots, in SVG that is drawn here: every row of the table has its point, and takes the page's colours.
+"""Line plots of measurements as SVG, in the page's colours, with a point for every row of the table.
 
-Lengths double from row to row, so they stand on a logarithmic axis; the other axis begins at zero.
+Lengths double from row to row, so their axis is logarithmic; the other axis begins at zero.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from html import escape
 
 WIDTH, HEIGHT = 360, 200
 LEFT, RIGHT, TOP, BOTTOM = 26, 334, 30, 158
-"""Where in that the points lie; the rest is for their numbers."""
+"""The area of the points; the margins hold their numbers."""
 
 Point = tuple[float, float]
 
 
 def line_plot(points: Sequence[Point], *, title: str, across: str) -> str:
-    """Points (length, value) in their order, each with its number above and its length below; `across` names the lengths."""
+    """A plot of points (length, value), each with its value above and its length below; `across` labels the lengths."""
     places = [place(point, points) for point in points]
     lengths, values = zip(*((number(length), number(value)) for length, value in points), strict=True)
     spoken = ", ".join(f"{length}: {value}" for length, value in zip(lengths, values, strict=True))
@@ -36,7 +36,7 @@ def line_plot(points: Sequence[Point], *, title: str, across: str) -> str:
 
 
 def place(point: Point, points: Sequence[Point]) -> Point:
-    """Where a point lies in the drawing."""
+    """The coordinates of a point in the drawing."""
     first, last = math.log(points[0][0]), math.log(points[-1][0])
     along = (math.log(point[0]) - first) / (last - first) if last > first else 0.5
     highest = max(value for _, value in points)
@@ -45,7 +45,7 @@ def place(point: Point, points: Sequence[Point]) -> Point:
 
 
 def number(value: float) -> str:
-    """A number of three digits or more.
+    """A number with at least three significant digits.
 
     >>> number(3463.7), number(35.87), number(0.1875)
     ('3,464', '35.9', '0.188')

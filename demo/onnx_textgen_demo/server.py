@@ -1,6 +1,6 @@
-"""Serve the page on this machine and nowhere else, unless told otherwise.
+"""Serves the page, only on this machine unless told otherwise.
 
-Gradio's defaults fit a hosted service; here the page is one person's own. No file goes in or out, nothing is shared or reported,
+Gradio's defaults suit a hosted service; this page is for one person. No file goes in or out, nothing is shared or reported,
 and a foreign web page cannot reach the server under another host name (DNS rebinding).
 """
 
@@ -29,21 +29,21 @@ from .mcp_guard import McpGuard
 
 QUEUE_LENGTH = 16
 VISITORS = 64
-"""Whose chats and walks are kept, with their keys and values; those of the one who was here longest ago go first."""
+"""Visitors whose chats and steps are kept, with their keys and values; the least recent are dropped first."""
 
-LONGEST_GOODBYE = 2
-"""Seconds that requests have to end in when the page closes."""
+SHUTDOWN_SECONDS = 2
+"""Seconds for requests to end when the page closes."""
 
-# Each opens a door: a public tunnel, files of this machine, code edited from the browser.
+# These open a public tunnel, files of this machine, or code editing from the browser.
 DANGEROUS_VARIABLES = ("GRADIO_SHARE", "GRADIO_ALLOWED_PATHS", "GRADIO_VIBE_MODE")
 
 THEME = gr.themes.Default(
     primary_hue="blue",
     neutral_hue="slate",
     radius_size="lg",
-    font=["system-ui", "-apple-system", "Segoe UI", "sans-serif"],  # The machine's own: nothing is fetched from elsewhere.
+    font=["system-ui", "-apple-system", "Segoe UI", "sans-serif"],  # System fonts: nothing is fetched from other hosts.
     font_mono=["ui-monospace", "Consolas", "monospace"],
-).set(  # The theme's own grey is too pale to read, and so is its blue under white letters.
+).set(  # The theme's grey, and its blue under white text, have too little contrast.
     body_text_color_subdued="*neutral_500",
     block_info_text_color="*neutral_500",
     button_primary_background_fill="*primary_600",
@@ -52,26 +52,26 @@ THEME = gr.themes.Default(
 
 
 class Served:
-    """A page that is being served, in a thread of its own."""
+    """A page served by a separate thread."""
 
     def __init__(self, page: gr.Blocks, app: FastAPI, listeners: list[socket.socket], address: str) -> None:
         self.address = address
         self._page = page
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LONGEST_GOODBYE))
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_SECONDS))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": listeners}, name="page", daemon=True)
         self._thread.start()
 
     def wait_until_started(self) -> None:
-        """Return when requests are answered; raises `RuntimeError` if the server ends before it does."""
+        """Return when the server answers requests; raises `RuntimeError` if it ends before that."""
         while not self._server.started:
             if not self._thread.is_alive():
-                raise RuntimeError("the page's server ended before it answered; what it logged says why")
+                raise RuntimeError("the page's server ended before it answered; its log says why")
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop serving. What is being written ends, and the streams that tell browsers that the page is alive."""
+        """Stop serving. Running texts end, and so do the heartbeat streams to browsers."""
         self._page.close(verbose=False)
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # Connections that are cut off now are no errors.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # Connections that close now are not errors.
         self._server.should_exit = True
         self._thread.join()
 
@@ -81,9 +81,9 @@ def serve(
 ) -> Served:
     """Start serving in the background.
 
-    `port`: 0 takes a free one. `mcp`: the page's function `generate` is a tool of the Model Context Protocol too.
+    `port`: 0 takes a free one. `mcp`: offer the page's function `generate` as a tool of the Model Context Protocol too.
 
-    Raises `OptionError` for a host that is none, one that others can reach without `allow_public`, a port that is taken, and an
+    Raises `OptionError` for an invalid host, a host that others can reach without `allow_public`, a port in use, and an
     environment that would open more than the page.
     """
     check_environment(os.environ)
@@ -97,7 +97,7 @@ def serve(
         page,
         path="/",
         show_error=False,
-        max_file_size=1,  # Nothing on the page takes a file.
+        max_file_size=1,  # No component of the page accepts a file.
         ssr_mode=False,
         mcp_server=mcp,
         enable_monitoring=False,

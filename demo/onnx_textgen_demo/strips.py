@@ -1,6 +1,6 @@
-"""Rows of numbers as strips of colour: a cell for each number, blue above zero and orange below, the stronger the further away.
+"""Rows of numbers as strips of coloured cells: blue above zero, orange below, stronger for larger values.
 
-The strips are PNG pictures of a few hundred bytes, transparent at zero, so that they suit a light page and a dark one.
+The strips are PNG pictures of a few hundred bytes, transparent at zero, so that they suit light and dark pages.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from PIL import Image  # which Gradio brings
 Numbers = npt.NDArray[np.float32]
 
 ABOVE, BELOW = (37, 99, 235), (234, 88, 12)
-"""Colours, apart for every kind of colour vision."""
+"""Colours that every kind of colour vision can distinguish."""
 CELLS_WIDE = 13
-"""A strip is so many times as wide as it is high."""
+"""Ratio of a strip's width to its height."""
 MOST = 0.99
-"""The share of numbers that the scale has room for; the few beyond are drawn as its ends."""
+"""The share of numbers within the scale; the others are drawn with the colour of its end."""
 
 
 def scale_of(rows: Numbers) -> float:
-    """Where the scale of rows that are to be compared ends."""
+    """The end of a common scale for rows."""
     return float(np.quantile(np.abs(rows), MOST)) or 1.0
 
 
@@ -39,7 +39,7 @@ def strip(numbers: Numbers, scale: float) -> str:
 
 
 def lines_for(size: int) -> int:
-    """In how many lines a row is laid out, so that cells are about as wide as high.
+    """The number of lines of a row, so that cells are about square.
 
     >>> lines_for(32), lines_for(320), lines_for(4096)
     (2, 5, 18)
@@ -62,5 +62,5 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
 
 
 def scale_legend(scale: float) -> str:
-    """What the colours stand for."""
+    """The legend of the colours."""
     return f'<p class="strip-scale"><span>−{scale:.2g} or less</span><i></i><span>{scale:.2g} or more</span></p>'  # noqa: RUF001 - a minus

@@ -1,6 +1,6 @@
-"""How a transcript looks: a table of its tokens, the bars of the distribution at one of them, a line of numbers.
+"""Renders a transcript: a table of its tokens, bars of the distribution at one of them, a status line.
 
-Pure functions from data to what a Gradio component shows. Where that is HTML, every text that came from a model, a prompt or a
+Pure functions from data to the values of Gradio components. Where these are HTML, every text from a model, a prompt or a
 package is escaped here.
 """
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from onnx_textgen.text.tokenizer import BYTE_TOKEN
 
-from .transcript import Token, Transcript
+from .transcripts import Token, Transcript
 
 if TYPE_CHECKING:
     from onnx_textgen import Chunk, Model, Stats
 
 BANDS = {"80 % or more": 0.8, "40 to 80 %": 0.4, "10 to 40 %": 0.1, "2 to 10 %": 0.02, "below 2 %": 0.0}
-"""From a likely token to a surprising one: names, as they stand in the page's legend, and where each begins."""
+"""Bands of probability, from likely to surprising: the name in the page's legend, and the lowest probability."""
 
 Fact = tuple[str, str]
 """A name, and its value as HTML."""
@@ -37,7 +37,7 @@ ENDINGS = {
 
 
 def percent(probability: float) -> str:
-    """A probability for a person.
+    """A probability as text.
 
     >>> percent(0.8512), percent(0.00312), percent(0.0000004)
     ('85.1 %', '0.31 %', '< 0.01 %')
@@ -48,7 +48,7 @@ def percent(probability: float) -> str:
 
 
 def visible(piece: str) -> str:
-    r"""A piece with its spaces and line ends made visible, and other characters without a shape by their codes.
+    r"""A piece with visible signs for spaces and line ends, and with codes for unprintable characters.
 
     >>> visible(" cat"), visible("end.\n"), visible("<0x0A>")
     ('␣cat', 'end.⏎', '⏎')
@@ -59,7 +59,7 @@ def visible(piece: str) -> str:
 
 
 def character_of(piece: str) -> str:
-    r"""What a token of a single byte stands for, where that is a character; any other piece as it is.
+    r"""The character of a single-byte token, if the byte is a character; any other piece unchanged.
 
     >>> character_of("<0x0A>"), character_of("<0xE2>")
     ('\n', '<0xE2>')
@@ -69,7 +69,7 @@ def character_of(piece: str) -> str:
 
 
 def band(probability: float) -> str:
-    """The name of the band a probability falls in.
+    """The name of a probability's band.
 
     >>> band(0.5)
     '40 to 80 %'
@@ -86,45 +86,45 @@ CHOICE_EVENTS = """element.addEventListener("click", (event) => {
   const chosen = event.target.closest("button[data-place]");
   if (chosen) trigger("select", { index: Number(chosen.dataset.place), value: "" });
 });"""
-"""A button that is pressed tells its place as `SelectData.index`."""
+"""A pressed button reports its position as `SelectData.index`."""
 
-RIVAL_EVENTS = """element.addEventListener("click", (event) => {
-  const chosen = event.target.closest("button[data-rival]");
-  if (chosen) trigger("submit", { rival: JSON.parse(chosen.dataset.rival) });
+ALTERNATIVE_EVENTS = """element.addEventListener("click", (event) => {
+  const chosen = event.target.closest("button[data-alternative]");
+  if (chosen) trigger("submit", { alternative: JSON.parse(chosen.dataset.alternative) });
 });"""
-"""A rival that is pressed tells its position and rank as `EventData.rival`."""
+"""A pressed alternative reports its position and rank as `EventData.alternative`."""
 
 
 def bars(tokens: Sequence[Token], position: int, *, choosable: bool = False) -> str:
-    """The distribution at a position (1 = first generated token) as bars, the drawn token marked; nothing before there is one.
+    """The distribution at a position (1 = first generated token) as bars, with the drawn token marked; empty without tokens.
 
-    `choosable`: the other tokens are buttons, to go on from them; they are not while a text is still being written.
+    `choosable`: the other tokens are buttons that continue from them; not during a generation.
     """
     if not 1 <= position <= len(tokens):
         return ""
     token = tokens[position - 1]
     lines = [
         bar(
-            rival.piece,
-            rival.probability,
+            alternative.piece,
+            alternative.probability,
             drawn=rank == token.rank,
-            rival=(position, rank) if choosable and rank != token.rank else None,
+            alternative=(position, rank) if choosable and rank != token.rank else None,
         )
-        for rank, rival in enumerate(token.rivals)
+        for rank, alternative in enumerate(token.alternatives)
     ]
     if token.rank is None:
         lines.append(bar(token.piece, token.probability, drawn=True))
-    note = f"What the model expected as token {position}, before temperature and cuts."
+    note = f"What the model expected as token {position}, before temperature and truncation."
     if choosable:
-        note += " Choose another to go on from it."
+        note += " Choose another to continue from it."
     return (
-        f'<section class="bars"><h2>Rivals</h2><p>{note}</p>{step_buttons(position, len(tokens))}'
+        f'<section class="bars"><h2>Alternatives</h2><p>{note}</p>{step_buttons(position, len(tokens))}'
         f"<table><tbody>{''.join(lines)}</tbody></table></section>"
     )
 
 
 def step_buttons(position: int, count: int) -> str:
-    """To the token before and the one after, where the coloured ones are too small to press."""
+    """Buttons for the previous and next token, because the coloured tokens may be too small to press."""
     steps = [("← token before", position - 1), ("token after →", position + 1)]
     buttons = (
         f'<button type="button" data-place="{place}"{"" if 1 <= place <= count else " disabled"}>{name}</button>'
@@ -133,12 +133,13 @@ def step_buttons(position: int, count: int) -> str:
     return f'<p class="steps">{" ".join(buttons)}</p>'
 
 
-def bar(piece: str, probability: float, *, drawn: bool, rival: tuple[int, int] | None = None) -> str:
-    """One row of `bars`; as a `rival` its token is a button."""
+def bar(piece: str, probability: float, *, drawn: bool, alternative: tuple[int, int] | None = None) -> str:
+    """One row of `bars`; as an `alternative` its token is a button."""
     mark = '<span class="mark">drawn</span>' if drawn else ""
     token = f"<code>{escape(visible(piece))}</code>"
-    if rival:
-        token = f'<button type="button" data-rival="{list(rival)}" title="Go on from here with this token">{token}</button>'
+    if alternative:
+        place = f'data-alternative="{list(alternative)}" title="Continue from here with this token"'
+        token = f'<button type="button" {place}>{token}</button>'
     return (
         f'<tr class="{"drawn" if drawn else "other"}"><th scope="row">{token}{mark}</th>'
         f'<td class="track"><span style="width:{100 * probability:.2f}%"></span></td>'
@@ -147,7 +148,7 @@ def bar(piece: str, probability: float, *, drawn: bool, rival: tuple[int, int] |
 
 
 def status(transcript: Transcript | None, *, problem: str | None = None) -> str:
-    """The line of numbers of a text, and what became of it; `problem`: what went wrong before there was one."""
+    """The status line of a text: figures, and how it ended. `problem`: an error before the text began."""
     problem = problem or (transcript.problem if transcript else None)
     facts: list[Fact] = []
     if transcript and transcript.tokens:
@@ -163,7 +164,7 @@ def status(transcript: Transcript | None, *, problem: str | None = None) -> str:
 
 
 def status_of_turn(last: Chunk | None, *, doing: str = "", problem: str | None = None) -> str:
-    """The same for an answer of a chat: its last chunk, or what is being done."""
+    """The status line of a chat answer: its last chunk, or the current activity."""
     if problem or last is None or last.stats is None:
         return status_line([], problem or doing, is_problem=bool(problem))
     stats = last.stats
@@ -177,19 +178,19 @@ def status_of_turn(last: Chunk | None, *, doing: str = "", problem: str | None =
 
 
 def from_cache(stats: Stats) -> Fact:
-    """How much of the prompt did not have to be read."""
+    """How many tokens of the prompt came from the cache."""
     return "from cache", f"{stats.reused_tokens:,} of {stats.prompt_tokens:,}"
 
 
 def status_line(facts: Sequence[Fact], said: str, *, is_problem: bool = False) -> str:
-    """Names with their values, and a word."""
+    """A line of names with their values, and a message."""
     items = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in facts)
-    role = ' role="alert"' if is_problem else ""  # Spoken by a screen reader; numbers that change all the time should not be.
+    role = ' role="alert"' if is_problem else ""  # A screen reader speaks it; it should not speak numbers that change all the time.
     return f'<div class="status">{items}<span class="state"{role}>{escape(said)}</span></div>'
 
 
 def state(transcript: Transcript | None) -> str:
-    """What the generation is doing, or how it ended, in words."""
+    """The activity of a generation, or how it ended."""
     if transcript is None:
         return ""
     if transcript.finish_reason is None:
@@ -198,12 +199,12 @@ def state(transcript: Transcript | None) -> str:
 
 
 def finished(reason: str) -> str:
-    """How a text ended, for a person too."""
+    """How a text ended, with an explanation."""
     return f"finished: {reason} ({ENDINGS[reason]})" if reason in ENDINGS else f"finished: {reason}"
 
 
 def masthead(name: str, model: Model) -> str:
-    """The title of the page and what runs behind it; `name`: what a person picks the model by."""
+    """The title of the page and the properties of its model; `name`: the model's name on the page."""
     manifest = model.manifest
     megabytes = sum(record.size for record in manifest.files.values()) / 1e6
     chips = [
@@ -218,12 +219,12 @@ def masthead(name: str, model: Model) -> str:
 
 
 def cannot_load(name: str, reason: str) -> str:
-    """The same for a package that is none."""
+    """The title of the page and the reason why a package cannot be loaded."""
     return title(f'<p class="problem" role="alert"><b>{escape(name)}</b> cannot be used: {escape(reason)}</p>')
 
 
 def title(below: str) -> str:
-    """The page's name and what it is about."""
+    """The page's name and a sentence about it."""
     return (
         '<header class="masthead"><h1>onnx-textgen</h1>'
         f"<p>A language model writes, token by token, on this machine: ONNX Runtime, no PyTorch.</p>{below}</header>"

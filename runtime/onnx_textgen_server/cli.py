@@ -30,9 +30,7 @@ def serve(
     device: Annotated[str, typer.Option(metavar="D", help="auto, cpu, cuda or openvino; auto takes CUDA where it works.")] = "auto",
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", help="Texts of one model that run at once.")] = 8,
-    max_texts: Annotated[
-        int, typer.Option(metavar="N", help="Texts that may run or wait; more are refused with 429.", min=1)
-    ] = 128,
+    max_texts: Annotated[int, typer.Option(metavar="N", help="Texts that may run or wait; more are refused.", min=1)] = 128,
     max_time: Annotated[float, typer.Option(metavar="S", help="Seconds after which a text ends.", min=1)] = 600,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
     allow_origin: Annotated[

@@ -21,8 +21,8 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 if not MISSING:
     from onnx_textgen_demo.app import make_page
     from onnx_textgen_demo.mcp_guard import MCP_PATH, McpGuard
+    from onnx_textgen_demo.models import ModelRegistry
     from onnx_textgen_demo.server import serve
-    from onnx_textgen_demo.shelf import Shelf
     from support import browser as browser_tools
 
 
@@ -56,7 +56,7 @@ def closed_loops():
 def served_page(*models, **more):
     """The address of a page for these models, each under its own name; `more` goes to `serve`."""
     with closed_loops(), counted_calls() as running:
-        page = make_page(shelf_of(*models))
+        page = make_page(registry_of(*models))
         served = serve(page, host="127.0.0.1", port=0, **more)
         try:
             yield served.address
@@ -89,10 +89,10 @@ def wait_until_none(running):
         time.sleep(0.01)
 
 
-def shelf_of(*models):
-    if isinstance(models[0], Shelf):
+def registry_of(*models):
+    if isinstance(models[0], ModelRegistry):
         return models[0]
-    return Shelf({model.manifest.name: lambda model=model: model for model in models})
+    return ModelRegistry({model.manifest.name: lambda model=model: model for model in models})
 
 
 def find_free_port():
@@ -117,7 +117,7 @@ def served():
 def page_of():
     """Call it with models; gives their page, not served."""
     with closed_loops():
-        yield lambda *models: make_page(shelf_of(*models))
+        yield lambda *models: make_page(registry_of(*models))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import onnx_textgen
 from onnx_textgen_demo.app import TABS
 from onnx_textgen_demo.pictures import ATTENTION
-from support.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
+from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window
 from support.scripted_model import TINY_PACKAGE
 
 AXE = "axe.run({ exclude: ['.vega-embed'] }).then(arguments[0])"
@@ -64,11 +64,8 @@ def prefer(driver, scheme):
 
 
 def test_every_tab_fits_a_phone(chromium, served):
-    resize(chromium, 390, 844)
-    try:
+    with window(chromium, *PHONE):
         open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
         for name in TABS:
             open_tab(chromium, name)
             wait_until(chromium, lambda: chromium.execute_script("return document.documentElement.scrollWidth") <= 390, name)
-    finally:
-        resize(chromium, 1280, 1100)

@@ -8,9 +8,21 @@ from selenium.webdriver.common.keys import Keys
 import onnx_textgen
 from onnx_textgen.errors import ModelError
 from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages
-from onnx_textgen_demo.shelf import Shelf
+from onnx_textgen_demo.models import ModelRegistry
 from onnx_textgen_demo.tabs.write import EXAMPLES
-from support.browser import SEED, close_messages, element, elements, open_page, resize, set_value, status_of, text_of, wait_until
+from support.browser import (
+    PHONE,
+    SEED,
+    close_messages,
+    element,
+    elements,
+    open_page,
+    set_value,
+    status_of,
+    text_of,
+    wait_until,
+    window,
+)
 from support.scripted_model import PIECES, TINY_PACKAGE, ScriptedModel
 
 
@@ -30,7 +42,7 @@ def can_press(driver):
 
 
 def marked(driver):
-    """The token whose rivals are shown."""
+    """The token whose alternatives are shown."""
     return [each.get_attribute("data-place") for each in elements(driver, "#text [aria-current]")]
 
 
@@ -177,8 +189,7 @@ def test_the_text_stands_there_once_behind_its_prompt_and_is_copied_to_the_lette
 
 
 def test_the_coloured_tokens_and_their_rivals_are_seen_without_scrolling(chromium, served):
-    resize(chromium, 1280, 800)
-    try:
+    with window(chromium, 1280, 800):
         open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
         generate(chromium)
         wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
@@ -186,23 +197,18 @@ def test_the_coloured_tokens_and_their_rivals_are_seen_without_scrolling(chromiu
         assert all(element(chromium, part).rect["y"] < 450 for part in ("#text .sheet", "#bars .bars"))
         sheet = element(chromium, "#text .sheet").rect
         assert sheet["y"] + 0.8 * sheet["height"] < 800
-        text, rivals = (element(chromium, part).rect for part in ("#text .written", "#bars .bars"))
-        assert (text["y"], text["height"]) == (rivals["y"], rivals["height"])
-        assert rivals["x"] > text["x"] + text["width"]
-    finally:
-        resize(chromium, 1280, 1100)
+        text, alternatives = (element(chromium, part).rect for part in ("#text .written", "#bars .bars"))
+        assert (text["y"], text["height"]) == (alternatives["y"], alternatives["height"])
+        assert alternatives["x"] > text["x"] + text["width"]
 
 
 def test_write_is_short_on_a_phone(chromium, served):
-    resize(chromium, 390, 844)
-    try:
+    with window(chromium, *PHONE):
         open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
         generate(chromium)
         wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
         wait_until(chromium, lambda: not element(chromium, SEED).is_displayed(), "options that are folded away")
         assert chromium.execute_script("return document.documentElement.scrollHeight") < 2 * 844
-    finally:
-        resize(chromium, 1280, 1100)
 
 
 def test_every_button_can_be_pressed_where_it_does_something(chromium, served, slow):
@@ -268,14 +274,11 @@ def test_what_the_model_writes_is_never_run_and_nothing_is_fetched_from_elsewher
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_the_page_fits_every_width(chromium, served, width):
-    resize(chromium, width, 900)
-    try:
+    with window(chromium, width, 900):
         open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
         generate(chromium)
         wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
         assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
-    finally:
-        resize(chromium, 1280, 1100)
 
 
 @pytest.mark.slow
@@ -289,10 +292,10 @@ def test_a_chosen_rival_takes_the_place_of_a_token_and_the_text_goes_on(chromium
     before = [span.text for span in elements(chromium, "#text .token")]
     elements(chromium, "#text .token")[3].click()
     wait_until(chromium, lambda: "token 4," in element(chromium, "#bars p").text, "its bars")
-    rival = wait_until(chromium, lambda: elements(chromium, "#bars th button"), "what may be gone on from")[1]
-    piece = rival.text.replace("␣", " ").strip()
-    chromium.execute_script("arguments[0].focus()", rival)
-    rival.send_keys(Keys.ENTER)
+    alternative = wait_until(chromium, lambda: elements(chromium, "#bars th button"), "what may be gone on from")[1]
+    piece = alternative.text.replace("␣", " ").strip()
+    chromium.execute_script("arguments[0].focus()", alternative)
+    alternative.send_keys(Keys.ENTER)
     wait_until(chromium, lambda: "token 4," not in element(chromium, "#bars p").text, "another text")
     wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "the end of the other text")
     after = [span.text for span in elements(chromium, "#text .token")]
@@ -323,8 +326,8 @@ def test_an_error_in_mid_stream_leaves_the_text_and_says_what_happened(chromium,
 @pytest.mark.slow
 def test_another_model_is_picked_and_one_that_cannot_load_says_why(chromium, served):
     tiny = onnx_textgen.load(TINY_PACKAGE)
-    shelf = Shelf({"good": lambda: tiny, "bad": lambda: onnx_textgen.load("no/such/folder")})
-    open_page(chromium, served(shelf))
+    registry = ModelRegistry({"good": lambda: tiny, "bad": lambda: onnx_textgen.load("no/such/folder")})
+    open_page(chromium, served(registry))
     pick(chromium, "bad")
     wait_until(chromium, lambda: "cannot be used: no/such/folder" in element(chromium, ".masthead").text, "the reason")
     generate(chromium)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 import onnx_textgen
+from onnx_textgen_demo.models import ModelRegistry
 from onnx_textgen_demo.pictures import STAGES
-from onnx_textgen_demo.shelf import Shelf
 from support.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
 from support.paced_runs import PacedRuns, make_chatty
 
@@ -163,7 +163,7 @@ def test_a_reload_in_mid_run_ends_it_and_gives_a_fresh_page(chromium, served, mo
 def test_two_packages_write_side_by_side_each_its_own_text(chromium, served, model):
     packages = {"first": model, "other": onnx_textgen.load("tiny-transformer")}
     compare = TABS[2]
-    go_to(chromium, served(Shelf({name: lambda name=name: packages[name] for name in packages})), compare)
+    go_to(chromium, served(ModelRegistry({name: lambda name=name: packages[name] for name in packages})), compare)
     boxes = lambda: [*elements(chromium, "#ways input"), *elements(chromium, "#compare-models input")]  # noqa: E731
     chosen = lambda: [box.is_selected() for box in boxes()]  # noqa: E731
     wait_until(chromium, lambda: chosen() == [*[True] * 6, True, False], "the choice that the tab comes with")

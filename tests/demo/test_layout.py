@@ -6,8 +6,8 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen_demo.app import TABS
-from onnx_textgen_demo.shelf import Shelf
-from support.browser import element, elements, open_page, open_tab, resize, status_of, wait_until
+from onnx_textgen_demo.models import ModelRegistry
+from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window
 from support.paced_runs import make_chatty
 from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
@@ -19,9 +19,8 @@ def tiny():
 
 @pytest.fixture
 def phone(chromium):
-    resize(chromium, 390, 844)
-    yield chromium
-    resize(chromium, 1280, 1100)
+    with window(chromium, *PHONE):
+        yield chromium
 
 
 def go_to_tab(driver, name):
@@ -36,8 +35,7 @@ def selected_tab(driver):
 @pytest.mark.slow
 @pytest.mark.parametrize("height", [400, 1100], ids=["scrolling", "at once"])
 def test_the_page_has_one_width_whatever_the_tab(chromium, served, tiny, height):
-    resize(chromium, 1280, height)
-    try:
+    with window(chromium, 1280, height):
         open_page(chromium, served(tiny))
         places = set()
         for name in TABS:
@@ -45,27 +43,22 @@ def test_the_page_has_one_width_whatever_the_tab(chromium, served, tiny, height)
             edges = "return [arguments[0].getBoundingClientRect().left, arguments[0].getBoundingClientRect().width]"
             places.add(tuple(chromium.execute_script(edges, element(chromium, ".masthead"))))
         assert len(places) == 1
-    finally:
-        resize(chromium, 1280, 1100)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 390])
 def test_all_tabs_are_in_one_row_on_a_phone(chromium, served, width):
-    resize(chromium, width, 844)
-    try:
+    with window(chromium, width, 844):
         open_page(chromium, served(ScriptedModel()))
         tabs = elements(chromium, "button[role=tab]")
         assert [tab.text for tab in tabs] == list(TABS)
         assert len({tab.rect["y"] for tab in tabs}) == 1
         assert all(tab.rect["x"] + tab.rect["width"] <= width for tab in tabs)
         assert not [each for each in elements(chromium, ".overflow-menu") if each.is_displayed()]
-    finally:
-        resize(chromium, 1280, 1100)
 
 
 def test_a_model_has_the_name_it_is_picked_by_everywhere(chromium, served, tiny):
-    open_page(chromium, served(Shelf({"first pick": lambda: tiny, "second pick": lambda: make_chatty(4)})))
+    open_page(chromium, served(ModelRegistry({"first pick": lambda: tiny, "second pick": lambda: make_chatty(4)})))
     assert "model first pick" in element(chromium, ".masthead").text
     go_to_tab(chromium, "Chat")
     assert "first pick" in element(chromium, "#no-chat").text

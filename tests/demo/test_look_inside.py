@@ -1,4 +1,4 @@
-"""The walk through the pipeline shows what the model really does, and can go back and choose otherwise."""
+"""The tab Look inside shows what the model really does, and can go back and choose otherwise."""
 
 import base64
 import dataclasses
@@ -18,15 +18,15 @@ import onnx_textgen
 from onnx_textgen.diagnostics.inspection import Token
 from onnx_textgen_demo import pictures, strips
 from onnx_textgen_demo.embeddings import embeddings_of
-from onnx_textgen_demo.tabs.look_inside import Visit
-from onnx_textgen_demo.walk import Walk
-from support.browser import element, elements, open_page, open_tab, resize, set_value, wait_until
+from onnx_textgen_demo.step_inspection import StepInspector
+from onnx_textgen_demo.tabs.look_inside import StageCursor
+from support.browser import PHONE, element, elements, open_page, open_tab, set_value, wait_until, window
 from support.scripted_model import TINY_PACKAGE
 
 SEED = 7
-EMBEDDINGS, LAYERS, CUTS = (
+EMBEDDINGS, LAYERS, TRUNCATION = (
     next(place for place, (name, _, _) in enumerate(pictures.STAGES) if name.startswith(begin))
-    for begin in ("Embeddings", "Layers", "Cuts")
+    for begin in ("Embeddings", "Layers", "Truncation")
 )
 
 
@@ -41,66 +41,66 @@ def story():
     return onnx_textgen.load("story", device="cpu", threads=1)
 
 
-def walk_of(model, steps=0, prompt="a cat", **options):
-    walk = Walk(model, prompt, model.config({"temperature": 0.9, "top_k": 20, "seed": SEED} | options))
+def inspector_of(model, steps=0, prompt="a cat", **options):
+    inspector = StepInspector(model, prompt, model.config({"temperature": 0.9, "top_k": 20, "seed": SEED} | options))
     for _ in range(steps):
-        walk.step()
-    return walk
+        inspector.step()
+    return inspector
 
 
-def test_the_tokens_of_a_walk_are_those_that_generate_draws(model):
+def test_the_inspected_tokens_are_those_that_generate_draws(model):
     expected = model.generate("a cat", max_new_tokens=6, temperature=0.9, top_k=20, seed=SEED)
-    walk = walk_of(model)
-    while len(walk.looks) < 6 and walk.can_step():
-        walk.step()
-    assert walk.chosen_before(len(expected.token_ids)) == list(expected.token_ids)
-    assert (expected.finish_reason == "eos") == (len(walk.looks) == len(expected.token_ids) + 1)
+    inspector = inspector_of(model)
+    while len(inspector.steps) < 6 and inspector.can_step():
+        inspector.step()
+    assert inspector.chosen_before(len(expected.token_ids)) == list(expected.token_ids)
+    assert (expected.finish_reason == "eos") == (len(inspector.steps) == len(expected.token_ids) + 1)
 
 
 def test_another_temperature_reshapes_the_choice_without_running_the_model(model, monkeypatch):
-    walk = walk_of(model, 1)
-    monkeypatch.setattr("onnx_textgen_demo.walk.prefill", lambda *_: pytest.fail("the model ran"))
-    walk.choose_again(0, dataclasses.replace(walk.config, temperature=0, top_k=0))
-    assert walk.looks[0].weighing.chosen.id == int(walk.looks[0].logits.argmax())
-    assert "nothing is drawn" in pictures.draw_picture(walk, 0)
+    inspector = inspector_of(model, 1)
+    monkeypatch.setattr("onnx_textgen_demo.step_inspection.prefill", lambda *_: pytest.fail("the model ran"))
+    inspector.choose_again(0, dataclasses.replace(inspector.config, temperature=0, top_k=0))
+    assert inspector.steps[0].weighing.chosen.id == int(inspector.steps[0].logits.argmax())
+    assert "nothing is drawn" in pictures.draw_picture(inspector, 0)
 
 
 def test_what_followed_another_token_is_forgotten(model):
-    walk = walk_of(model, 4)
-    drawn = next(number for number, look in enumerate(walk.looks) if look.weighing.chosen.id != int(look.logits.argmax()))
-    walk.choose_again(drawn, dataclasses.replace(walk.config, temperature=0, top_k=0))
-    assert len(walk.looks) == drawn + 1
-    walk.step()
-    fresh = model.new_context().feed(walk.ids + walk.chosen_before(drawn + 1))[-1]
-    np.testing.assert_allclose(walk.looks[-1].logits, fresh, atol=1e-4)
+    inspector = inspector_of(model, 4)
+    drawn = next(number for number, step in enumerate(inspector.steps) if step.weighing.chosen.id != int(step.logits.argmax()))
+    inspector.choose_again(drawn, dataclasses.replace(inspector.config, temperature=0, top_k=0))
+    assert len(inspector.steps) == drawn + 1
+    inspector.step()
+    fresh = model.new_context().feed(inspector.ids + inspector.chosen_before(drawn + 1))[-1]
+    np.testing.assert_allclose(inspector.steps[-1].logits, fresh, atol=1e-4)
 
 
 def test_the_random_number_falls_in_the_share_of_the_token_that_was_drawn(model):
-    walk = walk_of(model, 8, top_k=0, temperature=1.5)
-    for number, look in enumerate(walk.looks):
-        line = pictures.shares(walk, number)
+    inspector = inspector_of(model, 8, top_k=0, temperature=1.5)
+    for number, step in enumerate(inspector.steps):
+        line = pictures.shares(inspector, number)
         assert line[0][1] == 0
         assert line[-1][2] == pytest.approx(1)
-        found = next(token for token, start, end in line if start <= look.weighing.random_number < end)
+        found = next(token for token, start, end in line if start <= step.weighing.random_number < end)
         assert found is not None
-        assert found.id == look.weighing.chosen.id
+        assert found.id == step.weighing.chosen.id
 
 
 def test_a_text_never_becomes_html(model):
-    walk = walk_of(model, 1, prompt="a <script>alert(1)</script>")
+    inspector = inspector_of(model, 1, prompt="a <script>alert(1)</script>")
     for stage in range(len(pictures.STAGES)):
-        assert "<script" not in pictures.picture(walk, stage, 0)
+        assert "<script" not in pictures.picture(inspector, stage, 0)
 
 
 def test_a_visit_goes_forwards_and_back_and_no_further_than_the_text(model):
-    visit = Visit(walk_of(model))
+    cursor = StageCursor(inspector_of(model))
     seen = []
     for place in range(12):
-        visit.go(place)
-        seen.append((visit.stage, visit.number))
+        cursor.move_to(place)
+        seen.append((cursor.stage, cursor.number))
     assert seen == [*((stage, 0) for stage in range(10)), (3, 1), (4, 1)]
-    visit.go(-1)
-    assert (visit.place, len(visit.walk.looks)) == (0, 2)
+    cursor.move_to(-1)
+    assert (cursor.place, len(cursor.inspector.steps)) == (0, 2)
 
 
 @pytest.mark.slow
@@ -123,36 +123,36 @@ def test_a_person_walks_through_and_moves_the_temperature(chromium, served, mode
 
 
 def test_the_heat_map_has_the_shares_of_the_chosen_head(story):
-    walk = walk_of(story, 2, prompt="The dog ran")
-    walk.look_at(3, 1)
-    weights = story.attentions([*walk.ids, *walk.chosen_before(1)]).weights[3, 1]
-    shown = pictures.attention_picture(walk, 1)
+    inspector = inspector_of(story, 2, prompt="The dog ran")
+    inspector.select_head(3, 1)
+    weights = story.attentions([*inspector.ids, *inspector.chosen_before(1)]).weights[3, 1]
+    shown = pictures.attention_picture(inspector, 1)
     assert "layer 4, head 2" in shown
     grid = shown.partition("legend")[0]
     cells = [float(each) for each in re.findall(r"--strength:([0-9.]+)%", grid)]
     rows, columns = np.tril_indices(len(weights))
     np.testing.assert_allclose(cells, 100 * np.sqrt(weights[rows, columns]), atol=0.06)
     assert f"{pictures.percent(float(weights[-1].max()))}</td>" in shown, "in numbers too"
-    walk.look_at(99, -1)
-    assert "layer 6, head 1" in pictures.attention_picture(walk, 1)
+    inspector.select_head(99, -1)
+    assert "layer 6, head 1" in pictures.attention_picture(inspector, 1)
 
 
 def test_of_a_long_text_the_last_tokens_are_shown_and_rows_still_add_up(story):
-    walk = walk_of(story, 1, prompt="The dog ran. " * 20)
-    shown = pictures.attention_picture(walk, 0)
+    inspector = inspector_of(story, 1, prompt="The dog ran. " * 20)
+    shown = pictures.attention_picture(inspector, 0)
     assert "the last 32 tokens are shown" in shown
-    assert f"{len(walk.ids) - 32} before" in shown
+    assert f"{len(inspector.ids) - 32} before" in shown
     cells = [float(each) / 100 for each in re.findall(r"--strength:([0-9.]+)%", shown.partition("legend")[0])]
     assert len(cells) == sum(range(2, 34))
     assert sum(cell**2 for cell in cells[-33:]) == pytest.approx(1, abs=0.01)
 
 
 def test_the_model_runs_once_for_all_heads_of_a_text(story, monkeypatch):
-    walk = walk_of(story, 1)
-    pictures.attention_picture(walk, 0)
+    inspector = inspector_of(story, 1)
+    pictures.attention_picture(inspector, 0)
     monkeypatch.setattr(type(story), "attentions", lambda *_, **__: pytest.fail("the model ran"))
-    walk.look_at(2, 2)
-    assert "layer 3, head 3" in pictures.attention_picture(walk, 0)
+    inspector.select_head(2, 2)
+    assert "layer 3, head 3" in pictures.attention_picture(inspector, 0)
 
 
 def test_the_embeddings_are_rows_of_the_models_own_table(model):
@@ -177,11 +177,11 @@ def test_every_kind_of_table_is_read(package):
 
 
 def test_the_picture_shows_each_tokens_own_numbers(model):
-    walk = walk_of(model, prompt="abba")
-    found = embeddings_of(model, tuple(walk.ids))
-    shown = pictures.picture(walk, EMBEDDINGS, 0)
+    inspector = inspector_of(model, prompt="abba")
+    found = embeddings_of(model, tuple(inspector.ids))
+    shown = pictures.picture(inspector, EMBEDDINGS, 0)
     drawn = re.findall(r'<img class="strip" src="data:image/png;base64,([^"]+)" alt="([^"]+)"', shown)
-    assert len(drawn) == len(walk.ids)
+    assert len(drawn) == len(inspector.ids)
     scale = strips.scale_of(found)
     for (data, told), numbers in zip(drawn, found, strict=True):
         assert told == f"32 numbers from {numbers.min():.3f} to {numbers.max():.3f}"
@@ -201,37 +201,36 @@ def test_any_row_of_numbers_becomes_a_picture_with_a_cell_for_each(numbers):
 def test_where_the_graph_does_not_show_its_table_nothing_is_drawn(model, monkeypatch):
     monkeypatch.setattr("onnx_textgen_demo.embeddings.LOOKUPS", ())
     embeddings_of.cache_clear()
-    shown = pictures.picture(walk_of(model), EMBEDDINGS, 0)
+    shown = pictures.picture(inspector_of(model), EMBEDDINGS, 0)
     embeddings_of.cache_clear()
     assert "does not show its table" in shown
     assert "<img" not in shown
 
 
 def test_every_bar_of_the_cache_is_what_a_run_kept_and_added(model):
-    walk = walk_of(model, 4)
-    shown = pictures.picture(walk, LAYERS, 3)
+    inspector = inspector_of(model, 4)
+    shown = pictures.picture(inspector, LAYERS, 3)
     parts = '.*?class="kept" style="width:([^%]+)%.*?class="added" style="width:([^%]+)%'
     bars = re.findall(rf'<th scope="row">(\d+) tokens</th>{parts}', shown)
-    longest = walk.looks[3].run.cached_tokens
+    longest = inspector.steps[3].run.cached_tokens
     assert len(bars) == 4
     assert shown.count("<span class=") == 2 * len(bars), "and there are no others"
-    for (tokens, kept, added), look in zip(bars, walk.looks, strict=True):
-        assert int(tokens) == look.run.cached_tokens
-        assert float(added) == pytest.approx(100 * len(look.run.fed) / longest, abs=0.01)
-        assert float(kept) + float(added) == pytest.approx(100 * look.run.cached_tokens / longest, abs=0.02)
+    for (tokens, kept, added), step in zip(bars, inspector.steps, strict=True):
+        assert int(tokens) == step.run.cached_tokens
+        assert float(added) == pytest.approx(100 * len(step.run.fed) / longest, abs=0.01)
+        assert float(kept) + float(added) == pytest.approx(100 * step.run.cached_tokens / longest, abs=0.02)
 
 
 @pytest.mark.slow
 def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, story):
-    resize(chromium, 390, 844)
-    try:
+    with window(chromium, *PHONE):
         open_page(chromium, served(story))
         open_tab(chromium, "Look inside")
         wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
         element(chromium, "#walk").click()
         wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
-        elements(chromium, "#stages button")[CUTS].click()
-        wait_until(chromium, lambda: "8. Cuts" in element(chromium, "#picture").text, "the cuts")
+        elements(chromium, "#stages button")[TRUNCATION].click()
+        wait_until(chromium, lambda: "8. Truncation" in element(chromium, "#picture").text, "the truncation")
         cut = elements(chromium, "#picture tr.cut")
         assert cut
         for row in cut:
@@ -241,8 +240,6 @@ def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, st
             track, share = (row.find_element(By.CSS_SELECTOR, part).size["width"] for part in (".track", ".track span"))
             assert share == 0 or share >= 0.01 * track
         assert chromium.execute_script("return document.documentElement.scrollWidth") <= 390
-    finally:
-        resize(chromium, 1280, 1100)
 
 
 @pytest.mark.slow
@@ -259,23 +256,24 @@ def test_only_ways_that_lead_somewhere_can_be_gone(chromium, served, model):
 
 
 def test_the_way_ends_where_the_text_does(model):
-    walk = walk_of(model, 1)
-    visit = Visit(walk, place=9)
-    assert visit.can_go(-1)
-    assert visit.can_go(1)
-    walk.looks[-1].weighing = dataclasses.replace(walk.looks[-1].weighing, chosen=Token(model.manifest.eos_ids[0], "</s>"))
-    assert not visit.can_go(1)
-    assert visit.can_go(-1)
+    inspector = inspector_of(model, 1)
+    cursor = StageCursor(inspector, place=9)
+    assert cursor.can_move(-1)
+    assert cursor.can_move(1)
+    inspector.steps[-1].weighing = dataclasses.replace(
+        inspector.steps[-1].weighing, chosen=Token(model.manifest.eos_ids[0], "</s>")
+    )
+    assert not cursor.can_move(1)
+    assert cursor.can_move(-1)
 
 
 def test_a_package_without_maps_says_how_to_get_them(model):
-    assert "--attention-maps" in pictures.attention_picture(walk_of(model, 1), 0)
+    assert "--attention-maps" in pictures.attention_picture(inspector_of(model, 1), 0)
 
 
 @pytest.mark.slow
 def test_a_person_chooses_layer_and_head_by_keyboard_on_a_phone(chromium, served, story):
-    resize(chromium, 390, 844)
-    try:
+    with window(chromium, *PHONE):
         open_page(chromium, served(story))
         open_tab(chromium, "Look inside")
         wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
@@ -295,5 +293,3 @@ def test_a_person_chooses_layer_and_head_by_keyboard_on_a_phone(chromium, served
         element(chromium, "#next").click()
         wait_until(chromium, lambda: "6. Logits" in element(chromium, "#picture").text, "the next stage")
         wait_until(chromium, lambda: not elements(chromium, "#layer"), "no sliders there")
-    finally:
-        resize(chromium, 1280, 1100)

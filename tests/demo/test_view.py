@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, decoders, models
 import onnx_textgen
 from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen.text.tokenizer import Streaming, TextTokenizer
-from onnx_textgen_demo import view, written
-from onnx_textgen_demo.tabs.write import make_go_on
-from onnx_textgen_demo.transcript import Token, Transcript
+from onnx_textgen_demo import text_pane, view
+from onnx_textgen_demo.tabs.write import make_continue
+from onnx_textgen_demo.transcripts import Token, Transcript
 from support.scripted_model import TINY_PACKAGE
 
 PIECES = {1: " cat", 2: "<script>alert(1)</script>", 3: "\n"}
@@ -96,7 +96,7 @@ def test_two_rivals_that_look_the_same_are_told_apart_by_their_ids():
 def test_all_tokens_but_the_drawn_one_can_be_gone_on_from():
     bars = view.bars(transcript_of(chunk(1, 0.3, (3, 0.6), (1, 0.3))).tokens, 1, choosable=True)
     assert bars.count('<th scope="row"><button') == 1
-    assert 'data-rival="[1, 0]"' in bars
+    assert 'data-alternative="[1, 0]"' in bars
 
 
 def test_a_rival_that_ends_the_text_ends_it():
@@ -112,7 +112,7 @@ def test_there_are_no_bars_of_a_position_without_token(position):
 def test_text_of_a_model_never_becomes_html():
     transcript = transcript_of(chunk(2, 0.9, (2, 0.9)))
     transcript.prompt = "<script>alert(2)</script>"
-    page = view.bars(transcript.tokens, 1) + view.status(transcript, problem="no file <b>x</b>") + written.written(transcript)
+    page = view.bars(transcript.tokens, 1) + view.status(transcript, problem="no file <b>x</b>") + text_pane.text_html(transcript)
     assert "<script" not in page
     assert "<b>x" not in page
 
@@ -154,7 +154,7 @@ some_ids = st.lists(st.one_of(st.integers(1, 250), st.sampled_from([11, 33, 196,
 def transcript_of_ids(tokenizer, ids):
     transcript = Transcript(SimpleNamespace(tokenizer=tokenizer), 7, "Once", tokenizer.encode("s"))
     for token_id in ids:
-        transcript.take(Token(token_id, tokenizer.piece(token_id), 0.5, ()))
+        transcript.append(Token(token_id, tokenizer.piece(token_id), 0.5, ()))
     transcript.end("length")
     return transcript
 
@@ -165,7 +165,7 @@ def test_the_tokens_of_a_text_are_together_the_text_to_the_letter(tokenizer, ids
     transcript = transcript_of_ids(tokenizer, ids)
     whole, before = tokenizer.decode([*transcript.prompt_ids, *ids]), tokenizer.decode(transcript.prompt_ids)
     assert before + transcript.text == whole
-    shown = written.written(transcript).partition('<span class="prompt">')[2].partition('<ul class="bands"')[0]
+    shown = text_pane.text_html(transcript).partition('<span class="prompt">')[2].partition('<ul class="bands"')[0]
     assert unescape(re.sub("<[^>]+>", "", shown)) == "Once" + transcript.text
 
 
@@ -175,7 +175,7 @@ def test_a_line_end_that_is_a_token_of_a_byte_is_shown_as_one():
     transcript = transcript_of_ids(tokenizer, ids)
     assert [token.text for token in transcript.tokens] == [" cat", "\n", " cat"]
     assert [row[1] for row in view.rows(transcript.tokens)] == ["␣cat", "⏎", "␣cat"]
-    assert "0x0A" not in written.written(transcript)
+    assert "0x0A" not in text_pane.text_html(transcript)
 
 
 def test_bytes_of_a_character_are_shown_until_the_one_that_completes_it():
@@ -183,18 +183,18 @@ def test_bytes_of_a_character_are_shown_until_the_one_that_completes_it():
     ids = [1 + byte for byte in "é".encode()]
     transcript = transcript_of_ids(tokenizer, [*ids, 257])
     assert [token.text for token in transcript.tokens] == ["", "é", " cat"]
-    assert written.written(transcript).count('data-sign="&lt;0xC3&gt;"') == 1
+    assert text_pane.text_html(transcript).count('data-sign="&lt;0xC3&gt;"') == 1
 
 
 def test_a_text_that_is_being_written_is_not_gone_on_with_by_another_press():
     transcript = transcript_of(chunk(1, 0.5))
-    transcript.is_followed = True
-    assert list(make_go_on(None)(transcript)) == []
+    transcript.has_started = True
+    assert list(make_continue(None)(transcript)) == []
 
 
 def test_the_token_that_is_looked_at_is_marked_and_no_other():
     transcript = transcript_of(chunk(1, 0.5), chunk(1, 0.5), chunk(3, 0.5))
-    marked = lambda: re.findall(r'data-place="([0-9]+)" aria-current', written.written(transcript))  # noqa: E731
+    marked = lambda: re.findall(r'data-place="([0-9]+)" aria-current', text_pane.text_html(transcript))  # noqa: E731
     assert marked() == ["3"], "the last one, while nobody looks at another"
-    transcript.place = 2
+    transcript.selected = 2
     assert marked() == ["2"]

@@ -18,8 +18,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from onnx_textgen_demo.app import make_page
+from onnx_textgen_demo.models import make_registry
 from onnx_textgen_demo.server import serve
-from onnx_textgen_demo.shelf import make_shelf
 
 FLAGS = [
     "--headless",
@@ -33,10 +33,12 @@ FLAGS = [
 LONGEST_WAIT = 300
 """Seconds: a guard, and no measure."""
 SEED = "#sampling .seed input, #sampling .seed textarea"
+DESKTOP, PHONE = (1280, 1100), (390, 844)
+"""Sizes of the page: width, height."""
 ROOT = Path(__file__).parents[2]
 PICTURES = {
     "Write": ROOT / "demo" / "screenshot.png",
-    "Cuts": ROOT / "docs" / "pictures" / "look_inside.png",
+    "Truncation": ROOT / "docs" / "pictures" / "look_inside.png",
     "Attention": ROOT / "docs" / "pictures" / "attention.png",
 }
 
@@ -47,7 +49,7 @@ def programs():
 
 
 @contextlib.contextmanager
-def chromium(width=1280, height=1100, *, dark=False):
+def chromium(width=DESKTOP[0], height=DESKTOP[1], *, dark=False):
     binary, driver_binary = programs()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
@@ -68,6 +70,16 @@ def chromium(width=1280, height=1100, *, dark=False):
 def resize(driver, width, height):
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+@contextlib.contextmanager
+def window(driver, width, height):
+    """The page has this size within the block, and the usual one after it."""
+    resize(driver, width, height)
+    try:
+        yield
+    finally:
+        resize(driver, *DESKTOP)
 
 
 def wait_until(driver, condition, what):
@@ -132,7 +144,7 @@ def set_value(driver, selector, value):
 @contextlib.contextmanager
 def page_of_embedded_models(width, height):
     """A browser with the page as `onnx-textgen demo` opens it."""
-    served = serve(make_page(make_shelf([], device="cpu", threads=None)), host="127.0.0.1", port=0)
+    served = serve(make_page(make_registry([], device="cpu", threads=None)), host="127.0.0.1", port=0)
     try:
         with chromium(width, height) as driver:
             open_page(driver, served.address)
@@ -164,7 +176,7 @@ def take_picture_of_write(path=PICTURES["Write"]):
         chosen = elements(driver, "#text .token.band-3")[0]
         place = chosen.get_attribute("data-place")
         chosen.click()
-        wait_until(driver, lambda: f"token {place}," in element(driver, "#bars p").text, "its rivals")
+        wait_until(driver, lambda: f"token {place}," in element(driver, "#bars p").text, "its alternatives")
         take_picture(driver, path)
 
 
@@ -179,7 +191,7 @@ def walk_to(driver, stage, prompt):
     wait_until(driver, lambda: f"{stage}. " in element(driver, "#picture").text, "the stage")
 
 
-def take_picture_of_cuts(path=PICTURES["Cuts"]):
+def take_picture_of_truncation(path=PICTURES["Truncation"]):
     """What top-p leaves at temperature 1."""
     with page_of_embedded_models(1280, 920) as driver:
         walk_to(driver, 8, "Once upon a time, there was a little")
@@ -199,5 +211,5 @@ def take_picture_of_attention(path=PICTURES["Attention"]):
 
 if __name__ == "__main__":
     take_picture_of_write()
-    take_picture_of_cuts()
+    take_picture_of_truncation()
     take_picture_of_attention()

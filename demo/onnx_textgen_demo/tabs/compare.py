@@ -1,4 +1,4 @@
-"""The tab Compare: one prompt goes on in several ways, or by several models, side by side."""
+"""The tab Compare: continues one prompt in different ways, or by different models, side by side."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from onnx_textgen.errors import OnnxTextgenError
 from ..background import in_background
 from ..buttons import RunButtons, at_the_end
 from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, QUICK, RUNNING, checked
+from ..models import ModelRegistry
 from ..sampling_controls import read_seed
-from ..shelf import Shelf
 from ..view import ENDINGS
 
 if TYPE_CHECKING:
@@ -26,41 +26,41 @@ if TYPE_CHECKING:
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "Greedy": ("always the likeliest token", {"temperature": 0}),
-    "Temperature 1": ("drawn as the model has it", {"temperature": 1.0, **OFF}),
-    "Top-k 40": ("drawn among the 40 likeliest", {"temperature": 1.0, **OFF, "top_k": 40}),
-    "Top-p 0.9": ("drawn among the best that hold 90 %", {"temperature": 1.0, **OFF, "top_p": 0.9}),
-    "Min-p 0.1": ("drawn among those a tenth as likely as the likeliest", {"temperature": 1.0, **OFF, "min_p": 0.1}),
-    "Beam search, 4": ("a search for the likeliest text", {"num_beams": 4}),
+    "Greedy": ("always the most likely token", {"temperature": 0}),
+    "Temperature 1": ("drawn with the model's probabilities", {"temperature": 1.0, **OFF}),
+    "Top-k 40": ("drawn from the 40 most likely", {"temperature": 1.0, **OFF, "top_k": 40}),
+    "Top-p 0.9": ("drawn from the most likely that hold 90 %", {"temperature": 1.0, **OFF, "top_p": 0.9}),
+    "Min-p 0.1": ("drawn from those at least a tenth as likely as the most likely", {"temperature": 1.0, **OFF, "min_p": 0.1}),
+    "Beam search, 4": ("a search for the most likely text", {"num_beams": 4}),
 }
 EXAMPLE = "Once upon a time, there was a little owl who"
 
 
 @dataclasses.dataclass(slots=True)
 class Card:
-    """One of the texts that are compared."""
+    """One of the compared texts."""
 
     model: str
     way: str
     answer: Generation | None = None
     logprob: float | None = None
-    """Mean log-probability of a new token under the model itself, the same measure for all ways."""
+    """Mean log-probability of a new token under the model itself, the same measure for all texts."""
     problem: str | None = None
 
 
 Frame = tuple[list[Card], str]
-"""Values for the components: the cards, and how they look."""
+"""Values for the components: the cards, and their HTML."""
 
 
-def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
-    """Put the tab's components where Gradio stands, and let them answer."""
+def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
+    """Add the tab's components in the current Gradio context, and their listeners."""
     written = gr.State()
     prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=6, max_length=MAX_PROMPT_CHARS, elem_id="compare-prompt")
     ways = gr.CheckboxGroup(list(WAYS), value=list(WAYS), label="Ways to choose tokens", elem_id="ways")
     with gr.Row(equal_height=True):
-        several = len(shelf.names) > 1
+        has_choice = len(registry.names) > 1
         models = gr.CheckboxGroup(
-            shelf.names, value=shelf.names[:1], label="Models", visible=several, elem_id="compare-models", min_width=280
+            registry.names, value=registry.names[:1], label="Models", visible=has_choice, elem_id="compare-models", min_width=280
         )
         length = gr.Slider(1, min(256, LONGEST_TEXT), 60, step=1, precision=0, label="Max new tokens", min_width=280)
         seed = gr.Textbox("7", label="Seed", info="One for all of them.", max_lines=1, min_width=280)
@@ -76,7 +76,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
             for card in asked:
                 yield asked, draw(asked)
                 try:
-                    yield from fill(card, shelf, checked(text), options, asked)
+                    yield from fill(card, registry, checked(text), options, asked)
                 except OnnxTextgenError as error:
                     card.problem = str(error)
         except OnnxTextgenError as error:
@@ -87,24 +87,24 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     pressed = gr.on([start.click, prompt.submit], buttons.running, None, buttons.outputs, **QUICK)
     run = pressed.then(compare, [prompt, ways, models, length, seed], [written, cards], **RUNNING)
     at_the_end(run, buttons.at_rest, [], buttons.outputs)
-    # Two steps: until the first is done, cards on their way could overwrite what the second says.
+    # Two steps: until the first is done, late cards could overwrite the values of the second.
     stopped = stop.click(None, cancels=[run])
     stopped.then(lambda asked: [draw(asked or [], stopped=True), *buttons.at_rest()], written, [cards, *buttons.outputs], **QUICK)
     picked.then(lambda name: [name], picker, models, **QUICK)
 
 
-def fill(card: Card, shelf: Shelf, prompt: str, options: Mapping[str, Any], cards: list[Card]) -> Iterator[Frame]:
-    """Write a card's text, one after the other so that each has the machine to itself."""
-    model, cancel = shelf.model(card.model), Cancellation()
-    wanted = {**options, **WAYS[card.way][1]}
-    work = in_background(lambda: model.generate(prompt, cancel=cancel, **wanted), cancel.cancel)
+def fill(card: Card, registry: ModelRegistry, prompt: str, options: Mapping[str, Any], cards: list[Card]) -> Iterator[Frame]:
+    """Generate a card's text. Cards run one after the other, so that each has the machine to itself."""
+    model, cancel = registry.model(card.model), Cancellation()
+    settings = {**options, **WAYS[card.way][1]}
+    work = in_background(lambda: model.generate(prompt, cancel=cancel, **settings), cancel.cancel)
     answer: Generation = yield from drawn_while(work, cards)
     card.answer = answer
     card.logprob = logprob_per_token(model, answer)
 
 
 def drawn_while(work: Any, cards: list[Card]) -> Any:  # noqa: ANN401 - generators of any result
-    """Draw the cards while work goes on; gives its result."""
+    """Draw the cards while work runs; return its result."""
     try:
         while True:
             next(work)
@@ -116,7 +116,7 @@ def drawn_while(work: Any, cards: list[Card]) -> Any:  # noqa: ANN401 - generato
 
 
 def logprob_per_token(model: Model, answer: Generation) -> float | None:
-    """How likely the model finds what it wrote; None for an empty text."""
+    """Mean log-probability of a text under its model; None for an empty text."""
     if not answer.token_ids:
         return None
     score = model.score(list(answer.prompt_ids), continuation=list(answer.token_ids))
@@ -124,20 +124,20 @@ def logprob_per_token(model: Model, answer: Generation) -> float | None:
 
 
 def draw(cards: Sequence[Card], *, stopped: bool = False) -> str:
-    """All cards in a grid; `stopped`: what is not written will not be."""
+    """All cards in a grid. `stopped`: unfinished cards stay unfinished."""
     if not cards:
-        return '<p class="hint">Each way writes its own text; then see how likely the model finds it, and how fast it came.</p>'
-    several = len({card.model for card in cards}) > 1
+        return '<p class="hint">Each way writes its own text, shown with its log-probability under the model and its speed.</p>'
+    named = len({card.model for card in cards}) > 1
     active = next((card for card in cards if not (card.answer or card.problem)), None)
 
     def waiting(card: Card) -> str:
         return ENDINGS["cancelled"] if stopped else "writing ..." if card is active else "waits"
 
-    return f'<div class="cards">{"".join(draw_card(card, named=several, waiting=waiting(card)) for card in cards)}</div>'
+    return f'<div class="cards">{"".join(draw_card(card, named=named, waiting=waiting(card)) for card in cards)}</div>'
 
 
 def draw_card(card: Card, *, named: bool, waiting: str) -> str:
-    """One text with its numbers; `waiting`: what is said where there is none yet."""
+    """One text with its figures; `waiting`: the message before there is a text."""
     title = f"{card.way} - {card.model}" if named else card.way
     if card.problem:
         body = f'<p class="problem" role="alert">{escape(card.problem)}</p>'

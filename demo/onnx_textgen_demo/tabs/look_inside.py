@@ -1,8 +1,10 @@
-"""The tab Look inside: one prompt goes through the pipeline, a stage at a time, forwards and back."""
+"""The tab Look inside: one prompt on its way through the pipeline, a stage at a time, forwards and backwards."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,9 @@ from onnx_textgen.errors import OnnxTextgenError
 
 from .. import pictures, view
 from ..limits import MAX_PROMPT_CHARS, RUNNING, checked
-from ..sampling_controls import make_sampling_controls
-from ..shelf import Shelf
-from ..walk import Walk
+from ..models import ModelRegistry
+from ..sampling_controls import SamplingControls, make_sampling_controls
+from ..step_inspection import StepInspector
 
 if TYPE_CHECKING:
     from gradio.events import Dependency
@@ -24,17 +26,17 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Once upon a time, there was a little"
 OF_PROMPT = sum(not is_of_step for _, _, is_of_step in pictures.STAGES)
-"""Stages that come once; the others come with every new token."""
+"""Number of stages that are shown once; the others are shown for every new token."""
 OF_STEP = len(pictures.STAGES) - OF_PROMPT
 
 
 @dataclasses.dataclass(slots=True)
-class Visit:
-    """A walk, and where in it a person stands."""
+class StageCursor:
+    """A prompt with its steps, and the picture that a reader looks at."""
 
-    walk: Walk
+    inspector: StepInspector
     place: int = 0
-    """Pictures before this one."""
+    """Number of pictures before this one."""
 
     @property
     def stage(self) -> int:
@@ -46,97 +48,123 @@ class Visit:
         """The step, 0 = the first new token."""
         return max(0, self.place - OF_PROMPT) // OF_STEP
 
-    def can_go(self, by: int) -> bool:
-        """Whether there is anything so many pictures further on, or before."""
-        there = dataclasses.replace(self, place=self.place + by)
-        return there.place >= 0 and (there.place < OF_PROMPT or there.number < len(self.walk.looks) or self.walk.can_step())
+    def can_move(self, by: int) -> bool:
+        """Whether there is a picture that many pictures later (or, if negative, earlier)."""
+        target, steps = dataclasses.replace(self, place=self.place + by), len(self.inspector.steps)
+        return target.place >= 0 and (target.place < OF_PROMPT or target.number < steps or self.inspector.can_step())
 
-    def go(self, place: int) -> None:
-        """Stand elsewhere; the model runs where nobody was before. Stays where the text has ended, and where the model fails."""
-        there = dataclasses.replace(self, place=max(0, place))
-        while there.place >= OF_PROMPT and there.number >= len(self.walk.looks):
-            if not self.walk.can_step():
+    def move_to(self, place: int) -> None:
+        """Show another picture; runs the model for new steps. Stays where it is if the text has ended, or if the model fails."""
+        target = dataclasses.replace(self, place=max(0, place))
+        while target.place >= OF_PROMPT and target.number >= len(self.inspector.steps):
+            if not self.inspector.can_step():
                 return
-            self.walk.step()
-        self.place = there.place
+            self.inspector.step()
+        self.place = target.place
 
 
-def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
-    """Put the tab's components where Gradio stands, and let them answer."""
-    visit = gr.State()
+def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
+    """Add the tab's components in the current Gradio context, and their listeners."""
+    cursor = gr.State()
     with gr.Row():
         with gr.Column(scale=3, min_width=560):
             prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=4, max_length=MAX_PROMPT_CHARS, elem_id="walk-prompt")
             start = gr.Button("Walk through", variant="primary", elem_id="walk")
             stages = gr.HTML(pictures.stage_line(-1), js_on_load=view.CHOICE_EVENTS, apply_default_css=False, elem_id="stages")
-            with gr.Row():
-                back = gr.Button("Back", min_width=80, size="md", interactive=False, elem_id="back")
-                forward = gr.Button("Next", variant="primary", min_width=80, size="md", interactive=False, elem_id="next")
-                another = gr.Button("Next token", min_width=80, size="md", interactive=False, elem_id="next-token")
-            whose, layer, head = make_head_choice()
+            back, forward, another = make_move_buttons()
+            head_row, layer, head = make_head_choice()
             picture = gr.HTML(
                 pictures.picture(None, 0, 0), apply_default_css=False, container=True, padding=True, elem_id="picture"
             )
         with gr.Column(scale=1, min_width=280), gr.Accordion("Sampling", open=True, elem_id="walk-sampling"):
-            sampling = make_sampling_controls(shelf.model(), with_length=False)
-    shown = [visit, stages, picture, whose, layer, head, back, forward, another]
+            sampling = make_sampling_controls(registry.model(), with_length=False)
+    shown = [cursor, stages, picture, head_row, layer, head, back, forward, another]
     settings = {"outputs": shown, **RUNNING}
+    answers = Answers(registry, sampling)
 
-    def config_of(model: Model, values: tuple[Any, ...]) -> GenerationConfig:
-        return model.config(sampling.read_options(*values))
-
-    def begin(name: str, text: str, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what the components hold
-        try:
-            model = shelf.model(name)
-            return draw(Visit(Walk(model, checked(text), config_of(model, values))))
-        except OnnxTextgenError as error:
-            raise gr.Error(escape(str(error)), print_exception=False) from error
-
-    def go(here: Visit | None, by: int) -> tuple[Any, ...]:
-        try:
-            if here:
-                here.go(here.place + by)
-        except OnnxTextgenError as error:
-            raise gr.Error(escape(str(error)), print_exception=False) from error
-        return draw(here)
-
-    def jump(here: Visit | None, event: gr.SelectData) -> tuple[Any, ...]:
-        stage = int(event.index)
-        number = here.number if here else 0
-        return go(here, (stage if stage < OF_PROMPT else stage + number * OF_STEP) - here.place if here else 0)
-
-    def choose_again(here: Visit | None, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - likewise
-        try:
-            if here:
-                config = config_of(here.walk.model, values)
-                if not str(values[-1] or "").strip():  # the seed's field is empty: the same random number, on other bars
-                    config = dataclasses.replace(config, seed=here.walk.config.seed)
-                here.walk.choose_again(here.number, config)
-        except OnnxTextgenError as error:
-            raise gr.Error(escape(str(error)), print_exception=False) from error
-        return draw(here)
-
-    gr.on([start.click, prompt.submit], begin, [picker, prompt, *sampling.inputs], **settings)
-    back.click(lambda here: go(here, -1), visit, **settings)
-    forward.click(lambda here: go(here, 1), visit, **settings)
-    another.click(lambda here: go(here, OF_STEP), visit, **settings)
-    stages.select(jump, visit, **settings)
-    gr.on([layer.input, head.input], look_at, [visit, layer, head], [visit, picture], trigger_mode="always_last", **RUNNING)
-    # The model does not run for this: kept logits are weighed again, as often as the slider moves.
+    gr.on([start.click, prompt.submit], answers.begin, [picker, prompt, *sampling.inputs], **settings)
+    back.click(lambda now: move(now, -1), cursor, **settings)
+    forward.click(lambda now: move(now, 1), cursor, **settings)
+    another.click(lambda now: move(now, OF_STEP), cursor, **settings)
+    stages.select(jump, cursor, **settings)
+    gr.on([layer.input, head.input], select_head, [cursor, layer, head], [cursor, picture], trigger_mode="always_last", **RUNNING)
+    # The model does not run for this: the kept logits are sampled again, whenever a slider moves.
     gr.on(
         [slider.change for slider in sampling.sliders.values()] + [sampling.seed.change],
-        choose_again,
-        [visit, *sampling.inputs],
+        answers.choose_again,
+        [cursor, *sampling.inputs],
         trigger_mode="always_last",
         **settings,
     )
     picked.then(
-        lambda name: sampling.defaults_of(shelf.loaded(name)), picker, sampling.inputs, queue=False, api_visibility="private"
+        lambda name: sampling.defaults_of(registry.loaded(name)), picker, sampling.inputs, queue=False, api_visibility="private"
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answers:
+    """Listeners that need the sampling options; `values` are the values of the sampling controls."""
+
+    registry: ModelRegistry
+    sampling: SamplingControls
+
+    def config(self, model: Model, values: tuple[Any, ...]) -> GenerationConfig:
+        """The generation options that the controls show."""
+        return model.config(self.sampling.read_options(*values))
+
+    def begin(self, name: str, text: str, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - values of components
+        """Start with a prompt."""
+        with shown_errors():
+            model = self.registry.model(name)
+            return draw(StageCursor(StepInspector(model, checked(text), self.config(model, values))))
+
+    def choose_again(self, cursor: StageCursor | None, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - likewise
+        """Apply changed options to the step that is shown."""
+        if cursor:
+            with shown_errors():
+                config = self.config(cursor.inspector.model, values)
+                if not str(values[-1] or "").strip():  # without a seed: the same random number, for other probabilities
+                    config = dataclasses.replace(config, seed=cursor.inspector.config.seed)
+                cursor.inspector.choose_again(cursor.number, config)
+        return draw(cursor)
+
+
+@contextlib.contextmanager
+def shown_errors() -> Iterator[None]:
+    """Show an error of the library on the page."""
+    try:
+        yield
+    except OnnxTextgenError as error:
+        raise gr.Error(escape(str(error)), print_exception=False) from error
+
+
+def move(cursor: StageCursor | None, by: int) -> tuple[Any, ...]:
+    """Show the picture that many pictures later or earlier."""
+    if cursor:
+        with shown_errors():
+            cursor.move_to(cursor.place + by)
+    return draw(cursor)
+
+
+def jump(cursor: StageCursor | None, event: gr.SelectData) -> tuple[Any, ...]:
+    """Show the pressed stage, of the same step."""
+    if cursor is None:
+        return draw(None)
+    stage = int(event.index)
+    return move(cursor, (stage if stage < OF_PROMPT else stage + cursor.number * OF_STEP) - cursor.place)
+
+
+def make_move_buttons() -> tuple[gr.Button, gr.Button, gr.Button]:
+    """A row of buttons: Back, Next and Next token."""
+    with gr.Row():
+        back = gr.Button("Back", min_width=80, size="md", interactive=False, elem_id="back")
+        forward = gr.Button("Next", variant="primary", min_width=80, size="md", interactive=False, elem_id="next")
+        another = gr.Button("Next token", min_width=80, size="md", interactive=False, elem_id="next-token")
+    return back, forward, another
+
+
 def make_head_choice() -> tuple[gr.Row, gr.Slider, gr.Slider]:
-    """Whose attention is shown: layer and head, in a row that is there at that stage alone."""
+    """Sliders for the layer and head whose attention is shown, in a row that is visible only at that stage."""
     with gr.Row(visible=False, elem_id="whose") as row:
         layer, head = (
             gr.Slider(1, 2, value=1, step=1, label=name, min_width=140, elem_id=name.lower()) for name in ("Layer", "Head")
@@ -144,27 +172,27 @@ def make_head_choice() -> tuple[gr.Row, gr.Slider, gr.Slider]:
     return row, layer, head
 
 
-def look_at(here: Visit | None, layer: float, head: float) -> tuple[Visit | None, str]:
-    """Show the attention of another layer or head, which are counted from 1 here; the sliders are where they were put."""
-    if here is None:
+def select_head(cursor: StageCursor | None, layer: float, head: float) -> tuple[StageCursor | None, str]:
+    """Show the attention of another layer or head, both counted from 1; the sliders stay as they were set."""
+    if cursor is None:
         return None, pictures.picture(None, 0, 0)
-    here.walk.look_at(int(layer) - 1, int(head) - 1)
-    return here, pictures.picture(here.walk, here.stage, here.number)
+    cursor.inspector.select_head(int(layer) - 1, int(head) - 1)
+    return cursor, pictures.picture(cursor.inspector, cursor.stage, cursor.number)
 
 
-def draw(here: Visit | None) -> tuple[Any, ...]:
-    """Values for the components: visit, stages, picture, whose attention is shown (both, layer, head), and the three ways on."""
-    if here is None:
-        nobody = [gr.update(visible=False), gr.update(), gr.update()]
-        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0), *nobody, *[gr.update(interactive=False)] * 3
-    walk = here.walk
-    geometry, looks = walk.model.manifest.geometry, here.stage == pictures.ATTENTION and walk.model.has_attention_maps
+def draw(cursor: StageCursor | None) -> tuple[Any, ...]:
+    """Values for the components: cursor, stages, picture, the row of layer and head with its sliders, the move buttons."""
+    if cursor is None:
+        hidden = [gr.update(visible=False), gr.update(), gr.update()]
+        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0), *hidden, *[gr.update(interactive=False)] * 3
+    inspector = cursor.inspector
+    geometry = inspector.model.manifest.geometry
     return (
-        here,
-        pictures.stage_line(here.stage),
-        pictures.picture(walk, here.stage, here.number),
-        gr.update(visible=looks),
-        gr.update(maximum=geometry.layers, value=walk.layer + 1, interactive=geometry.layers > 1),
-        gr.update(maximum=geometry.heads, value=walk.head + 1, interactive=geometry.heads > 1),
-        *(gr.update(interactive=here.can_go(by)) for by in (-1, 1, OF_STEP)),
+        cursor,
+        pictures.stage_line(cursor.stage),
+        pictures.picture(inspector, cursor.stage, cursor.number),
+        gr.update(visible=cursor.stage == pictures.ATTENTION and inspector.model.has_attention_maps),
+        gr.update(maximum=geometry.layers, value=inspector.layer + 1, interactive=geometry.layers > 1),
+        gr.update(maximum=geometry.heads, value=inspector.head + 1, interactive=geometry.heads > 1),
+        *(gr.update(interactive=cursor.can_move(by)) for by in (-1, 1, OF_STEP)),
     )

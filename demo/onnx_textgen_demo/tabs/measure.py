@@ -1,4 +1,4 @@
-"""The tab Measure: how fast the picked model runs on this machine, at several lengths of its context, as plots and a table."""
+"""The tab Measure: the speed of the picked model on this machine, at growing prompt lengths, as plots and a table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from onnx_textgen.errors import OnnxTextgenError
 from ..background import in_background
 from ..buttons import RunButtons, at_the_end
 from ..limits import QUICK, RUNNING
+from ..models import ModelRegistry
 from ..plots import line_plot
-from ..shelf import Shelf
 
 if TYPE_CHECKING:
     from gradio.events import Dependency
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 NEW_TOKENS = 32
 SHORTEST = 32
 LONGEST = 4096
-"""Prompts are as long as this, twice that and so on, as far as the context has room."""
+"""Prompt lengths double from `SHORTEST` to at most `LONGEST`, as far as the context allows."""
 COLUMNS = ["Prompt tokens", "Prefill tokens/s", "Decode tokens/s", "First token ms", "Cache MiB"]
 
 PLOTS = {1: "Prefill: reading a prompt, tokens/s", 2: "Decode: writing after it, tokens/s", 4: "Cache, MiB"}
-"""Titles by the column that is drawn."""
+"""Titles of the plots, by column."""
 
 Frame = tuple[Any, ...]
 """Values for the components, in this order: note, plots, table."""
 
 
-def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
-    """Put the tab's components where Gradio stands, and let them answer."""
+def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
+    """Add the tab's components in the current Gradio context, and their listeners."""
     gr.Markdown(
         f"Prompts of pseudo-random tokens, each followed by {NEW_TOKENS} greedy ones on a fresh cache; the functions are those of "
         "`onnx-textgen bench`. Other work on this machine, other tabs of this page included, slows it down."
     )
-    rounds = gr.Slider(1, 5, 2, step=1, precision=0, label="Rounds", info="Medians of so many; one more goes before.")
+    rounds = gr.Slider(1, 5, 2, step=1, precision=0, label="Rounds", info="Figures are their medians; one more runs first.")
     with gr.Row():
         start = gr.Button("Start", variant="primary", scale=2, min_width=120, elem_id="measure")
         stop = gr.Button("Stop", scale=1, min_width=80, interactive=False, elem_id="measure-stop")
@@ -57,7 +57,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
 
     def measure(name: str, count: int) -> Iterator[Frame]:
         try:
-            model = shelf.model(name)
+            model = registry.model(name)
             rows: list[list[float]] = []
             for length in lengths(model.manifest.geometry.context_length):
                 cancel = Cancellation()
@@ -96,7 +96,7 @@ def lengths(context_length: int) -> list[int]:
 
 
 def measured(model: Model, length: int, count: int, cancel: Cancellation) -> list[float]:
-    """A row of the table: medians over `count` rounds, after one that is not counted."""
+    """A row of the table: medians over `count` rounds, after one that does not count."""
     ids = np.random.default_rng(0).integers(model.manifest.geometry.vocab_size, size=length).tolist()
     timed = [time_round(model, ids, NEW_TOKENS, cancel=cancel) for _ in range(count + 1)][1:]
     prefill, first, decode = (
@@ -108,9 +108,9 @@ def measured(model: Model, length: int, count: int, cancel: Cancellation) -> lis
 
 
 def conditions(name: str, model: Model) -> str:
-    """Where the numbers hold."""
+    """The conditions of the measurement."""
     peak = peak_memory_mib()
-    memory = f"; this process held {peak:,.0f} MiB at most" if peak else ""
+    memory = f"; this process used at most {peak:,.0f} MiB" if peak else ""
     system = f"{platform.machine()} {platform.system()}"
     return f"{escape(name)}, {model.manifest.precision}, {model.device}, {system}{memory}."
 

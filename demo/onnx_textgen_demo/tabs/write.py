@@ -1,4 +1,4 @@
-"""The tab Write: a prompt is continued while one watches, and gone on from in another way at any token."""
+"""The tab Write: continues a prompt while the reader watches, and branches at any token."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import gradio as gr
 
 from onnx_textgen.errors import OnnxTextgenError
 
-from .. import view, written
+from .. import text_pane, view
 from ..buttons import RunButtons, at_the_end
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
+from ..models import ModelRegistry
 from ..sampling_controls import SamplingControls, make_sampling_controls
-from ..shelf import Shelf
-from ..transcript import Transcript
+from ..transcripts import Transcript
 
 if TYPE_CHECKING:
     from gradio.events import Dependency
@@ -28,11 +28,11 @@ EXAMPLES = {
     "A kite": "Ben had a new red kite. He ran to the hill and",
     "Rain": "One day, it began to rain",
 }
-RIVALS = 10
-"""Bars of the next-token distribution."""
+ALTERNATIVES = 10
+"""Number of bars of the next-token distribution."""
 FRAME_SECONDS = 0.08
 SECONDS_PER_TOKEN = 0.0005
-"""A small model writes faster than a browser redraws, and a redraw costs more the longer the text: frames wait as long as this."""
+"""A small model writes faster than a browser redraws, and redrawing a longer text takes longer: frames wait this long per token."""
 
 Frame = tuple[Any, ...]
 """Values for the components, in this order: transcript, text, status, bars, table."""
@@ -40,18 +40,18 @@ Frame = tuple[Any, ...]
 CLOSED_ON_A_PHONE = "() => ({ __type__: 'update', open: innerWidth > 600 })"
 
 
-def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
-    """Put the tab's components where Gradio stands, and let them answer."""
+def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
+    """Add the tab's components in the current Gradio context, and their listeners."""
     transcript = gr.State()
     with gr.Row():
-        with gr.Column(scale=5, min_width=640):  # text and rivals need that much beside each other
+        with gr.Column(scale=5, min_width=640):  # room for text and alternatives next to each other
             prompt, buttons = prompt_controls()
             with gr.Row(elem_id="work"):
-                text = gr.HTML(written.written(None), js_on_load=written.EVENTS, apply_default_css=False, elem_id="text")
-                bars = gr.HTML("", js_on_load=view.CHOICE_EVENTS + view.RIVAL_EVENTS, apply_default_css=False, elem_id="bars")
+                text = gr.HTML(text_pane.text_html(None), js_on_load=text_pane.EVENTS, apply_default_css=False, elem_id="text")
+                bars = gr.HTML("", js_on_load=view.CHOICE_EVENTS + view.ALTERNATIVE_EVENTS, apply_default_css=False, elem_id="bars")
                 status = gr.HTML(view.status(None), apply_default_css=False, elem_id="status")
         with gr.Column(scale=2, min_width=280), gr.Accordion("Sampling", elem_id="sampling") as settings:
-            sampling = make_sampling_controls(shelf.model())
+            sampling = make_sampling_controls(registry.model())
     with gr.Accordion("Every token as a table", open=False, elem_id="table"):
         table = gr.Dataframe(headers=view.TABLE_HEADERS, datatype=["number", "str", "str"], interactive=False, show_label=False)
     gr.on(None, None, None, settings, js=CLOSED_ON_A_PHONE, **QUICK)
@@ -59,7 +59,7 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     start, again = buttons.starts
     shown, asked = [transcript, text, status, bars, table], [picker, prompt, *sampling.inputs]
     running = {"outputs": shown, **RUNNING}
-    generate = make_generate(shelf, sampling)
+    generate = make_generate(registry, sampling)
 
     def choose(before: Transcript | None, event: gr.EventData) -> list[Any]:
         return [*branch(before, event), *buttons.running()]
@@ -70,17 +70,17 @@ def make_tab(shelf: Shelf, picker: gr.Dropdown, picked: Dependency) -> None:
     runs = [
         pressed.then(generate, asked, **running),
         pressed_again.then(generate, asked, **running),
-        chosen.then(make_go_on(sampling), [transcript, *sampling.inputs], **running),
+        chosen.then(make_continue(sampling), [transcript, *sampling.inputs], **running),
     ]
     temperature = sampling.sliders["temperature"]
     now = [transcript, prompt, temperature]
     for run in runs:
         at_the_end(run, at_rest, now, buttons.outputs)
-    # Two steps: until the first is done, a frame on its way could overwrite what `settle` says.
+    # Two steps: until the first is done, a late frame could overwrite the values of `settle`.
     buttons.stop.click(None, cancels=runs).then(settle, now, [*shown, *buttons.outputs], **QUICK)
     gr.on([prompt.change, temperature.change], while_at_rest, now, [start, again], trigger_mode="always_last", **QUICK)
-    gr.on([text.select, bars.select], look, transcript, [text, bars], **QUICK)
-    picked.then(lambda name: sampling.defaults_of(shelf.loaded(name)), picker, sampling.inputs, **QUICK)
+    gr.on([text.select, bars.select], select, transcript, [text, bars], **QUICK)
+    picked.then(lambda name: sampling.defaults_of(registry.loaded(name)), picker, sampling.inputs, **QUICK)
 
 
 def prompt_controls() -> tuple[gr.Textbox, RunButtons]:
@@ -88,7 +88,7 @@ def prompt_controls() -> tuple[gr.Textbox, RunButtons]:
     prompt = gr.Textbox(
         EXAMPLES["A rabbit"],
         label="Prompt",
-        info="The model goes on from here. Shift+Enter generates.",
+        info="The model continues this text. Shift+Enter generates.",
         lines=2,
         max_lines=12,
         max_length=MAX_PROMPT_CHARS,
@@ -109,13 +109,13 @@ def prompt_controls() -> tuple[gr.Textbox, RunButtons]:
     return prompt, RunButtons((start, again), stop)
 
 
-def make_generate(shelf: Shelf, sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
-    """What the button Generate does. Closing its generator, as Gradio does on Stop and when the client goes, ends the model's."""
+def make_generate(registry: ModelRegistry, sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
+    """The listener of the button Generate. Gradio closes its generator on Stop and when the client leaves, which ends the text."""
 
-    def generate(name: str, prompt: str, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - what the components hold
+    def generate(name: str, prompt: str, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - values of components
         transcript = None
         try:
-            model, options = shelf.model(name), sampling.read_options(*values)
+            model, options = registry.model(name), sampling.read_options(*values)
             ids = model.encode(checked(prompt))
             transcript = Transcript(model, options["seed"], prompt, ids)
             yield from follow(transcript, options)
@@ -126,11 +126,11 @@ def make_generate(shelf: Shelf, sampling: SamplingControls) -> Callable[..., Ite
     return generate
 
 
-def make_go_on(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
-    """What choosing a rival does, once the text up to its place is there: it goes on from the rival."""
+def make_continue(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
+    """The listener that continues the text after a chosen alternative."""
 
-    def go_on(transcript: Transcript | None, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
-        if transcript is None or transcript.finish_reason or transcript.is_followed:  # pressed twice, say
+    def continue_text(transcript: Transcript | None, *values: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        if transcript is None or transcript.finish_reason or transcript.has_started:  # pressed twice, for example
             return
         try:
             options = sampling.read_options(*values)
@@ -140,22 +140,22 @@ def make_go_on(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
             yield failed(transcript, error)
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
-    return go_on
+    return continue_text
 
 
 def branch(transcript: Transcript | None, event: gr.EventData) -> Frame:
-    """The text up to a rival that a person chose, and with it."""
+    """The text up to the chosen alternative, which is included."""
     if transcript is None or not transcript.finish_reason:
         return frame(transcript)
-    position, rank = event.rival
+    position, rank = event.alternative
     return frame(transcript.branch(int(position), int(rank)))
 
 
 def follow(transcript: Transcript, options: Mapping[str, Any]) -> Iterator[Frame]:
-    """Let the model go on from a transcript, frame by frame."""
-    transcript.is_followed = True
-    # The runtime keeps keys and values of prompts: what a branch shares with an earlier one is not computed again.
-    stream = transcript.model.stream(transcript.token_ids, logprobs=RIVALS, **options)
+    """Let the model continue a transcript; yields frames."""
+    transcript.has_started = True
+    # The runtime keeps keys and values of prompts, so the part that a branch shares with an earlier text is not computed again.
+    stream = transcript.model.stream(transcript.token_ids, logprobs=ALTERNATIVES, **options)
     yield frame(transcript)
     with contextlib.closing(stream) as chunks:
         shown = 0.0
@@ -168,27 +168,27 @@ def follow(transcript: Transcript, options: Mapping[str, Any]) -> Iterator[Frame
 
 
 def frame(transcript: Transcript | None, *, problem: str | None = None) -> Frame:
-    """The tab as it stands; the table waits for the end, since redrawing hundreds of rows many times a second stutters."""
+    """Values for all components. The table waits for the end, because redrawing hundreds of rows many times a second stutters."""
     tokens = transcript.tokens if transcript else []
     is_done = transcript is None or transcript.finish_reason is not None
     return (
         transcript,
-        written.written(transcript),
+        text_pane.text_html(transcript),
         view.status(transcript, problem=problem),
-        rivals(transcript),
+        alternatives(transcript),
         view.rows(tokens) if is_done else gr.skip(),
     )
 
 
-def rivals(transcript: Transcript | None) -> str:
-    """The bars of the token that is looked at; to choose from once the text is done."""
+def alternatives(transcript: Transcript | None) -> str:
+    """The bars of the selected token; they are buttons once the text is finished."""
     if transcript is None:
         return ""
-    return view.bars(transcript.tokens, transcript.looked_at, choosable=transcript.finish_reason is not None)
+    return view.bars(transcript.tokens, transcript.selected_position, choosable=transcript.finish_reason is not None)
 
 
 def failed(transcript: Transcript | None, error: OnnxTextgenError) -> Frame:
-    """The tab after an error, which leaves what was written."""
+    """Values after an error, which keeps the text so far."""
     if transcript is None:
         return frame(None, problem=str(error))
     transcript.end("failed", problem=str(error))
@@ -196,28 +196,28 @@ def failed(transcript: Transcript | None, error: OnnxTextgenError) -> Frame:
 
 
 def settle(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
-    """The tab after Stop, which leaves a generation no chance to draw its own last frame."""
+    """Values after Stop, because a stopped generator cannot yield a last frame."""
     if transcript:
         transcript.end("cancelled")
     return [*frame(transcript), *at_rest(transcript, prompt, temperature)]
 
 
 def at_rest(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
-    """Generate, New seed and Stop where nothing runs: another seed needs a text, and something that is drawn."""
+    """Updates of Generate, New seed and Stop while nothing runs. New seed needs a text and a temperature above 0."""
     can_generate = bool(prompt)
     can_draw = can_generate and transcript is not None and temperature > 0
     return [gr.update(interactive=can) for can in (can_generate, can_draw, False)]
 
 
 def while_at_rest(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
-    """Generate and New seed after a change of what they go by; a run that is under way has the last word."""
+    """Updates of Generate and New seed after a change of prompt or temperature; nothing changes during a run."""
     if transcript and not transcript.finish_reason:
         return [gr.skip(), gr.skip()]
     return at_rest(transcript, prompt, temperature)[:2]
 
 
-def look(transcript: Transcript | None, event: gr.SelectData) -> tuple[str, str]:
-    """Another token to look at."""
+def select(transcript: Transcript | None, event: gr.SelectData) -> tuple[str, str]:
+    """Select another token."""
     if transcript:
-        transcript.place = max(1, int(event.index))
-    return written.written(transcript), rivals(transcript)
+        transcript.selected = max(1, int(event.index))
+    return text_pane.text_html(transcript), alternatives(transcript)

@@ -1,6 +1,6 @@
-"""The picture of the stage Attention: which token looks at which, by one head, as a heat map and in numbers.
+"""The picture of the stage Attention: which token attends to which, for one head, as a heat map and in numbers.
 
-Pure functions from data to HTML; what came from a model or a prompt is escaped here.
+Pure functions from data to HTML; text from a model or a prompt is escaped here.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from onnx_textgen.errors import OnnxTextgenError
 from onnx_textgen.inference.attention_maps import AttentionMaps, Maps
 
 from .drawing import bar_rows
+from .step_inspection import StepInspector
 from .view import percent, visible
-from .walk import Walk
 
 MOST_LOOKED_AT = 8
-"""Bars of the tokens that the last one looks at."""
+"""Number of bars for the tokens that the last one attends to."""
 
 
-def attention_picture(walk: Walk, number: int) -> str:
-    """Who looks at whom: the heat map of one head, and the last row of it in numbers."""
+def attention_picture(inspector: StepInspector, number: int) -> str:
+    """The heat map of one head, and its last row in numbers."""
     said = (
-        "<p>By <b>attention</b> a token looks back: it gives itself and each token before it a share, and takes in the more of a "
-        "token the larger its share. Every layer has several <b>heads</b>, and each shares out in its own way.</p>"
+        "<p>With <b>attention</b> a token looks back: it gives itself and each token before it a share, and takes in more of a "
+        "token with a larger share. Every layer has a number of <b>heads</b>, and each distributes its shares differently.</p>"
     )
-    if not walk.model.has_attention_maps:
+    if not inspector.model.has_attention_maps:
         return (
-            f"{said}<p>This package was made without the maps of it. To make one that has them, export it again: "
+            f"{said}<p>This package was exported without attention maps. To get them, export it again: "
             "<code>onnx-textgen export SOURCE --out DIR --attention-maps</code></p>"
         )
     try:
-        maps = walk.attention(number)
+        maps = inspector.attention(number)
     except OnnxTextgenError as error:
         return f"{said}<p>{escape(str(error))}</p>"
-    weights = maps.weights[walk.layer, walk.head]
-    place = f"layer {maps.layers[walk.layer] + 1}, head {walk.head + 1}"
+    weights = maps.weights[inspector.layer, inspector.head]
+    place = f"layer {maps.layers[inspector.layer] + 1}, head {inspector.head + 1}"
     before = len(maps.pieces) - len(weights)
     total = "100&nbsp;%" if weights[-1].sum() > 0.99 else "less than 100&nbsp;%, as an attention sink takes the rest"
     cut = f" Of this text the last {len(weights)} tokens are shown, those before them as one column." if before else ""
     return (
-        f"{said}<p>A row is a token that looks, a column one that is looked at. Nobody looks ahead, and a row adds up to {total}."
+        f"{said}<p>A row is a token that looks, a column one that is looked at. No token looks ahead, and a row adds up to {total}."
         f"{cut}</p>{heat_map(maps, weights, place)}"
-        f"<p>The last token, <b><code>{escape(visible(maps.pieces[-1]))}</code></b>, is the one that is gone on from. "
+        f"<p>The last token, <b><code>{escape(visible(maps.pieces[-1]))}</code></b>, is the one that the model continues from. "
         f"In {place} it looks most at:</p>{bar_rows(looked_at(maps, weights))}{attention_table(maps, weights)}"
     )
 
 
 def heat_map(maps: AttentionMaps, weights: Maps, place: str) -> str:
-    """One head's shares [rows, tokens] as a grid of coloured cells; those of tokens before the first row are summed in a column."""
+    """One head's shares [rows, tokens] as a grid of coloured cells; tokens before the first row are summed in one column."""
     rows, tokens = weights.shape
     before = tokens - rows
     names = [f"<code>{escape(visible(piece))}</code>" for piece in maps.pieces[before:]]
@@ -70,12 +70,12 @@ def heat_map(maps: AttentionMaps, weights: Maps, place: str) -> str:
 
 
 def heat_cell(share: float) -> str:
-    """A share as a coloured cell: the root of it, as most shares are small and one would not tell 3 % from none."""
+    """A share as a coloured cell. The colour shows its square root, because most shares are small and 3 % would look like none."""
     return f'<i style="--strength:{100 * share**0.5:.1f}%" title="{percent(share)}"></i>'
 
 
 def heat_legend() -> str:
-    """What some colours stand for."""
+    """The legend of the colours."""
     items = "".join(f"<span>{heat_cell(share)} {100 * share:g} %</span>" for share in (0, 0.01, 0.1, 0.3, 1))
     return f'<p class="legend" aria-hidden="true">{items}</p>'
 
@@ -88,7 +88,7 @@ def looked_at(maps: AttentionMaps, weights: Maps) -> Iterable[tuple[Token, float
 
 
 def attention_table(maps: AttentionMaps, weights: Maps) -> str:
-    """The three largest shares of every row, for who does not see the colours."""
+    """The three largest shares of every row, for readers who do not see the colours."""
     first = len(maps.pieces) - len(weights)
     lines = "".join(
         f"<tr><td>{first + row}</td><th scope=row><code>{escape(visible(maps.pieces[first + row]))}</code></th>"

@@ -1,5 +1,5 @@
-// What the text answers to in the browser; Gradio runs this with its element, and with what reports events to Python.
-// Presses and arrow keys choose a token, whose place reaches Python as `SelectData.index`; the one that is looked at stays in sight.
+// Browser events of the text; Gradio runs this with its element and a function that reports events to Python.
+// Presses and arrow keys select a token, whose position reaches Python as `SelectData.index`; the selected token stays in sight.
 
 const sheet = () => element.querySelector(".sheet");
 const choose = (token) => token && trigger("select", { index: Number(token.dataset.place), value: "" });
@@ -21,7 +21,7 @@ element.addEventListener("keydown", (event) => {
 const copy = async (button) => {
   try {
     await navigator.clipboard.writeText(sheet().textContent);
-  } catch { // a page that is reached by http from another machine has no clipboard
+  } catch { // over plain http from another machine there is no clipboard
     getSelection().selectAllChildren(sheet());
     document.execCommand("copy");
     getSelection().empty();
@@ -30,12 +30,12 @@ const copy = async (button) => {
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 };
 
-// The end of a text that is being written is followed, unless a person has scrolled up to read.
+// Follows the end of a growing text, unless the reader has scrolled up.
 let place;
-let reached = 0; // where this scrolled to
+let reached = 0; // the last position that this scrolled to
 new MutationObserver(() => {
   const [text, now] = [sheet(), element.querySelector("[aria-current]")];
-  reached = now ? Math.min(reached, text.scrollHeight - text.clientHeight) : 0; // another text may be shorter
+  reached = now ? Math.min(reached, text.scrollHeight - text.clientHeight) : 0; // a new text may be shorter
   if (now?.dataset.place === place) return;
   place = now?.dataset.place;
   if (!now || (!now.nextElementSibling && text.scrollTop < reached)) return;

@@ -1,4 +1,4 @@
-"""The packages that a page is for: each by its name, and loaded when it is first asked for."""
+"""The models that a page offers, by name; each is loaded when it is first requested."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from onnx_textgen import Model
 
 
-class Shelf:
-    """Models by name. Safe to use from several threads; none is loaded twice."""
+class ModelRegistry:
+    """Models by name. Safe for concurrent threads; no model is loaded twice."""
 
     def __init__(self, openers: Mapping[str, Callable[[], Model]]) -> None:
-        """`openers`: what loads a model, by the name that a person picks it by; at least one."""
+        """`openers`: functions that load a model, by the name shown on the page; at least one."""
         self.openers = dict(openers)
         self._locks = {name: threading.Lock() for name in openers}
         self._loaded: dict[str, Model] = {}
 
     @property
     def names(self) -> list[str]:
-        """In the order in which they were given."""
+        """The names, in the given order."""
         return list(self.openers)
 
     def model(self, name: str | None = None) -> Model:
-        """The model of that name, loaded now if it was not before; None: the first one.
+        """The model of that name, loaded if necessary; None: the first one.
 
-        Raises `OptionError` for a name that is not here, and what `onnx_textgen.load` raises. What cannot load is tried again the
-        next time: the folder may have been mended meanwhile.
+        Raises `OptionError` for an unknown name, and the errors of `onnx_textgen.load`. A model that failed to load is tried again
+        on the next call, because its folder may have been fixed.
         """
         name = self.names[0] if name is None else name
         if not isinstance(name, str):
@@ -47,23 +47,23 @@ class Shelf:
             return self._loaded[name]
 
     def loaded(self, name: str) -> Model | None:
-        """The model if it was loaded before."""
+        """The model if it is already loaded."""
         return self._loaded.get(name)
 
 
-def make_shelf(packages: Sequence[str], *, device: str, threads: int | None) -> Shelf:
-    """A shelf of folders and embedded models; without any, of all the embedded ones, the default first."""
+def make_registry(packages: Sequence[str], *, device: str, threads: int | None) -> ModelRegistry:
+    """A registry of folders and embedded models; without packages, all embedded models, the default first."""
     if not packages:
         packages = sorted(embedded_packages(), key=lambda name: name != DEFAULT_PACKAGE) or [DEFAULT_PACKAGE]
 
     def opener(package: str) -> Callable[[], Model]:
         return lambda: onnx_textgen.load(package, device=device, threads=threads)
 
-    return Shelf({name: opener(package) for name, package in names_of(packages).items()})
+    return ModelRegistry({name: opener(package) for name, package in names_of(packages).items()})
 
 
 def names_of(packages: Sequence[str]) -> dict[str, str]:
-    """A name for each package: its folder's, or the whole path where two folders are called alike.
+    """A name for each package: its folder's name, or the whole path if two folders have the same name.
 
     >>> names_of(["story", "models/a/int4", "models/b/int4", "models/c"])
     {'story': 'story', 'models/a/int4': 'models/a/int4', 'models/b/int4': 'models/b/int4', 'c': 'models/c'}

@@ -1,6 +1,6 @@
-"""The text that was written, once: the prompt, and behind it every token in the colour of its probability.
+"""The text of the tab Write: the prompt, then every token in the colour of its probability.
 
-Selected or copied, it is the text to the letter: signs for line ends and the like are drawn by the style sheet.
+Selecting or copying gives exactly the text: the style sheet draws the signs for line ends and similar characters.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ import re
 from html import escape
 from pathlib import Path
 
-from .transcript import Token, Transcript
+from .transcripts import Token, Transcript
 from .view import BANDS, band, percent, visible
 
-EVENTS = Path(__file__).with_name("written.js").read_text(encoding="utf-8")
+EVENTS = Path(__file__).with_name("text_pane.js").read_text(encoding="utf-8")
 
 INVITATION = (
     "<p>Press <b>Generate</b>: the text appears here, each token in the colour of the probability that the model gave it. Press a "
-    "token to see the ten likeliest at its place, and one of those to go on from there.</p>"
+    "token to see the ten most likely ones at its position, and one of those to continue from there.</p>"
 )
 
 
-def written(transcript: Transcript | None) -> str:
-    """Prompt and tokens, with what the colours mean; before there are any, what will be here."""
+def text_html(transcript: Transcript | None) -> str:
+    """Prompt and tokens, with a legend of the colours; an invitation before the first text."""
     if transcript is None:
         return f'<section class="written empty">{INVITATION}{legend()}</section>'
-    looked_at = transcript.looked_at
+    selected = transcript.selected_position
     tokens = "".join(
-        token_span(token, place, is_looked_at=place == looked_at) for place, token in enumerate(transcript.tokens, start=1)
+        token_span(token, place, is_selected=place == selected) for place, token in enumerate(transcript.tokens, start=1)
     )
     return (
         '<section class="written"><header><h2>Text</h2><button type="button" class="copy">Copy</button></header>'
@@ -35,25 +35,25 @@ def written(transcript: Transcript | None) -> str:
     )
 
 
-def token_span(token: Token, place: int, *, is_looked_at: bool) -> str:
-    """A token; blanks before it stay outside of its colour, so that it reads as text."""
+def token_span(token: Token, place: int, *, is_selected: bool) -> str:
+    """A token; leading blanks are outside its coloured part, so that it reads as text."""
     blanks, rest = re.fullmatch("( *)(.*)", token.text, re.DOTALL).groups()  # type: ignore[union-attr]  # matches any text
-    if not rest:  # nothing to see and nothing to press
+    if not rest:  # nothing visible to press
         rest, blanks = sign(visible(token.piece)) + blanks, ""
     else:
         rest = escape(rest).replace("\n", f"{sign('⏎')}\n")
-    current = ' aria-current="true"' if is_looked_at else ""
+    current = ' aria-current="true"' if is_selected else ""
     number = list(BANDS).index(band(token.probability))
     place_of = f'class="token band-{number}" data-place="{place}"{current} title="{percent(token.probability)}"'
     return f"{blanks}<span {place_of}>{rest}</span>"
 
 
 def sign(shown: str) -> str:
-    """What stands for something that cannot be seen; not part of the text."""
+    """A sign for an invisible character; not part of the text."""
     return f'<i data-sign="{escape(shown)}"></i>'
 
 
 def legend() -> str:
-    """What the colours mean."""
+    """The legend of the colours."""
     items = "".join(f'<li class="band-{number}">{name}</li>' for number, name in enumerate(BANDS))
     return f'<ul class="bands" aria-label="Probability of a token">{items}</ul>'

@@ -1,0 +1,107 @@
+"""Runs a prompt through the pipeline step by step, and keeps every step so that a reader can go back and choose again.
+
+The logits of each step are kept: another temperature or truncation applies to them, and the model does not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING
+
+from onnx_textgen.diagnostics.inspection import Step, Token, Weighing, look_at_step, tokens_of, weigh
+from onnx_textgen.inference.graph_runner import Logits
+from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.sampling.sampler import Chooser
+
+if TYPE_CHECKING:
+    from onnx_textgen import Model
+    from onnx_textgen.inference.attention_maps import AttentionMaps
+    from onnx_textgen.options.generation_config import GenerationConfig
+
+CANDIDATES = 12
+"""Number of bars of a distribution."""
+ATTENTION_ROWS = 32
+"""Number of rows of the attention map of a long text; the last tokens."""
+
+
+@dataclasses.dataclass(slots=True)
+class InspectedStep:
+    """One run of the model, and the choice of a token from it."""
+
+    run: Step
+    """The fed tokens and the cache; its choice is the first one made."""
+    logits: Logits
+    weighing: Weighing
+    """The current choice."""
+
+
+@functools.lru_cache(maxsize=4)
+def attention_of(model: Model, token_ids: tuple[int, ...]) -> AttentionMaps:
+    """The attention maps of a text, with rows for its last `ATTENTION_ROWS` tokens.
+
+    The maps of the last few texts, of all visitors, are cached, so that choosing another head does not run the model. Raises
+    `PackageError` for a package without attention maps, and `PromptError`.
+    """
+    return model.attentions(token_ids, last=ATTENTION_ROWS)
+
+
+class StepInspector:
+    """A prompt, and the steps that chose tokens after it. For one thread at a time."""
+
+    def __init__(self, model: Model, prompt: str, config: GenerationConfig) -> None:
+        """`config` needs a seed. Raises `PromptError` for a prompt that the model refuses."""
+        self.model, self.prompt, self.config = model, prompt, config
+        self.ids = model.encode(prompt)
+        self.tokens: list[Token] = tokens_of(model, self.ids)
+        self.steps: list[InspectedStep] = []
+        self.decoder = model.new_context()
+        self.layer = self.head = 0
+        """Layer and head whose attention is shown."""
+
+    def chosen_before(self, number: int) -> list[int]:
+        """The ids of the new tokens before that step (0 = the first)."""
+        return [step.weighing.chosen.id for step in self.steps[:number]]
+
+    def can_step(self) -> bool:
+        """Whether another step is possible: the text has not ended, and the context is not full."""
+        ended = bool(self.steps) and self.steps[-1].weighing.chosen.id in self.model.manifest.eos_ids
+        return not ended and len(self.ids) + len(self.steps) < self.model.manifest.geometry.context_length
+
+    def step(self) -> None:
+        """Run the model on the new tokens, and choose the next one."""
+        new_ids = self.chosen_before(len(self.steps))
+        chooser, first = self.chooser(), self.decoder.reusable(self.ids + new_ids)
+        logits = prefill(self.decoder, self.ids + new_ids).copy()
+        run = look_at_step(self.model, self.decoder, logits, chooser, new_ids, first=first, limit=CANDIDATES)
+        self.steps.append(InspectedStep(run, logits, weigh(self.model, logits, chooser, new_ids, limit=CANDIDATES)))
+
+    def choose_again(self, number: int, config: GenerationConfig) -> None:
+        """Apply other options to a step. If another token is chosen, the later steps are dropped."""
+        self.config = config
+        if number >= len(self.steps):
+            return
+        step = self.steps[number]
+        before = step.weighing.chosen.id
+        step.weighing = weigh(self.model, step.logits, self.chooser(), self.chosen_before(number), limit=CANDIDATES)
+        if step.weighing.chosen.id != before:
+            del self.steps[number + 1 :]
+
+    def select_head(self, layer: int, head: int) -> None:
+        """Choose the layer and head whose attention is shown; numbers out of range are clamped."""
+        geometry = self.model.manifest.geometry
+        self.layer, self.head = (max(0, min(n, size - 1)) for n, size in ((layer, geometry.layers), (head, geometry.heads)))
+
+    def attention(self, number: int) -> AttentionMaps:
+        """The attention maps of the text before a step's new token; raises the errors of `attention_of`."""
+        return attention_of(self.model, (*self.ids, *self.chosen_before(number)))
+
+    def chooser(self) -> Chooser:
+        """The sampler for the current options."""
+        manifest = self.model.manifest
+        return Chooser(
+            self.config,
+            prompt_ids=self.ids,
+            eos_ids=manifest.eos_ids,
+            piece=self.model.tokenizer.piece,
+        )
