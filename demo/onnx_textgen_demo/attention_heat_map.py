@@ -28,7 +28,7 @@ def attention_picture(inspector: StepInspector, number: int) -> str:
         "<p>With <b>attention</b> a token looks back: it gives itself and each token before it a share, and takes in more of a "
         "token with a larger share. Every layer has a number of <b>heads</b>, and each distributes its shares differently.</p>"
     )
-    if not inspector.model.has_attention_maps:
+    if not inspector.model.opened.has_attention_maps:
         return (
             f"{said}<p>This package was exported without attention maps. To get them, export it again: "
             "<code>onnx-textgen export SOURCE --out DIR --attention-maps</code></p>"

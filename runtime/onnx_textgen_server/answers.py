@@ -134,4 +134,4 @@ class TextOffsets:
 
 def fingerprint(model: Model) -> str:
     """OpenAI's `system_fingerprint`."""
-    return f"fp_{model.digest[:12]}"
+    return f"fp_{model.opened.digest[:12]}"

@@ -36,7 +36,7 @@ class CharacterTokenizer:
 class AlphabetDecoder:
     """Prefers the id after the last one."""
 
-    rows, chunk, has_states = 1, 512, False
+    rows, chunk, capabilities = 1, 512, SimpleNamespace(has_states=False)
 
     def __init__(self, geometry):
         self.geometry = geometry
@@ -106,6 +106,8 @@ class CharacterModel:
     @property
     def tokenizer_if_any(self):
         return self.tokenizer if self.has_tokenizer else None
+
+    cache_tensors = ()
 
     def memory(self, tokens):
         return SimpleNamespace(total_bytes=192 * tokens)

@@ -191,7 +191,7 @@ def draw(cursor: StageCursor | None) -> tuple[Any, ...]:
         cursor,
         pictures.stage_line(cursor.stage),
         pictures.picture(inspector, cursor.stage, cursor.number),
-        gr.update(visible=cursor.stage == pictures.ATTENTION and inspector.model.has_attention_maps),
+        gr.update(visible=cursor.stage == pictures.ATTENTION and inspector.model.opened.has_attention_maps),
         gr.update(maximum=geometry.layers, value=inspector.layer + 1, interactive=geometry.layers > 1),
         gr.update(maximum=geometry.heads, value=inspector.head + 1, interactive=geometry.heads > 1),
         *(gr.update(interactive=cursor.can_move(by)) for by in (-1, 1, OF_STEP)),

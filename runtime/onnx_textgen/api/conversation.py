@@ -37,6 +37,7 @@ class Conversation:
     def __init__(self, generator: TextGenerator) -> None:
         self.generator, self.opened, self.encoder = generator, generator.opened, generator.encoder
         self.context = KeptContext()
+        self.opened.cache_tensors  # noqa: B018 - raises at once for a model that was closed
         self.messages: list[Message] = []
         """The turns of a chat; empty where the session is a plain text."""
         self._token_ids: list[int] = []

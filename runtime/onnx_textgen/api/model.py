@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack, cast, overload
 
-from ..backends.protocol import ClosedGraph, Graph
+from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..cancellation import Cancellation
 from ..errors import OptionError
@@ -20,8 +19,7 @@ from ..inference.embeddings import Pooling, Vectors
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import MemoryPlan
-from ..options.checks import whole_number
-from ..options.generation_config import MOST_ALTERNATIVES, GenerationConfig, Options
+from ..options.generation_config import GenerationConfig, Options
 from ..package.manifest import GRAPH, Manifest
 from ..results import Choice, Chunk, Generation, Score
 from ..text.prompts import Prompt, is_batch
@@ -54,22 +52,19 @@ class Model:
         graph_name: str = GRAPH,
     ) -> None:
         tokenizer, self.prefixes = read_tokenizer(folder, manifest), PrefixStore(prefix_cache)
-        self.open(OpenModel(folder, manifest, session, tokenizer, chat_template, capacity, graph_name), batch_size)
-
-    def open(self, opened: OpenModel, batch_size: int) -> None:
-        """Make the parts that work with an open model."""
-        self.opened, self.encoder = opened, PromptEncoder(opened)
-        self.generator = TextGenerator(opened, self.encoder, self.prefixes, batch_size=batch_size)
-        self.scorer = Scorer(opened, self.encoder)
+        self.opened = OpenModel(folder, manifest, session, tokenizer, chat_template, capacity, graph_name)
+        self.encoder = PromptEncoder(self.opened)
+        self.generator = TextGenerator(self.opened, self.encoder, self.prefixes, batch_size=batch_size)
+        self.scorer = Scorer(self.opened, self.encoder)
 
     def close(self) -> None:
-        """Let go of the graph, its weights and all keys and values now, not when Python gets around to it; safe to call twice.
+        """Release the graph, its weights and all keys and values now rather than when Python gets to it; safe to call twice.
 
-        What computes raises `ModelError` from then on; call it when no text is under way. Sessions that are still held keep the
-        graph open. `with load() as model:` closes at its end.
+        What computes raises `ModelError` from then on, sessions included; call it when no text is being generated. `with load() as
+        model:` closes at its end.
         """
-        self.prefixes.clear()
-        self.open(dataclasses.replace(self.opened, graph=cast("Graph", ClosedGraph())), self.generator.batch_size)
+        self.opened.close()
+        self.generator.close()
 
     def __repr__(self) -> str:
         context, place = self.encoder.context_length, "closed" if self.opened.is_closed else f"on {self.device}"
@@ -118,16 +113,6 @@ class Model:
     def device(self) -> str:
         """Where it runs: `cpu` or `cuda:0`."""
         return str(self.graph.device)
-
-    @property
-    def digest(self) -> str:
-        """A sha256 of this graph and its weights, which tells it from any other. Files without a hash are read for it."""
-        return self.opened.digest
-
-    @property
-    def has_attention_maps(self) -> bool:
-        """Whether the package was exported with what `attentions` needs."""
-        return self.opened.has_attention_maps
 
     def piece(self, token_id: int) -> str:
         """The text of one id, for a person to read; `<5>` where the package has no tokenizer."""
@@ -193,9 +178,7 @@ class Model:
         return self.generator.stream(prompt, config, context=context, on_progress=on_progress, cancel=cancel)
 
     @overload
-    def generate(
-        self, prompt: str | Sequence[int], *, cancel: Cancellation | None = None, **options: Unpack[Options]
-    ) -> Generation: ...
+    def generate(self, prompt: Prompt, *, cancel: Cancellation | None = None, **options: Unpack[Options]) -> Generation: ...
 
     @overload
     def generate(self, prompt: Prompts, *, cancel: Cancellation | None = None, **options: Unpack[Options]) -> list[Generation]: ...
@@ -213,9 +196,7 @@ class Model:
         return found if is_batch(prompt) else found[0]
 
     @overload
-    async def agenerate(
-        self, prompt: str | Sequence[int], *, cancel: Cancellation | None = ..., **options: Unpack[Options]
-    ) -> Generation: ...
+    async def agenerate(self, prompt: Prompt, *, cancel: Cancellation | None = ..., **options: Unpack[Options]) -> Generation: ...
 
     @overload
     async def agenerate(
@@ -241,9 +222,9 @@ class Model:
     @overload
     def score(
         self,
-        text: str | Sequence[int],
+        text: Prompt,
         *,
-        continuation: str | Sequence[int] | None = ...,
+        continuation: Prompt | None = ...,
         logprobs: int = ...,
         stride: int | None = ...,
         cancel: Cancellation | None = ...,
@@ -258,7 +239,7 @@ class Model:
         self,
         text: Prompt | Prompts,
         *,
-        continuation: str | Sequence[int] | None = None,
+        continuation: Prompt | None = None,
         logprobs: int = 0,
         stride: int | None = None,
         cancel: Cancellation | None = None,
@@ -273,15 +254,10 @@ class Model:
         >>> model.score("The cat", continuation=" sat").continuation_logprobs  # doctest: +SKIP
         (-3.2,)
         """
-        logprobs = whole_number("logprobs", logprobs, 0, MOST_ALTERNATIVES)
-        stride = None if stride is None else whole_number("stride", stride, 1)
         if is_batch(text) and continuation is not None:
             raise OptionError("a list of texts takes no continuation; score the pairs one by one")
-        texts = text if is_batch(text) else [text]
-        scores = [
-            self.scorer.score(each, continuation, logprobs=logprobs, stride=stride, cancel=cancel)  # type: ignore[arg-type]
-            for each in texts
-        ]
+        given, texts = {"logprobs": logprobs, "stride": stride, "cancel": cancel}, text if is_batch(text) else [text]
+        scores = [self.scorer.score(each, continuation, **given) for each in texts]  # type: ignore[arg-type]
         return scores if is_batch(text) else scores[0]
 
     def rank(self, prompt: str, choices: Sequence[str], *, by: Measure = "total") -> list[Choice]:

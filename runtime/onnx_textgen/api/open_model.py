@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
+from typing import cast
 
 from ..backends.onnxruntime_session import Session, open_session
 from ..backends.protocol import ClosedGraph, Graph
@@ -20,9 +21,9 @@ from ..package.manifest import ATTENTION_GRAPH, GRAPH, TOKENIZER, Manifest
 from ..text.tokenizer import TextTokenizer
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class OpenModel:
-    """What every part of a `Model` works with."""
+    """What every part of a `Model` works with. Nothing of it changes, except that `close` releases the graph."""
 
     folder: Path
     manifest: Manifest
@@ -38,6 +39,12 @@ class OpenModel:
     def is_closed(self) -> bool:
         """Whether the graph was released."""
         return isinstance(self.graph, ClosedGraph)
+
+    def close(self) -> None:
+        """Release the graph; whoever asks for it from then on gets a `ModelError`."""
+        self.graph = cast("Graph", ClosedGraph())
+        for read in ("capabilities", "cache_tensors", "attention_graph"):
+            self.__dict__.pop(read, None)
 
     @property
     def tokenizer(self) -> TextTokenizer:

@@ -16,6 +16,7 @@ from ..inference.embeddings import Pooling, Vectors, pooled
 from ..inference.scoring import score_tokens
 from ..kv_cache.memory_plan import check_fits, plan
 from ..options.checks import shown, whole_number
+from ..options.generation_config import MOST_ALTERNATIVES
 from ..results import Choice, Score
 from ..text.prompts import Prompt
 from .open_model import OpenModel
@@ -42,6 +43,8 @@ class Scorer:
         cancel: Cancellation | None,
     ) -> Score:
         """One text's score; see `Model.score`."""
+        logprobs = whole_number("logprobs", logprobs, 0, MOST_ALTERNATIVES)
+        stride = None if stride is None else whole_number("stride", stride, 1)
         ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
         context, watch, piece = self.opened.new_context(), Watch(cancel), self.opened.piece
         with watch.active():

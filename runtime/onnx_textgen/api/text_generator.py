@@ -37,16 +37,19 @@ class TextGenerator:
         self.opened, self.encoder, self.prefixes = opened, encoder, prefixes
         geometry, eos_ids = opened.manifest.geometry, opened.manifest.eos_ids
         self.limits = Limits(frozenset(eos_ids), geometry.context_length, geometry.vocab_size)
+        self.batch_size = batch_size
+        """The most texts that are decoded together."""
         self.engine = Engine(opened.new_rows, prefixes, rows=batch_size)
         self.rules = Rules(opened.tokenizer_if_any, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
         self.verification = Verification(opened.graph, geometry)
         self.assistant: Source | None = None
         """The draft model, where there is one."""
 
-    @property
-    def batch_size(self) -> int:
-        """The most texts that are decoded together."""
-        return self.engine.scheduler.most_rows
+    def close(self) -> None:
+        """Release what was made for texts; the model is closed."""
+        self.prefixes.clear()
+        self.engine = Engine(self.opened.new_rows, self.prefixes, rows=self.batch_size)
+        self.verification, self.assistant = Verification(self.opened.graph, self.opened.manifest.geometry), None
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The call's options over the package's defaults; raises `OptionError`."""
