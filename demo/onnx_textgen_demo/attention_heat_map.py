@@ -24,26 +24,26 @@ MOST_LOOKED_AT = 8
 
 def attention_picture(inspector: StepInspector, number: int) -> str:
     """The heat map of one head, and its last row in numbers."""
-    said = (
+    intro = (
         "<p>With <b>attention</b> a token looks back: it gives itself and each token before it a share, and takes in more of a "
         "token with a larger share. Every layer has a number of <b>heads</b>, and each distributes its shares differently.</p>"
     )
     if not inspector.model.opened.has_attention_maps:
         return (
-            f"{said}<p>This package was exported without attention maps. To get them, export it again: "
+            f"{intro}<p>This package was exported without attention maps. To get them, export it again: "
             "<code>onnx-textgen export SOURCE --out DIR --attention-maps</code></p>"
         )
     try:
         maps = inspector.attention(number)
     except OnnxTextgenError as error:
-        return f"{said}<p>{escape(str(error))}</p>"
+        return f"{intro}<p>{escape(str(error))}</p>"
     weights = maps.weights[inspector.layer, inspector.head]
     place = f"layer {maps.layers[inspector.layer] + 1}, head {inspector.head + 1}"
     before = len(maps.pieces) - len(weights)
     total = "100&nbsp;%" if weights[-1].sum() > 0.99 else "less than 100&nbsp;%, as an attention sink takes the rest"
     cut = f" Of this text the last {len(weights)} tokens are shown, those before them as one column." if before else ""
     return (
-        f"{said}<p>A row is a token that looks, a column one that is looked at. No token looks ahead, and a row adds up to {total}."
+        f"{intro}<p>A row is a token that looks, a column one that is looked at. No token looks ahead, a row adds up to {total}."
         f"{cut}</p>{heat_map(maps, weights, place)}"
         f"<p>The last token, <b><code>{escape(visible(maps.pieces[-1]))}</code></b>, is the one that the model continues from. "
         f"In {place} it looks most at:</p>{bar_rows(looked_at(maps, weights))}{attention_table(maps, weights)}"

@@ -31,8 +31,8 @@ OPTION_NAMES = {"top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
 def picture(inspector: StepInspector | None, stage: int, number: int) -> str:
     """A stage (see `STAGES`) of a step (0 = the first new token)."""
     if inspector is None:
-        said = "Press <b>Walk through</b>: the prompt goes through the model, a stage at a time."
-        return f'<section class="picture"><p>{said}</p></section>'
+        text = "Press <b>Walk through</b>: the prompt goes through the model, a stage at a time."
+        return f'<section class="picture"><p>{text}</p></section>'
     name, draw, is_of_step = STAGES[stage]
     place = f"new token {number + 1}" if is_of_step else "the prompt"
     body = draw(inspector, number)
@@ -74,13 +74,13 @@ def embeddings_picture(inspector: StepInspector, number: int) -> str:
     found = embeddings_of(inspector.model, tuple(token.id for token in shown))
     width = inspector.model.manifest.geometry.hidden_size if found is None else found.shape[1]
     vectors = f"{width:,} numbers" if width else "a vector"
-    said = (
+    intro = (
         f"<p>Each id picks its row of a table: {vectors} that stand for the token, the <b>embedding</b>. The order of the text "
         f"goes in as <b>positions</b>, 0 to {len(inspector.tokens) - 1}. Shape [batch, tokens, width] = "
         f"<b>[1, {len(inspector.tokens):,}, {f'{width:,}' if width else '?'}]</b>.</p>"
     )
     if found is None:
-        return f"{said}<p>The graph of this package does not show its table, so the numbers are not drawn here.</p>"
+        return f"{intro}<p>The graph of this package does not show its table, so the numbers are not drawn here.</p>"
     scale = scale_of(found)
     rows = "".join(
         f"<tr><td>{position}</td><td>{token.id:,}</td><th scope=row><code>{escape(visible(token.piece))}</code></th>"
@@ -88,7 +88,7 @@ def embeddings_picture(inspector: StepInspector, number: int) -> str:
         for position, (token, numbers) in enumerate(zip(shown, found, strict=True), start=first)
     )
     return (
-        f"{said}<p>A cell for each number, line by line:</p>{scale_legend(scale)}"
+        f"{intro}<p>A cell for each number, line by line:</p>{scale_legend(scale)}"
         '<div class="scroll" tabindex="0"><table class="facts wide"><thead><tr><th>position</th><th>id</th><th>piece</th>'
         '<th>embedding</th><th class="numbers">its first numbers</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
@@ -163,14 +163,14 @@ def softmax_picture(inspector: StepInspector, number: int) -> str:
         (one.token, tempered[one.token.id], percent(tempered[one.token.id]), f"{percent(one.probability)} at 1", "drawn")
         for one in step.weighing.candidates
     )
-    said = (
+    message = (
         "At <b>temperature 0</b> the most likely token has all of it."
         if temperature == 0
         else f"Divided by the <b>temperature {temperature:g}</b> first: below 1 the likely gain, above 1 the others catch up."
     )
     return (
         "<p><b>Softmax</b> turns logits into probabilities: exp of each, divided by the sum of all. They add up to 100 %. "
-        f"{said} Move the slider and watch the bars.</p>{rows}"
+        f"{message} Move the slider and watch the bars.</p>{rows}"
     )
 
 
@@ -225,13 +225,13 @@ def append_picture(inspector: StepInspector, number: int) -> str:
     chosen = inspector.steps[number].weighing.chosen
     before = "".join(step.weighing.chosen.piece for step in inspector.steps[:number])
     ended = chosen.id in inspector.model.manifest.eos_ids
-    said = (
+    message = (
         "It is an <b>end of text</b>: the model has finished."
         if ended
         else f"It goes to position {len(inspector.ids) + number}, and into the model again: text is written a token at a time."
     )
     return (
-        f"<p>The new token, id <b>{chosen.id:,}</b>, is <b>appended</b>. {said}</p>"
+        f"<p>The new token, id <b>{chosen.id:,}</b>, is <b>appended</b>. {message}</p>"
         f'<p class="sheet"><span class="prompt">{escape(inspector.prompt)}</span>{escape(before)}'
         f"<mark>{escape(chosen.piece)}</mark></p>"
     )

@@ -182,11 +182,11 @@ def from_cache(stats: Stats) -> Fact:
     return "from cache", f"{stats.reused_tokens:,} of {stats.prompt_tokens:,}"
 
 
-def status_line(facts: Sequence[Fact], said: str, *, is_problem: bool = False) -> str:
+def status_line(facts: Sequence[Fact], message: str, *, is_problem: bool = False) -> str:
     """A line of names with their values, and a message."""
     items = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in facts)
     role = ' role="alert"' if is_problem else ""  # A screen reader speaks it; it should not speak numbers that change all the time.
-    return f'<div class="status">{items}<span class="state"{role}>{escape(said)}</span></div>'
+    return f'<div class="status">{items}<span class="state"{role}>{escape(message)}</span></div>'
 
 
 def state(transcript: Transcript | None) -> str:

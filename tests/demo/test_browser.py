@@ -119,7 +119,7 @@ def test_bad_input_shows_a_readable_line_and_the_next_try_works(chromium, served
     wait_until(chromium, lambda: "finished" in status_of(chromium), "a text after the error")
 
 
-def test_a_pressed_token_shows_its_rivals(chromium, served):
+def test_a_pressed_token_shows_its_alternatives(chromium, served):
     open_page(chromium, served(ScriptedModel()))
     generate(chromium)
     wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
@@ -188,7 +188,7 @@ def test_the_text_stands_there_once_behind_its_prompt_and_is_copied_to_the_lette
     assert "⏎" not in chromium.execute_script(selected, element(chromium, "#text .sheet"))
 
 
-def test_the_coloured_tokens_and_their_rivals_are_seen_without_scrolling(chromium, served):
+def test_the_coloured_tokens_and_their_alternatives_are_seen_without_scrolling(chromium, served):
     with window(chromium, 1280, 800):
         open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
         generate(chromium)
@@ -282,7 +282,7 @@ def test_the_page_fits_every_width(chromium, served, width):
 
 
 @pytest.mark.slow
-def test_a_chosen_rival_takes_the_place_of_a_token_and_the_text_goes_on(chromium, served):
+def test_a_chosen_alternative_takes_the_place_of_a_token_and_the_text_goes_on(chromium, served):
     model = onnx_textgen.load(TINY_PACKAGE)
     open_page(chromium, served(model))
     set_value(chromium, "#prompt textarea", "a cat")

@@ -92,7 +92,7 @@ def test_a_text_never_becomes_html(model):
         assert "<script" not in pictures.picture(inspector, stage, 0)
 
 
-def test_a_visit_goes_forwards_and_back_and_no_further_than_the_text(model):
+def test_the_cursor_goes_forwards_and_back_and_no_further_than_the_text(model):
     cursor = StageCursor(inspector_of(model))
     seen = []
     for place in range(12):

@@ -72,7 +72,7 @@ def test_spaces_and_line_ends_are_visible_in_the_table():
     assert view.rows(transcript.tokens) == [[1, "␣cat", "50.0 %"], [2, "⏎", "25.0 %"]]
 
 
-def test_the_drawn_token_is_marked_among_its_rivals():
+def test_the_drawn_token_is_marked_among_its_alternatives():
     bars = view.bars(transcript_of(chunk(1, 0.3, (3, 0.6), (1, 0.3))).tokens, 1)
     assert bars.count("<tr") == 2
     assert bars.count('class="drawn"') == 1
@@ -85,7 +85,7 @@ def test_a_drawn_token_that_is_not_among_the_likeliest_gets_a_bar_of_its_own():
     assert "1.0 %" in bars
 
 
-def test_two_rivals_that_look_the_same_are_told_apart_by_their_ids():
+def test_two_alternatives_that_look_the_same_are_told_apart_by_their_ids():
     transcript = Transcript(model_of(lambda _: "same"), seed=7)
     transcript.add(
         Chunk("same", (5,), (math.log(0.3),), ((Alternative(4, "same", math.log(0.6)), Alternative(5, "same", math.log(0.3))),))
@@ -99,7 +99,7 @@ def test_all_tokens_but_the_drawn_one_can_be_gone_on_from():
     assert 'data-alternative="[1, 0]"' in bars
 
 
-def test_a_rival_that_ends_the_text_ends_it():
+def test_an_alternative_that_ends_the_text_ends_it():
     other = transcript_of(chunk(1, 0.3, (3, 0.6), (1, 0.3))).branch(1, 0)
     assert (other.finish_reason, other.text, other.tokens) == ("eos", "", [])
 
