@@ -21,6 +21,7 @@ SCOPE = (
     "SECURITY.md",
     "docs",
     "demo",
+    "export",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""

@@ -90,7 +90,7 @@ class LayerObserver:
 def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mapping[str, nn.Module], see: See) -> None:
     """Call `see` for every layer on texts [texts, tokens], and for the output layer in slices of tokens.
 
-    Raises `ExportError` if the source has no known output layer, and the errors of its own code if that is not differentiable.
+    Raises `ExportError` if the source has no known output layer, and the errors of the module's code if that is not differentiable.
     """
     if source.head is None:
         raise ExportError("the module has no layer whose output is the logits")

@@ -94,7 +94,7 @@ class Pass:
 
 
 def tidy(model: ir.Model) -> None:
-    """Drop what does nothing and what is there twice; outputs keep their names, also where two return the same value."""
+    """Drop identities, duplicates and unused nodes; outputs keep their names, also where two return the same value."""
     names = [value.name for value in model.graph.outputs]
     passes = ir.passes.Sequential(
         common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),

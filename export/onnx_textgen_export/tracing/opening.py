@@ -100,7 +100,7 @@ def as_it_runs(module: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def as_source(opened: Opened, context_length: int | None) -> Iterator[Source]:
-    """The decoder as a `Source`, in evaluation mode; errors of its own code become one line."""
+    """The decoder as a `Source`, in evaluation mode; errors of the module's code become one line."""
     module, was_training = opened.module, opened.module.training
     module.train(False)
     try:
