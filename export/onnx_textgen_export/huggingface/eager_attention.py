@@ -63,7 +63,7 @@ class IndexedLayer(GrowingLayer):  # type: ignore[no-untyped-call]
 
 
 class StateLayer(LinearAttentionLayer):
-    """Convolution and recurrent states; an update replaces them and never writes into them, because the graph has them as inputs."""
+    """Convolution and recurrent states; an update replaces them instead of writing into them: they are inputs of the graph."""
 
     def __init__(self, conv: dict[int, Tensor], recurrent: dict[int, Tensor]) -> None:
         count = max([0, *conv, *recurrent]) + 1
