@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
+import onnx_ir as ir
 
 from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
 from onnx_textgen.backends.protocol import CPU
@@ -38,15 +38,14 @@ EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 @contextlib.contextmanager
 def in_float32(graph: Path) -> Iterator[Session]:
     """The graph of a quantised package, opened in the folder of its weights, with all products in float32."""
-    model = onnx.load(graph, load_external_data=False)
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "accuracy_level":
-                attribute.i = FLOAT32
+    model = ir.load(graph)
+    for node in model.graph:
+        if "accuracy_level" in node.attributes:
+            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", FLOAT32)
     exact, before = graph.with_name(EXACT_GRAPH), os.environ.get(EXPERTS)
     os.environ[EXPERTS] = "fp32"
     try:
-        onnx.save(model, exact)
+        ir.save(model, exact)
         del model
         options = make_options(None)
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", str(FLOAT32))
