@@ -10,7 +10,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from onnx_textgen.text.tokenizer import StreamDecoder, Streaming
+from onnx_textgen.text.stream_decoder import StreamDecoder
+from onnx_textgen.text.tokenizer_json import Streaming
 
 if TYPE_CHECKING:
     from onnx_textgen import Chunk, Model, Stats

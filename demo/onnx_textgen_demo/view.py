@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from onnx_textgen.text.tokenizer import BYTE_TOKEN
+from onnx_textgen.text.tokenizer_json import BYTE_TOKEN
 
 from .transcripts import Token, Transcript
 

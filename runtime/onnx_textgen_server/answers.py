@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from onnx_textgen import Alternative, Model
 from onnx_textgen.results import FinishReason
-from onnx_textgen.text.tokenizer import StreamDecoder
+from onnx_textgen.text.stream_decoder import StreamDecoder
 
 from .jobs import Job
 

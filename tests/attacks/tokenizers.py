@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from onnx_textgen.text.tokenizer import StreamDecoder, TextTokenizer
+from onnx_textgen.text.stream_decoder import StreamDecoder
+from onnx_textgen.text.tokenizer import TextTokenizer
 
 from .law import Case, Law, Verdict, Violation, judged, spread
 from .manifests import PACKAGE, any_value, spots

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, decoders, models
 
 import onnx_textgen
 from onnx_textgen import Alternative, Chunk, Stats
-from onnx_textgen.text.tokenizer import Streaming, TextTokenizer
+from onnx_textgen.text.tokenizer import TextTokenizer
+from onnx_textgen.text.tokenizer_json import Streaming
 from onnx_textgen_demo import text_pane, view
 from onnx_textgen_demo.tabs.write import make_continue
 from onnx_textgen_demo.transcripts import Token, Transcript

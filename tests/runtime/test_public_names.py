@@ -7,12 +7,13 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import onnx_textgen
 from onnx_textgen import errors
-from onnx_textgen.options import generation_config
+from onnx_textgen.options import generation_config, keywords
 from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig
 
 TREE = ast.parse(Path(onnx_textgen.__file__).read_text(encoding="utf-8"))
@@ -43,9 +44,9 @@ def test_every_error_is_an_attribute_of_the_package():
         _ = onnx_textgen.PromtError
 
 
-def texts_under_fields(name: str) -> dict[str, str]:
+def texts_under_fields(module: ModuleType, name: str) -> dict[str, str]:
     """The text that stands under each field of a class, where editors look for it."""
-    tree = ast.parse(Path(generation_config.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     (found,) = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name]
     pairs = zip(found.body, found.body[1:], strict=False)
     return {
@@ -56,9 +57,9 @@ def texts_under_fields(name: str) -> dict[str, str]:
 
 
 def test_every_option_has_a_text_for_editors_the_same_in_a_call_and_in_a_configuration():
-    texts = texts_under_fields("GenerationConfig")
+    texts = texts_under_fields(generation_config, "GenerationConfig")
     assert tuple(texts) == OPTION_NAMES
-    assert texts_under_fields("Options") == texts
+    assert texts_under_fields(keywords, "Options") == texts
     assert min(map(len, texts.values())) > 20
 
 

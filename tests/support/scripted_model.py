@@ -12,7 +12,7 @@ from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen.errors import PromptError
 from onnx_textgen.options.generation_config import make_generation_config
 from onnx_textgen.package.reading import read_manifest
-from onnx_textgen.text.tokenizer import Streaming
+from onnx_textgen.text.tokenizer_json import Streaming
 from support.patient_http import LONGEST_WAIT
 
 TINY_PACKAGE = Path(__file__).parents[1] / "packages" / "ort"

@@ -18,7 +18,7 @@ from ..generation.request import KeptContext, Request
 from ..generation.steps import shifted
 from ..inference.prefill import Progress
 from ..options.checks import whole_number
-from ..options.generation_config import Options
+from ..options.keywords import Options
 from ..results import Chunk, Generation
 from ..text.prompts import Prompt, read_token_ids
 from .session_file import read_session, write_session

@@ -19,7 +19,8 @@ from ..inference.embeddings import Pooling, Vectors
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import MemoryPlan
-from ..options.generation_config import GenerationConfig, Options
+from ..options.generation_config import GenerationConfig
+from ..options.keywords import Options
 from ..package.manifest import GRAPH, Manifest
 from ..results import Choice, Chunk, Generation, Score
 from ..text.prompts import Prompt, is_batch

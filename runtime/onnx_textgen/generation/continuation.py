@@ -22,7 +22,8 @@ from ..sampling.sampler import Chooser
 from ..speculation.drafter import Drafter
 from ..speculation.verification import Verifier
 from ..text.stop_strings import StopMatcher
-from ..text.tokenizer import StreamDecoder, TextTokenizer
+from ..text.stream_decoder import StreamDecoder
+from ..text.tokenizer import TextTokenizer
 
 MOST_ATTEMPTS = 8
 """Draws that the loop guard makes for one token."""

@@ -8,22 +8,20 @@ this is not known here.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from ..backends.onnxruntime_session import LOG
-from ..cancellation import InterruptedRunError
 from ..errors import BusyError, ModelError, OnnxTextgenError, first_line
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress, prefill_in_parts
 from ..inference.prefix_cache import SHORTEST, PrefixStore
 from ..kv_cache.memory_plan import fits, plan
-from ..results import Chunk, FinishReason
 from ..text.prefixes import common_prefix
+from .delivery import Delivery
 from .request import Request
 from .steps import forget_guesses, go_on, take_verified
 
@@ -41,6 +39,7 @@ class Scheduler:
     def __init__(self, new_decoder: Callable[[int], Decoder], store: PrefixStore, *, rows: int, lock: threading.RLock) -> None:
         """`new_decoder` makes one of so many rows. `lock` is held where what other threads look at changes."""
         self.new_decoder, self.store, self.most_rows, self.lock = new_decoder, store, rows, lock
+        self.delivery = Delivery(lock)
         self.decoder: Decoder | None = None
         self.rows: list[Request] = []
         """The requests at work, each in the decoder's row of its place."""
@@ -58,7 +57,7 @@ class Scheduler:
         if leader in self.rows or leader in self.queue:
             self.step()
         else:
-            self.set_error(leader, ModelError("the request was lost when another call was interrupted; ask again"))
+            self.delivery.set_error(leader, ModelError("the request was lost when another call was interrupted; ask again"))
 
     @property
     def holds_abandoned(self) -> bool:
@@ -85,7 +84,7 @@ class Scheduler:
             self.decode(going)
         for request in self.rows:
             if request.logits is not None and not request.is_done:
-                with self.errors_to(request):
+                with self.delivery.errors_to(request):
                     self.choose(request)
         self.reap_finished()
 
@@ -104,7 +103,7 @@ class Scheduler:
                 self.rows.append(request)
             row = len(self.rows) - 1
             continuation = request.continuation
-            with self.errors_to(request):
+            with self.delivery.errors_to(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.watch.active())
                 past = request.context.take() if request.context is not None else None
@@ -167,14 +166,14 @@ class Scheduler:
             row=lambda: self.rows.index(request),
             size=lambda: self.part_size,
             watch=request.watch,
-            on_progress=functools.partial(self.emit_progress, request) if request.on_progress is not None else None,
+            on_progress=functools.partial(self.delivery.emit_progress, request) if request.on_progress is not None else None,
         )
 
     def feed_part(self, request: Request) -> None:
         """One part of a prompt, ended within the run where its caller cancels."""
         assert self.decoder is not None and request.parts is not None, "admit made them"
         start = time.perf_counter()
-        with self.errors_to(request):
+        with self.delivery.errors_to(request):
             logits = next(request.parts)
             if logits is not None:
                 request.parts, request.logits = None, logits
@@ -188,13 +187,13 @@ class Scheduler:
             logits = self.decoder.begin_rows(prompts, self.rows.index(requests[0]))
         except OnnxTextgenError as error:
             for request in requests:
-                self.set_error(request, error)
+                self.delivery.set_error(request, error)
             return
         for request, prompt, each in zip(requests, prompts, logits, strict=True):
             request.parts, request.logits = None, each
             request.continuation.prefill_seconds += time.perf_counter() - start
             if request.on_progress is not None:
-                self.emit_progress(request, Progress(len(prompt), len(prompt)))
+                self.delivery.emit_progress(request, Progress(len(prompt), len(prompt)))
 
     def decode(self, going: list[Request]) -> None:
         """Feed each text's new tokens."""
@@ -210,7 +209,7 @@ class Scheduler:
             together = []  # each alone, so that its caller can end the run and an error is its own
         for request in going:
             if request not in together:
-                with self.errors_to(request):
+                with self.delivery.errors_to(request):
                     request.logits = go_on(decoder, request.continuation, request.watch, row=self.rows.index(request))
         if together:
             self.feed_together(together)
@@ -220,9 +219,9 @@ class Scheduler:
         continuation = request.continuation
         assert request.logits is not None, "it is running"
         logits, request.logits = request.logits, None
-        self.emit(request, continuation.accept(continuation.choose(logits), logits))
+        self.delivery.emit(request, continuation.accept(continuation.choose(logits), logits))
         while continuation.finish_reason is None and continuation.is_forced:
-            self.emit(request, continuation.accept(continuation.forced.popleft()))
+            self.delivery.emit(request, continuation.accept(continuation.forced.popleft()))
 
     def takes_one(self, request: Request) -> bool:
         """Whether a text goes on with a single token that its context has room for."""
@@ -243,7 +242,7 @@ class Scheduler:
             logits = self.decoder.step(ids, [row in places for row in range(count)])
         except OnnxTextgenError as error:
             for request in requests:
-                self.set_error(request, error)
+                self.delivery.set_error(request, error)
             return
         for row, request in places.items():
             request.continuation.take_unfed()
@@ -253,14 +252,14 @@ class Scheduler:
         """Let go of requests that are over, or that nobody waits for any more; the last row moves into the gap."""
         for request in list(self.rows):
             if not request.is_done and (reason := request.watch.reason):
-                self.finish_early(request, reason)
+                self.delivery.finish_early(request, reason)
         with self.lock:
             waiting = [request for request in self.queue if request.is_abandoned or request.watch.reason]
             for request in waiting:
                 self.queue.remove(request)
         for request in waiting:
             if reason := request.watch.reason:
-                self.finish_early(request, reason)
+                self.delivery.finish_early(request, reason)
         for request in [request for request in self.rows if request.is_done or request.is_abandoned]:
             self.release_row(self.rows.index(request))
 
@@ -290,44 +289,10 @@ class Scheduler:
         else:
             self.decoder = None  # and with it the memory of as many rows as there were
 
-    def emit(self, request: Request, chunk: Chunk) -> None:
-        """Give a chunk to a request's caller."""
-        with self.lock:
-            request.chunks.append(chunk)
-            request.has_ended = request.has_ended or chunk.finish_reason is not None
-            if request.is_ready:
-                request.changed.set()
-
-    def emit_progress(self, request: Request, progress: Progress) -> None:
-        """Let a request's caller know how far its prompt is."""
-        with self.lock:
-            request.progress.append(progress)
-            request.changed.set()
-
-    def finish_early(self, request: Request, reason: FinishReason) -> None:
-        """End a text before its time."""
-        self.emit(request, request.continuation.finish(reason))
-
-    def set_error(self, request: Request, error: BaseException) -> None:
-        """Let a request's caller have an error."""
-        with self.lock:
-            request.error, request.logits, request.parts = error, None, None
-            request.changed.set()
-
-    @contextlib.contextmanager
-    def errors_to(self, request: Request) -> Iterator[None]:
-        """What goes wrong in the body is the request's, and nobody else's; an interrupt of the whole process passes through."""
-        try:
-            yield
-        except InterruptedRunError as error:
-            self.finish_early(request, error.reason)
-        except Exception as error:  # noqa: BLE001 - it is raised again where the request's caller waits
-            self.set_error(request, error)
-
     def abort(self, error: BaseException) -> None:
         """Forget the decoder and let the callers of all its rows know."""
-        name = type(error).__name__
+        why = f"another call was interrupted ({type(error).__name__}) in the middle of a common run; ask again"
         for request in self.rows:
             request.work.close()
-            self.set_error(request, ModelError(f"another call was interrupted ({name}) in the middle of a common run; ask again"))
+            self.delivery.set_error(request, ModelError(why))
         self.rows, self.decoder = [], None

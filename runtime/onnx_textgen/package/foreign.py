@@ -20,7 +20,8 @@ from ..backends.signature import HIDDEN_STATES, LOGITS, ROLES, Hints
 from ..errors import PackageError
 from ..files.graph_file import OURS, producer_of
 from ..files.text_files import read_text, readable
-from ..text.tokenizer import MAX_FILE_BYTES, read_spec, tokenizer_errors
+from ..text.tokenizer import MAX_FILE_BYTES, tokenizer_errors
+from ..text.tokenizer_json import read_spec
 from .end_tokens import every_end, read_template
 from .hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
 from .manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest

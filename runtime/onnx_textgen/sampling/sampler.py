@@ -17,7 +17,8 @@ import numpy as np
 
 from ..errors import ModelError, OptionError
 from ..options.checks import shown
-from ..options.generation_config import GenerationConfig, LogitsProcessor
+from ..options.generation_config import GenerationConfig
+from ..options.keywords import LogitsProcessor
 from . import penalties
 from .draw import Place, Survivors, draw, most_likely, narrow
 from .history import Breakers, History

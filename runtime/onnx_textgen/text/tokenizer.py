@@ -1,4 +1,4 @@
-"""Text to token ids and back, and ids to text while they are still being generated.
+"""Text to token ids and back.
 
 Reads every kind of `tokenizer.json` (byte-level BPE, SentencePiece-style BPE, Unigram, WordPiece) through the `tokenizers`
 library. Knows nothing of chat templates, stop strings or models.
@@ -6,34 +6,26 @@ library. Knows nothing of chat templates, stop strings or models.
 
 from __future__ import annotations
 
-import base64
-import codecs
 import re
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from ..errors import PackageError, PromptError, TokenizerError
-from ..files.text_files import parse_json, read_text
+from ..files.text_files import read_text
+from .tokenizer_json import (
+    BYTE_TOKEN,
+    Streaming,
+    byte_of_character,
+    flat_components,
+    read_spec,
+    streaming_of,
+    visible_space,
+    vocabulary_ids,
+)
 
 MAX_FILE_BYTES = 64 * 2**20
-MAX_ID = 2**24
-MAX_GROWTH = 256
-"""Most that the replacements of a normalizer or a decoder may lengthen a text by."""
-CONTEXT_TOKENS = 16
-BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-
-
-class Streaming(Enum):
-    """What has to be known before a token's text is certain."""
-
-    BYTES = "the token's bytes; only the last character may be unfinished"
-    TOKENS = "the tokens before it"
-    RUNS = "whether a run of byte tokens is UTF-8, which shows at its end"
-    WHOLE = "all tokens"
 
 
 class tokenizer_errors:  # noqa: N801 - a context, and a class rather than a generator because every token passes through one
@@ -171,150 +163,3 @@ class TextTokenizer:
         with tokenizer_errors("an id"):
             token: str | None = self._tokenizer.id_to_token(token_id)
         return token
-
-
-class StreamDecoder:
-    """Turns ids into text one by one: all pushes and the flush together are exactly `decode` of all ids.
-
-    `push` returns only text that no later id can change, and never part of a character. What a token looks like can depend on
-    the beginning of the text (a leading space goes) and, for byte tokens, on their neighbours, but on nothing else: so a few
-    ids are decoded behind the first ones of the text, and the cost of a token does not grow with the text.
-
-    A run of byte tokens (`<0xE2><0x82>...`) is one string for the library, all of it characters or all of it U+FFFD, so it
-    appears when the run ends. A tokenizer whose decoder is of an unknown kind gives its text at the flush.
-    """
-
-    __slots__ = ("_held", "_shown", "_start", "_tokenizer", "_utf8")
-
-    def __init__(self, tokenizer: TextTokenizer, *, after: Sequence[int] = ()) -> None:
-        """`after`: the ids before the first pushed one, say the prompt's; without them the text loses a leading space."""
-        self._tokenizer = tokenizer
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._start: list[int] = []  # the first ids that have any text
-        self._shown = 0  # characters of it
-        self._held: list[int] = []
-        for token_id in after[-CONTEXT_TOKENS:]:
-            self.push(token_id)
-        if tokenizer.streaming is Streaming.WHOLE:
-            self._release()
-
-    def push(self, token_id: int) -> str:
-        """Give the text that is certain now that this id is known; often that of the id itself, sometimes none."""
-        token = self._tokenizer.visible_token(token_id)
-        if token is None:
-            return ""
-        streaming = self._tokenizer.streaming
-        if streaming is Streaming.BYTES:
-            return self._utf8.decode(self._tokenizer.token_bytes(token))
-        self._held.append(token_id)
-        if streaming is Streaming.WHOLE or (streaming is Streaming.RUNS and BYTE_TOKEN.fullmatch(token)):
-            return ""
-        return self._release()
-
-    def flush(self) -> str:
-        """Give the rest, once no more ids will come; an unfinished character becomes U+FFFD."""
-        return self._release() + self._utf8.decode(b"", final=True)
-
-    def _release(self) -> str:
-        if not self._held:
-            return ""
-        ids = self._start + self._held
-        text = self._tokenizer.decode(ids)[self._shown :]
-        if not self._shown:
-            self._start, self._shown = ids, len(text)
-        self._held = []
-        return text
-
-
-def byte_of_character() -> dict[str, int]:
-    """Map each character of a byte-level token to the byte it stands for (GPT-2's table).
-
-    Printable characters of Latin-1 stand for themselves; the other bytes, in order, are the characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
-
-
-def streaming_of(decoders: Sequence[Mapping[str, Any]]) -> Streaming:
-    """Tell how tokens have to be read, given the flat list of decoder components."""
-    kinds = [decoder["type"] for decoder in decoders]
-    if kinds == ["ByteLevel"]:
-        return Streaming.BYTES
-    if not set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}:
-        return Streaming.WHOLE
-    # From Fuse on, a component sees the whole text as one token: then only what it does at the beginning can be foreseen.
-    after_fuse = decoders[kinds.index("Fuse") + 1 :] if "Fuse" in kinds else []
-    if any(decoder["type"] != "Strip" or decoder["stop"] for decoder in after_fuse):
-        return Streaming.WHOLE
-    return Streaming.RUNS if "ByteFallback" in kinds else Streaming.TOKENS
-
-
-def visible_space(decoders: Sequence[Mapping[str, Any]]) -> str:
-    """Find the character that the decoder turns into a space, SentencePiece's U+2581 as a rule; "" if there is none."""
-    for decoder in decoders:
-        if decoder["type"] == "Metaspace":
-            return str(decoder["replacement"])
-        if decoder["type"] == "Replace" and decoder["content"] == " ":
-            return str(decoder["pattern"].get("String", ""))
-    return ""
-
-
-def flat_components(component: Mapping[str, Any] | None, children: str) -> list[Mapping[str, Any]]:
-    """List the simple components that one of `tokenizer.json` is made of; `children` names the key of a Sequence's parts."""
-    if component is None:
-        return []
-    if component.get("type") != "Sequence":
-        return [component]
-    return [part for child in component[children] for part in flat_components(child, children)]
-
-
-def vocabulary_ids(spec: Mapping[str, Any]) -> list[int]:
-    """List the ids of the model's own vocabulary."""
-    vocabulary = spec["model"]["vocab"]
-    return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
-
-
-def check_charsmap(component: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a table of characters that says it is longer than it is: the library reserves that much memory."""
-    if component["type"] == "Precompiled":
-        table = base64.b64decode(component["precompiled_charsmap"] or "")
-        if int.from_bytes(table[:4], "little") > len(table):
-            raise ValueError("its table of characters says that it is longer than it is")
-
-
-def growth_of(component: Mapping[str, Any]) -> float:
-    """Bound how many times longer one component may make a text; for a prefix, its length."""
-    if component["type"] == "Prepend":
-        return len(component["prepend"])
-    if component["type"] != "Replace":
-        return 1
-    pattern = component["pattern"]
-    return max(1, len(component["content"]) / max(1, len(pattern.get("String", ""))))
-
-
-def read_spec(text: str) -> dict[str, Any]:
-    """Parse a `tokenizer.json` and refuse what the library accepts and should not.
-
-    Two words with one id, ids far outside any vocabulary, and replacements that blow a short text up until memory ends: the
-    library aborts the process then, which no caller can catch.
-    """
-    try:
-        spec = parse_json(text)
-        ids = vocabulary_ids(spec)
-        if len(set(ids)) != len(ids):
-            raise TokenizerError("tokenizer.json gives one id to two tokens; export the model again")
-        ids += [token["id"] for token in spec.get("added_tokens") or ()]
-        if any(type(i) is not int or not 0 <= i < MAX_ID for i in ids):
-            raise TokenizerError(f"tokenizer.json has an id outside 0..{MAX_ID - 1}; export the model again")
-        for part, children in (("normalizer", "normalizers"), ("decoder", "decoders")):
-            growth = 1.0
-            for component in flat_components(spec.get(part), children):
-                check_charsmap(component)
-                growth *= growth_of(component)
-            if growth > MAX_GROWTH:
-                raise TokenizerError(f"the {part} in tokenizer.json may make a text {growth:,.0f} times longer; use another model")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-        raise TokenizerError(f"tokenizer.json is not a tokenizer ({reason}); export the model again") from error
-    return spec  # type: ignore[no-any-return]  # a dict: its keys were read above

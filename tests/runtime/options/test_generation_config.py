@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError, PackageError
-from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig, Options, make_generation_config
+from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig, make_generation_config
+from onnx_textgen.options.keywords import Options
 
 NAN, INF = float("nan"), float("inf")
 

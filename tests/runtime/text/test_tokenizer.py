@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from onnx_textgen.errors import PromptError, TokenizerError
-from onnx_textgen.text.tokenizer import StreamDecoder, Streaming, TextTokenizer
+from onnx_textgen.text.stream_decoder import StreamDecoder
+from onnx_textgen.text.tokenizer import TextTokenizer
+from onnx_textgen.text.tokenizer_json import Streaming
 
 STORY = "Once upon a time, there was a small grey cat. She didn't like rain , but 'twas raining all day. café naïve 12.50 東京 🙂 "
 SPECIAL = "<|end|>"

@@ -8,8 +8,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
-from onnx_textgen.cli.commands import chat as chat_command
-from onnx_textgen.cli.terminal import line_input
+from onnx_textgen.cli.terminal import chat_session, line_input
 from onnx_textgen.errors import ModelError, PromptError
 from support.cli_model import BOS, CharacterModel
 
@@ -254,7 +253,7 @@ def test_a_loaded_conversation_is_shown(chat, chat_model, tmp_path, capsys, has_
 
 
 def test_of_a_long_conversation_that_is_loaded_the_end_is_shown(chat, chat_model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(chat_command, "MOST_SHOWN", 10)
+    monkeypatch.setattr(chat_session, "MOST_SHOWN", 10)
     chat_model, file = without_template(chat_model), str(tmp_path / "talk.session")
     assert chat(chat_model, "The dog", f"/save {file}", options=["--temperature", "0", "-n", "20"]) == 0
     answer = capsys.readouterr().out.rstrip("\n")

@@ -6,14 +6,14 @@ import json
 import pytest
 
 from onnx_textgen.cli import run
-from onnx_textgen.diagnostics import doctor
+from onnx_textgen.diagnostics import doctor, machine, problems
 
-CPU = doctor.Engine("1.31.1", {"onnxruntime": "1.31.1"}, "onnxruntime", ("CPUExecutionProvider",), ())
+CPU = machine.Engine("1.31.1", {"onnxruntime": "1.31.1"}, "onnxruntime", ("CPUExecutionProvider",), ())
 BOTH = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
 
 
 def fixes(engine):
-    return [problem.fix for problem in doctor.engine_problems(engine)]
+    return [problem.fix for problem in problems.engine_problems(engine)]
 
 
 def test_the_facts_of_this_machine_are_found():
@@ -47,15 +47,15 @@ def test_both_engines_of_different_versions_are_a_problem():
 def test_missing_cuda_libraries_are_named():
     engine = dataclasses.replace(CPU, missing_libraries=("libcublas.so.12", "libcudnn.so.9"))
     assert fixes(engine) == ['pip install "onnxruntime-gpu[cuda,cudnn]"']
-    assert "libcublas.so.12, libcudnn.so.9" in doctor.engine_problems(engine)[0].what
+    assert "libcublas.so.12, libcudnn.so.9" in problems.engine_problems(engine)[0].what
 
 
 def test_an_engine_that_cannot_be_imported_is_a_problem_and_no_crash(monkeypatch):
     def import_module(name):
         raise ImportError(f"{name} is broken")
 
-    monkeypatch.setattr(doctor.importlib, "import_module", import_module)
-    engine = doctor.examine_engine()
+    monkeypatch.setattr(machine.importlib, "import_module", import_module)
+    engine = machine.examine_engine()
     assert engine.version is None
     assert fixes(engine) == ["pip install --force-reinstall onnxruntime"]
 
@@ -63,22 +63,22 @@ def test_an_engine_that_cannot_be_imported_is_a_problem_and_no_crash(monkeypatch
 def test_the_libraries_a_provider_wants_are_read_from_its_file(tmp_path, monkeypatch):
     provider = tmp_path / "libonnxruntime_providers_cuda.so"
     provider.write_bytes(b"\x7fELF\0libcublasLt.so.12\0libcudnn.so.9\0libcudart.so.12\0libc.so.6\0libnvrtc.so.12\0libcudnn.so.9\0")
-    monkeypatch.setattr(doctor, "can_load", lambda name: name == "libcudart.so.12")
-    assert doctor.missing_libraries(provider) == ["libcublasLt.so.12", "libcudnn.so.9", "libnvrtc.so.12"]
-    assert doctor.missing_libraries(tmp_path / "nothing.so") == []
+    monkeypatch.setattr(machine, "can_load", lambda name: name == "libcudart.so.12")
+    assert machine.missing_libraries(provider) == ["libcublasLt.so.12", "libcudnn.so.9", "libnvrtc.so.12"]
+    assert machine.missing_libraries(tmp_path / "nothing.so") == []
 
 
 def test_a_library_that_is_nowhere_cannot_be_loaded():
-    assert not doctor.can_load("libcublas_that_is_nowhere.so.99")
+    assert not machine.can_load("libcublas_that_is_nowhere.so.99")
 
 
 def test_embedded_models_that_are_damaged_or_missing_are_problems(tmp_path):
     state = doctor.examine_model(tmp_path)
     assert "manifest.json" in state
-    assert [problem.what for problem in doctor.model_problems({"story": state, "other": "ok"})] == [
+    assert [problem.what for problem in problems.model_problems({"story": state, "other": "ok"})] == [
         f"the embedded model story does not verify: {state}"
     ]
-    assert len(doctor.model_problems({})) == 1
+    assert len(problems.model_problems({})) == 1
 
 
 def test_telemetry_that_the_user_switched_on_is_said(monkeypatch):
@@ -102,35 +102,37 @@ def test_the_processor_time_of_a_container_is_read(tmp_path, files, limit):
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n", encoding="utf-8")
-    assert doctor.core_limit(tmp_path) == limit
+    assert machine.core_limit(tmp_path) == limit
 
 
 def test_more_cores_than_a_container_gives_time_for_are_a_problem_until_threads_are_set(monkeypatch):
     monkeypatch.delenv(doctor.THREADS_VARIABLE, raising=False)
-    assert [problem.fix for problem in doctor.thread_problems(64, 1.5)] == ["export ONNX_TEXTGEN_THREADS=2"]
-    assert doctor.thread_problems(64, None) == doctor.thread_problems(2, 2.0) == []
+    assert [problem.fix for problem in problems.thread_problems(64, 1.5)] == ["export ONNX_TEXTGEN_THREADS=2"]
+    assert problems.thread_problems(64, None) == problems.thread_problems(2, 2.0) == []
     monkeypatch.setenv(doctor.THREADS_VARIABLE, "2")
-    assert doctor.thread_problems(64, 1.5) == []
+    assert problems.thread_problems(64, 1.5) == []
 
 
 def test_a_missing_and_an_old_package_are_problems():
     requires = ["numpy>=999.1", "no-such-package>=1", "onnxruntime>=1.27", "tokenizers>=0.1", 'gradio>=999; extra == "demo"']
-    fixes_found = [problem.fix for problem in doctor.requirement_problems(requires, CPU)]
+    fixes_found = [problem.fix for problem in problems.requirement_problems(requires, CPU)]
     assert fixes_found == ['pip install -U "numpy>=999.1"', 'pip install "no-such-package>=1"']
     old = dataclasses.replace(CPU, version="1.20.1", winner="onnxruntime-gpu")
-    assert [problem.fix for problem in doctor.requirement_problems(requires[2:], old)] == ['pip install -U "onnxruntime-gpu>=1.27"']
+    assert [problem.fix for problem in problems.requirement_problems(requires[2:], old)] == [
+        'pip install -U "onnxruntime-gpu>=1.27"'
+    ]
 
 
 def test_a_variable_that_names_no_model_is_a_problem(monkeypatch, tmp_path):
     for value, is_wrong in (("", False), ("story", False), (str(tmp_path), False), ("owner/name", False), ("stroy", True)):
-        monkeypatch.setenv(doctor.MODEL_VARIABLE, value)
-        assert [problem.fix for problem in doctor.variable_problems()] == ["unset ONNX_TEXTGEN_MODEL"] * is_wrong
+        monkeypatch.setenv(problems.MODEL_VARIABLE, value)
+        assert [problem.fix for problem in problems.variable_problems()] == ["unset ONNX_TEXTGEN_MODEL"] * is_wrong
 
 
 def test_variables_are_shown_and_secrets_are_not(monkeypatch):
     monkeypatch.setenv("ONNX_TEXTGEN_THREADS", "2")
     monkeypatch.setenv("ONNX_TEXTGEN_API_KEY", "secret")
-    found = doctor.environment()
+    found = machine.environment()
     assert (found["ONNX_TEXTGEN_THREADS"], found["ONNX_TEXTGEN_API_KEY"]) == ("2", "set")
 
 
@@ -152,13 +154,13 @@ def test_a_healthy_installation_exits_with_0(report, capsys):
 
 
 def test_a_problem_is_shown_with_its_fix_and_exits_with_1(report, capsys):
-    report(doctor.Problem("something is wrong", "pip install something"))
+    report(problems.Problem("something is wrong", "pip install something"))
     assert run(["doctor"]) == 1
     assert capsys.readouterr().out.endswith("problem: something is wrong\n    fix: pip install something\n")
 
 
 def test_json_has_the_facts_and_the_problems(report, capsys):
-    report(doctor.Problem("something is wrong", "pip install something"))
+    report(problems.Problem("something is wrong", "pip install something"))
     assert run(["doctor", "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     assert facts["problems"] == [{"what": "something is wrong", "fix": "pip install something"}]

@@ -1,0 +1,122 @@
+"""What is there: processor, cores, variables, installed packages, and the ONNX Runtime that Python imports."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import io
+import mmap
+import os
+import platform
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+ENGINES = ("onnxruntime", "onnxruntime-gpu")
+X86_FEATURES = ("avx2", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8")
+VARIABLES = re.compile("ONNX_TEXTGEN_.*|OMP_NUM_THREADS|HF_HOME|HF_HUB_.*|HF_ENDPOINT|NO_COLOR|FORCE_COLOR|CUDA_VISIBLE_DEVICES")
+"""What changes what the program does."""
+CGROUPS = Path("/sys/fs/cgroup")
+ARM_FEATURES = ("asimd", "asimddp", "asimdhp", "bf16", "i8mm", "sve", "sve2")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The ONNX Runtime that Python would import."""
+
+    version: str | None
+    """None: it cannot be imported."""
+    installed: dict[str, str]
+    """Distributions that bring the module `onnxruntime`, and their versions."""
+    winner: str | None
+    """The distribution whose files lie in the folder: where both are installed, the later one's."""
+    providers: tuple[str, ...]
+    missing_libraries: tuple[str, ...]
+    """CUDA libraries that the GPU build wants and the system does not find."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def core_limit(root: Path = CGROUPS) -> float | None:
+    """The limit of a container on processor time, in cores, in the two layouts of Linux; None where there is none."""
+    v1 = root / "cpu"
+    for files in ((root / "cpu.max",), (v1 / "cpu.cfs_quota_us", v1 / "cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = (int(number) for file in files for number in file.read_text(encoding="utf-8").split())
+            return quota / period if quota > 0 < period else None
+    return None
+
+
+def environment() -> dict[str, str]:
+    """The variables that change what the program does."""
+    found = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)}
+    return {name: "set" if re.search("TOKEN|KEY", name) else value for name, value in found.items()}
+
+
+def versions(names: tuple[str, ...]) -> dict[str, str]:
+    """The installed ones of the distributions `names`, with their versions."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def examine_cpu() -> tuple[str, tuple[str, ...]]:
+    """Name and features of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine(), ()
+    fields = dict(re.findall(r"^(model name|flags|Features)\s*: (.*)$", text, flags=re.MULTILINE))
+    flags = set((fields.get("flags") or fields.get("Features") or "").split())
+    return fields.get("model name", platform.machine()), tuple(name for name in X86_FEATURES + ARM_FEATURES if name in flags)
+
+
+def examine_engine() -> Engine:
+    """Import ONNX Runtime and say which one that was."""
+    installed = versions(ENGINES)
+    try:
+        # By hand and in this order: the first switches telemetry off, and a machine where one fails is why this file exists.
+        importlib.import_module("onnx_textgen.backends.onnxruntime_session")
+        onnxruntime = importlib.import_module("onnxruntime")
+        build = importlib.import_module("onnxruntime.capi.build_and_package_info")
+    except (ImportError, OSError):
+        return Engine(None, installed, None, (), ())
+    winner = getattr(build, "package_name", None)
+    provider = Path(str(onnxruntime.__file__)).parent / "capi" / "libonnxruntime_providers_cuda.so"
+    if provider.is_file() and hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+            onnxruntime.preload_dlls()  # libraries that pip installed lie where the linker does not look
+    return Engine(
+        version=onnxruntime.__version__,
+        installed=installed,
+        winner=winner,
+        providers=tuple(onnxruntime.get_available_providers()),
+        missing_libraries=tuple(missing_libraries(provider)),
+    )
+
+
+def missing_libraries(provider: Path) -> list[str]:
+    """The CUDA libraries named in a provider's file that the dynamic linker cannot load; none if there is no such file."""
+    if not provider.is_file():
+        return []
+    with provider.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        names = {match.decode() for match in re.findall(rb"lib(?:cu|nv)\w+\.so\.\d+", content)}
+    return sorted(name for name in names if not can_load(name))
+
+
+def can_load(library: str) -> bool:
+    """Whether the dynamic linker finds a library."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""What is wrong with an installation, and the command that fixes each."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import OnnxTextgenError
+from ..package.hub import read_name
+from ..package.locate import find_package
+from ..requirements import as_numbers
+from .machine import ENGINES, Engine, versions
+
+TELEMETRY_VARIABLE = "ORT_DISABLE_TELEMETRY"
+MODEL_VARIABLE, THREADS_VARIABLE = "ONNX_TEXTGEN_MODEL", "ONNX_TEXTGEN_THREADS"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong."""
+
+    what: str
+    fix: str
+    """A command, or one sentence that says what to do."""
+
+
+def engine_problems(engine: Engine) -> list[Problem]:
+    """What is wrong with ONNX Runtime."""
+    both = len(engine.installed) == len(ENGINES)
+    if engine.version is None:
+        return [Problem("ONNX Runtime cannot be imported", "pip install --force-reinstall onnxruntime")]
+    problems = []
+    if both and engine.winner != "onnxruntime-gpu":
+        what = "onnxruntime and onnxruntime-gpu are both installed and the files are the CPU one's, so CUDA cannot work"
+        problems.append(Problem(what, "pip install --force-reinstall --no-deps onnxruntime-gpu"))
+    elif both and len(set(engine.installed.values())) > 1:
+        found = " and ".join(f"{name} {version}" for name, version in engine.installed.items())
+        what = f"{found} are both installed, and their files are mixed in one folder"
+        problems.append(Problem(what, "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"))
+    if engine.missing_libraries:
+        what = f"CUDA cannot work: the system does not find {', '.join(engine.missing_libraries)}"
+        problems.append(Problem(what, 'pip install "onnxruntime-gpu[cuda,cudnn]"'))
+    return problems
+
+
+def requirement_problems(requires: Iterable[str], engine: Engine) -> list[Problem]:
+    """Packages that onnx-textgen needs, `name>=version` each, and that are missing or older; those of extras are left out."""
+    problems = []
+    for requirement in requires:
+        match = re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement.replace(" ", ""))
+        if match is None or (match[1] == "onnxruntime" and engine.version is None):  # which is a problem of its own
+            continue
+        name, least = match[1], match[2]
+        found = engine.version if name == "onnxruntime" else versions((name,)).get(name)
+        name = engine.winner or name if name == "onnxruntime" else name
+        if found is None:
+            problems.append(Problem(f"{name} is not installed", f'pip install "{name}>={least}"'))
+        elif as_numbers(found) < as_numbers(least):
+            problems.append(Problem(f"{name} {found} is older than {least}, which is needed", f'pip install -U "{name}>={least}"'))
+    return problems
+
+
+def thread_problems(cores: int, limit: float | None) -> list[Problem]:
+    """Whether a container gives less time than its cores suggest: threads that have to wait for it hold up the others."""
+    most = math.ceil(limit) if limit is not None else cores
+    chosen = os.environ.get(THREADS_VARIABLE, "")
+    if most >= cores or (chosen.isdigit() and int(chosen) <= most):
+        return []
+    what = f"this container shows {cores} cores and gives the time of {limit:.1f}, so that one thread per core is slow"
+    return [Problem(what, f"export {THREADS_VARIABLE}={most}")]
+
+
+def variable_problems() -> list[Problem]:
+    """Whether the environment names a model that is not there."""
+    model = os.environ.get(MODEL_VARIABLE)
+    try:
+        if not model or read_name(model) is not None or find_package(model).exists():
+            return []
+    except OnnxTextgenError:
+        pass
+    return [Problem(f"{MODEL_VARIABLE} is {model}, and there is no such folder", f"unset {MODEL_VARIABLE}")]
+
+
+def model_problems(models: dict[str, str]) -> list[Problem]:
+    """What is wrong with the embedded models."""
+    mend = "pip install --force-reinstall --no-deps onnx-textgen"
+    if not models:
+        return [Problem("no model is embedded in this installation", mend)]
+    return [Problem(f"the embedded model {name} does not verify: {state}", mend) for name, state in models.items() if state != "ok"]
+
+
+def telemetry_problems(telemetry_off: bool) -> list[Problem]:
+    """Whether ONNX Runtime may report to its makers."""
+    fix = f"export {TELEMETRY_VARIABLE}=1"
+    return [] if telemetry_off else [Problem("ONNX Runtime's telemetry is on, because the environment asks for it", fix)]
