@@ -56,6 +56,18 @@ def load(
     prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
+    manifest, graph, session, template = open_package(place, device=device, threads=threads)
+    sizes = {"capacity": capacity, "prefix_cache": prefix_cache, "batch_size": batch_size}
+    model = Model(home_of(place), manifest, session, chat_template=template, graph_name=graph.name, **sizes)  # type: ignore[arg-type]
+    if assistant_model is not None:
+        if not isinstance(assistant_model, Model):
+            assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
+        assist(model, assistant_model)
+    return model
+
+
+def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Manifest, Path, Graph, str | None]:
+    """The manifest of a package or of another exporter's folder, its graph's path, the open graph, and the chat template."""
     folder, graph = home_of(place), Path(GRAPH)
     session: Graph
     if is_foreign(place):
@@ -76,21 +88,7 @@ def load(
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
     if session.device.kind == "cpu" and "fp16" in (manifest.precision, manifest.quantization.get("activations")):
         LOG.warning("%s is float16, which is meant for GPUs and slow on the CPU; export it with float32 activations there", folder)
-    model = Model(
-        folder,
-        manifest,
-        session,
-        chat_template=template,
-        capacity=capacity,
-        prefix_cache=prefix_cache,
-        batch_size=batch_size,
-        graph_name=graph.name,
-    )
-    if assistant_model is not None:
-        if not isinstance(assistant_model, Model):
-            assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
-        assist(model, assistant_model)
-    return model
+    return manifest, graph, session, template
 
 
 def listed_template(folder: Path, manifest: Manifest) -> str | None:
