@@ -1,9 +1,9 @@
-"""Texts for a file of prompts, in one process: eight at a time, written as they are done, gone on with after an interruption.
+"""Generate a text for each line of a file of prompts, eight at a time; after an interruption, resume where it stopped.
 
     pip install onnx-textgen
     python examples/batch_job.py prompts.txt texts.jsonl --model story --max-new-tokens 60
 
-One prompt a line. The seed of a text is the number of its line, so that a second run writes the same texts.
+Each line is a prompt. The seed of a text is the number of its line, so a second run writes the same texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AT_A_TIME = 8
 
 
 def main() -> None:
-    """Read prompts, write one JSON object a line."""
+    """Read prompts, write one JSON object per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompts", type=Path)
     parser.add_argument("texts", type=Path)

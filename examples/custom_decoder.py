@@ -1,10 +1,10 @@
-"""A decoder of one's own, trained for some seconds and exported, then run without PyTorch.
+"""A custom decoder: trained for a few seconds, exported, then run without PyTorch.
 
     pip install "onnx-textgen[export]"
     python examples/custom_decoder.py my-model
     onnx-textgen generate --model my-model --token-ids 72,101,108,108,111
 
-It learns bytes of a short text by heart; docs/your_own_decoder.md explains its two ways to a cache.
+It memorises the bytes of a short text; docs/your_own_decoder.md explains the two ways to a cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A window that writes, with Tk, which Python brings: the model works in a thread, the window stays alive.
+"""A window that continues a text, with Tk from the standard library: the model runs in a thread, and the window stays responsive.
 
 pip install onnx-textgen
 python examples/desktop_window.py
@@ -17,7 +17,7 @@ POLL_MILLISECONDS = 30
 
 
 class Window:
-    """A text that one writes on, together with the model."""
+    """A text that a person and the model write together."""
 
     def __init__(self, root: tk.Tk, model: onnx_textgen.Model) -> None:
         self.root, self.model = root, model
@@ -30,7 +30,7 @@ class Window:
         self.text.pack(fill="both", expand=True)
         bar = ttk.Frame(root, padding=8)
         bar.pack(fill="x")
-        self.go, self.stop = ttk.Button(bar, text="Go on", command=self.start), ttk.Button(bar, text="Stop", command=self.end)
+        self.go, self.stop = ttk.Button(bar, text="Continue", command=self.start), ttk.Button(bar, text="Stop", command=self.end)
         self.go.pack(side="left")
         self.stop.pack(side="left", padx=8)
         self.note = ttk.Label(bar)
@@ -39,7 +39,7 @@ class Window:
         root.protocol("WM_DELETE_WINDOW", self.close)
 
     def start(self) -> None:
-        """Let the model go on from the text."""
+        """Let the model continue the text."""
         self.cancel = onnx_textgen.Cancellation()
         self.go.state(["disabled"])
         self.stop.state(["!disabled"])
@@ -49,7 +49,7 @@ class Window:
         self.look()
 
     def write(self, prompt: str, cancel: onnx_textgen.Cancellation) -> None:
-        """Work, in a thread of its own."""
+        """Generate, in a separate thread."""
         try:
             for chunk in self.model.stream(prompt, cancel=cancel, max_new_tokens=120):
                 self.news.put(chunk.text)

@@ -1,10 +1,10 @@
-"""Text generation inside an application of your own, with FastAPI: one model object, many requests at once, streamed.
+"""Text generation in a FastAPI application: one model object, many concurrent requests, streamed.
 
     pip install onnx-textgen fastapi uvicorn
     uvicorn fastapi_app:app --app-dir examples
     curl -N "localhost:8000/story?beginning=Once+upon+a+time&seed=7"
 
-The requests of all visitors go on together, one step of the model for all. A visitor who goes away ends the work.
+The requests of all visitors share each step of the model. A visitor who disconnects ends the work.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/story")
 async def write_story(request: Request, beginning: str, seed: int | None = None, max_new_tokens: int = 100) -> StreamingResponse:
-    """A story as it is written."""
+    """Stream a story."""
     stream = request.app.state.model.astream(beginning, seed=seed, max_new_tokens=max_new_tokens)
     try:
-        first = await anext(stream)  # what is wrong with the request shows here, while there is still a status to give
+        first = await anext(stream)  # an error in the request is raised here, before the status is sent
     except onnx_textgen.OnnxTextgenError as error:
         raise HTTPException(400, str(error)) from error
 

@@ -1,10 +1,10 @@
-"""Workers behind HTTP, with LitServe: requests that come close together are answered as one batch.
+"""Workers with HTTP, with LitServe: requests that arrive close together are answered as one batch.
 
     pip install onnx-textgen litserve
     python examples/litserve_server.py --workers 2 --port 8000
     curl -d '{"prompt": "Once upon a time", "seed": 7}' -H "Content-Type: application/json" localhost:8000/predict
 
-Each worker is a process with a model of its own. A text does not depend on the worker, nor on the requests beside it.
+Each worker is a process with a separate model. A text does not depend on the worker, nor on the other requests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Texts for a file of prompts, on as many workers and machines as a Ray cluster has.
+"""Generate a text for each prompt of a file, on all workers and machines of a Ray cluster.
 
     pip install onnx-textgen "ray[data]"
     python examples/ray_data.py prompts.jsonl texts --workers 2     # lines such as {"prompt": "Once upon a time", "seed": 7}
 
-Each worker loads the model once. A row's text does not depend on the worker that writes it, nor on the rows beside it.
+Each worker loads the model once. A row's text does not depend on the worker that writes it, nor on other rows.
 """
 
 from __future__ import annotations

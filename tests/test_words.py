@@ -22,6 +22,8 @@ SCOPE = (
     "docs",
     "demo",
     "export",
+    "examples",
+    "artifacts",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""

@@ -37,9 +37,9 @@ def demo(
         onnx-textgen demo DIR story
     """
     from .app import make_page  # noqa: PLC0415  (see above)
-    from .mcp_guard import MCP_PATH  # noqa: PLC0415
     from .models import make_registry  # noqa: PLC0415
-    from .server import serve  # noqa: PLC0415
+    from .serving.mcp_guard import MCP_PATH  # noqa: PLC0415
+    from .serving.server import serve  # noqa: PLC0415
 
     if mcp:
         with explain_missing("--mcp", "mcp"):

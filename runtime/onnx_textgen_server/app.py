@@ -21,14 +21,14 @@ from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
 
 from .changed_files import ChangedFiles
-from .chats import Chat
-from .completions import Completion
-from .delivery import CLOSED_BY_CLIENT, deliver, problem_of
 from .error_messages import message_for_body, message_for_route
 from .guards import BodyGuard, HostGuard, KeyGuard
-from .jobs import Slots
 from .measurements import Metrics
-from .schema import ChatRequest, CompletionRequest, DetokenizeRequest, Problem, TokenizeRequest
+from .openai.chats import Chat
+from .openai.completions import Completion
+from .openai.delivery import CLOSED_BY_CLIENT, deliver, problem_of
+from .openai.jobs import Slots
+from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, Problem, TokenizeRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

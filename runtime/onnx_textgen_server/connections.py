@@ -14,7 +14,7 @@ import sys
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .schema import Problem
+from .openai.schema import Problem
 
 if sys.platform != "win32":
     import resource

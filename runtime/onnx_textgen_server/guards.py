@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .schema import Problem
+from .openai.schema import Problem
 
 Refuse = Callable[[Problem, Mapping[str, str]], Response]
 """Makes the response for a problem, with additional headers."""

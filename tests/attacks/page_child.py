@@ -7,7 +7,7 @@ import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen_demo.app import make_page
 from onnx_textgen_demo.models import ModelRegistry
-from onnx_textgen_demo.server import serve
+from onnx_textgen_demo.serving.server import serve
 
 PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"

@@ -20,9 +20,9 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 if not MISSING:
     from onnx_textgen_demo.app import make_page
-    from onnx_textgen_demo.mcp_guard import MCP_PATH, McpGuard
     from onnx_textgen_demo.models import ModelRegistry
-    from onnx_textgen_demo.server import serve
+    from onnx_textgen_demo.serving.mcp_guard import MCP_PATH, McpGuard
+    from onnx_textgen_demo.serving.server import serve
     from support import browser as browser_tools
 
 

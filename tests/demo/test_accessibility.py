@@ -7,7 +7,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen_demo.app import TABS
-from onnx_textgen_demo.pictures import ATTENTION
+from onnx_textgen_demo.pictures.stage_pictures import ATTENTION
 from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window
 from support.scripted_model import TINY_PACKAGE
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from selenium.webdriver.common.by import By
 
 import onnx_textgen
-from onnx_textgen_demo import plots
 from onnx_textgen_demo.background import in_background
+from onnx_textgen_demo.pictures import plots
 from onnx_textgen_demo.tabs import compare, measure
 from support.browser import element, elements, open_page, open_tab, wait_until
 from support.paced_runs import PacedRuns

@@ -8,7 +8,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen_demo.models import ModelRegistry
-from onnx_textgen_demo.pictures import STAGES
+from onnx_textgen_demo.pictures.stage_pictures import STAGES
 from support.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
 from support.paced_runs import PacedRuns, make_chatty
 

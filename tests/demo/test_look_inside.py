@@ -16,16 +16,16 @@ from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
 from onnx_textgen.diagnostics.inspection import Token
-from onnx_textgen_demo import pictures, strips
-from onnx_textgen_demo.embeddings import embeddings_of
-from onnx_textgen_demo.step_inspection import StepInspector
+from onnx_textgen_demo.pictures import stage_pictures, strips
+from onnx_textgen_demo.pictures.embeddings import embeddings_of
+from onnx_textgen_demo.pictures.step_inspection import StepInspector
 from onnx_textgen_demo.tabs.look_inside import StageCursor
 from support.browser import PHONE, element, elements, open_page, open_tab, set_value, wait_until, window
 from support.scripted_model import TINY_PACKAGE
 
 SEED = 7
 EMBEDDINGS, LAYERS, TRUNCATION = (
-    next(place for place, (name, _, _) in enumerate(pictures.STAGES) if name.startswith(begin))
+    next(place for place, (name, _, _) in enumerate(stage_pictures.STAGES) if name.startswith(begin))
     for begin in ("Embeddings", "Layers", "Truncation")
 )
 
@@ -59,10 +59,10 @@ def test_the_inspected_tokens_are_those_that_generate_draws(model):
 
 def test_another_temperature_reshapes_the_choice_without_running_the_model(model, monkeypatch):
     inspector = inspector_of(model, 1)
-    monkeypatch.setattr("onnx_textgen_demo.step_inspection.prefill", lambda *_: pytest.fail("the model ran"))
+    monkeypatch.setattr("onnx_textgen_demo.pictures.step_inspection.prefill", lambda *_: pytest.fail("the model ran"))
     inspector.choose_again(0, dataclasses.replace(inspector.config, temperature=0, top_k=0))
     assert inspector.steps[0].weighing.chosen.id == int(inspector.steps[0].logits.argmax())
-    assert "nothing is drawn" in pictures.draw_picture(inspector, 0)
+    assert "nothing is drawn" in stage_pictures.draw_picture(inspector, 0)
 
 
 def test_what_followed_another_token_is_forgotten(model):
@@ -78,7 +78,7 @@ def test_what_followed_another_token_is_forgotten(model):
 def test_the_random_number_falls_in_the_share_of_the_token_that_was_drawn(model):
     inspector = inspector_of(model, 8, top_k=0, temperature=1.5)
     for number, step in enumerate(inspector.steps):
-        line = pictures.shares(inspector, number)
+        line = stage_pictures.shares(inspector, number)
         assert line[0][1] == 0
         assert line[-1][2] == pytest.approx(1)
         found = next(token for token, start, end in line if start <= step.weighing.random_number < end)
@@ -88,8 +88,8 @@ def test_the_random_number_falls_in_the_share_of_the_token_that_was_drawn(model)
 
 def test_a_text_never_becomes_html(model):
     inspector = inspector_of(model, 1, prompt="a <script>alert(1)</script>")
-    for stage in range(len(pictures.STAGES)):
-        assert "<script" not in pictures.picture(inspector, stage, 0)
+    for stage in range(len(stage_pictures.STAGES)):
+        assert "<script" not in stage_pictures.picture(inspector, stage, 0)
 
 
 def test_the_cursor_goes_forwards_and_back_and_no_further_than_the_text(model):
@@ -109,7 +109,7 @@ def test_a_person_walks_through_and_moves_the_temperature(chromium, served, mode
     open_tab(chromium, "Look inside")
     wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
     element(chromium, "#walk").click()
-    for number, (name, _, _) in enumerate(pictures.STAGES, start=1):
+    for number, (name, _, _) in enumerate(stage_pictures.STAGES, start=1):
         wait_until(chromium, lambda: f"{number}. {name}" in element(chromium, "#picture").text, name)  # noqa: B023
         element(chromium, "#next").click()
     wait_until(chromium, lambda: "new token 2" in element(chromium, "#picture").text, "the next token")
@@ -126,20 +126,20 @@ def test_the_heat_map_has_the_shares_of_the_chosen_head(story):
     inspector = inspector_of(story, 2, prompt="The dog ran")
     inspector.select_head(3, 1)
     weights = story.attentions([*inspector.ids, *inspector.chosen_before(1)]).weights[3, 1]
-    shown = pictures.attention_picture(inspector, 1)
+    shown = stage_pictures.attention_picture(inspector, 1)
     assert "layer 4, head 2" in shown
     grid = shown.partition("legend")[0]
     cells = [float(each) for each in re.findall(r"--strength:([0-9.]+)%", grid)]
     rows, columns = np.tril_indices(len(weights))
     np.testing.assert_allclose(cells, 100 * np.sqrt(weights[rows, columns]), atol=0.06)
-    assert f"{pictures.percent(float(weights[-1].max()))}</td>" in shown, "in numbers too"
+    assert f"{stage_pictures.percent(float(weights[-1].max()))}</td>" in shown, "in numbers too"
     inspector.select_head(99, -1)
-    assert "layer 6, head 1" in pictures.attention_picture(inspector, 1)
+    assert "layer 6, head 1" in stage_pictures.attention_picture(inspector, 1)
 
 
 def test_of_a_long_text_the_last_tokens_are_shown_and_rows_still_add_up(story):
     inspector = inspector_of(story, 1, prompt="The dog ran. " * 20)
-    shown = pictures.attention_picture(inspector, 0)
+    shown = stage_pictures.attention_picture(inspector, 0)
     assert "the last 32 tokens are shown" in shown
     assert f"{len(inspector.ids) - 32} before" in shown
     cells = [float(each) / 100 for each in re.findall(r"--strength:([0-9.]+)%", shown.partition("legend")[0])]
@@ -149,10 +149,10 @@ def test_of_a_long_text_the_last_tokens_are_shown_and_rows_still_add_up(story):
 
 def test_the_model_runs_once_for_all_heads_of_a_text(story, monkeypatch):
     inspector = inspector_of(story, 1)
-    pictures.attention_picture(inspector, 0)
+    stage_pictures.attention_picture(inspector, 0)
     monkeypatch.setattr(type(story), "attentions", lambda *_, **__: pytest.fail("the model ran"))
     inspector.select_head(2, 2)
-    assert "layer 3, head 3" in pictures.attention_picture(inspector, 0)
+    assert "layer 3, head 3" in stage_pictures.attention_picture(inspector, 0)
 
 
 def test_the_embeddings_are_rows_of_the_models_own_table(model):
@@ -179,7 +179,7 @@ def test_every_kind_of_table_is_read(package):
 def test_the_picture_shows_each_tokens_own_numbers(model):
     inspector = inspector_of(model, prompt="abba")
     found = embeddings_of(model, tuple(inspector.ids))
-    shown = pictures.picture(inspector, EMBEDDINGS, 0)
+    shown = stage_pictures.picture(inspector, EMBEDDINGS, 0)
     drawn = re.findall(r'<img class="strip" src="data:image/png;base64,([^"]+)" alt="([^"]+)"', shown)
     assert len(drawn) == len(inspector.ids)
     scale = strips.scale_of(found)
@@ -199,9 +199,9 @@ def test_any_row_of_numbers_becomes_a_picture_with_a_cell_for_each(numbers):
 
 
 def test_where_the_graph_does_not_show_its_table_nothing_is_drawn(model, monkeypatch):
-    monkeypatch.setattr("onnx_textgen_demo.embeddings.LOOKUPS", ())
+    monkeypatch.setattr("onnx_textgen_demo.pictures.embeddings.LOOKUPS", ())
     embeddings_of.cache_clear()
-    shown = pictures.picture(inspector_of(model), EMBEDDINGS, 0)
+    shown = stage_pictures.picture(inspector_of(model), EMBEDDINGS, 0)
     embeddings_of.cache_clear()
     assert "does not show its table" in shown
     assert "<img" not in shown
@@ -209,7 +209,7 @@ def test_where_the_graph_does_not_show_its_table_nothing_is_drawn(model, monkeyp
 
 def test_every_bar_of_the_cache_is_what_a_run_kept_and_added(model):
     inspector = inspector_of(model, 4)
-    shown = pictures.picture(inspector, LAYERS, 3)
+    shown = stage_pictures.picture(inspector, LAYERS, 3)
     parts = '.*?class="kept" style="width:([^%]+)%.*?class="added" style="width:([^%]+)%'
     bars = re.findall(rf'<th scope="row">(\d+) tokens</th>{parts}', shown)
     longest = inspector.steps[3].run.cached_tokens
@@ -268,7 +268,7 @@ def test_the_way_ends_where_the_text_does(model):
 
 
 def test_a_package_without_maps_says_how_to_get_them(model):
-    assert "--attention-maps" in pictures.attention_picture(inspector_of(model, 1), 0)
+    assert "--attention-maps" in stage_pictures.attention_picture(inspector_of(model, 1), 0)
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_a_person_chooses_layer_and_head_by_keyboard_on_a_phone(chromium, served
         assert not elements(chromium, "#layer")
         element(chromium, "#walk").click()
         wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
-        elements(chromium, "#stages button")[pictures.ATTENTION].click()
+        elements(chromium, "#stages button")[stage_pictures.ATTENTION].click()
         wait_until(chromium, lambda: "In layer 1, head 1 it looks" in element(chromium, "#picture").text, "the heat map")
         cells = element(chromium, "#picture .heat").get_attribute("innerHTML")
         element(chromium, "#layer input[type=range]").send_keys(Keys.ARROW_RIGHT)

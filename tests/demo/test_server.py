@@ -13,7 +13,7 @@ import onnx_textgen
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen_demo import api
 from onnx_textgen_demo.limits import RUNS
-from onnx_textgen_demo.server import DANGEROUS_VARIABLES, QUEUE_LENGTH, serve
+from onnx_textgen_demo.serving.server import DANGEROUS_VARIABLES, QUEUE_LENGTH, serve
 from support import patient_http
 from support.can_bind import can_bind
 from support.patient_http import LONGEST_WAIT

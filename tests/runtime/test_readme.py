@@ -122,6 +122,15 @@ def test_every_command_that_the_readme_names_explains_itself(capsys) -> None:
         assert command in capsys.readouterr().out
 
 
+def test_the_first_command_of_the_readme_prints_what_is_shown_below_it(capsys) -> None:
+    command, shown = re.search(r"```console\n\$ onnx-textgen ([^\n]*)\n(.*?)```", README, re.DOTALL).groups()
+    assert run(shlex.split(command)) == 0
+    printed = capsys.readouterr()
+    for pattern in (r"prompt \d+ tokens", r"seed \d+"):  # another processor may choose another token, where two are nearly equal
+        assert re.search(pattern, printed.err)[0] == re.search(pattern, shown)[0]
+    assert printed.out.startswith(", there was a little")
+
+
 @pytest.mark.parametrize("page", ["how_it_works.md", "in_an_app.md"])
 def test_every_python_block_of_a_page_runs(page: str) -> None:
     names: dict = {}

@@ -19,7 +19,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from onnx_textgen_demo.app import make_page
 from onnx_textgen_demo.models import make_registry
-from onnx_textgen_demo.server import serve
+from onnx_textgen_demo.serving.server import serve
 
 FLAGS = [
     "--headless",

@@ -12,11 +12,12 @@ import gradio as gr
 
 from onnx_textgen.errors import OnnxTextgenError
 
-from .. import pictures, view
+from .. import view
 from ..limits import MAX_PROMPT_CHARS, RUNNING, checked
 from ..models import ModelRegistry
+from ..pictures import stage_pictures
+from ..pictures.step_inspection import StepInspector
 from ..sampling_controls import SamplingControls, make_sampling_controls
-from ..step_inspection import StepInspector
 
 if TYPE_CHECKING:
     from gradio.events import Dependency
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from onnx_textgen.options.generation_config import GenerationConfig
 
 EXAMPLE = "Once upon a time, there was a little"
-OF_PROMPT = sum(not is_of_step for _, _, is_of_step in pictures.STAGES)
+OF_PROMPT = sum(not is_of_step for _, _, is_of_step in stage_pictures.STAGES)
 """Number of stages that are shown once; the others are shown for every new token."""
-OF_STEP = len(pictures.STAGES) - OF_PROMPT
+OF_STEP = len(stage_pictures.STAGES) - OF_PROMPT
 
 
 @dataclasses.dataclass(slots=True)
@@ -70,11 +71,13 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
         with gr.Column(scale=3, min_width=560):
             prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=4, max_length=MAX_PROMPT_CHARS, elem_id="walk-prompt")
             start = gr.Button("Walk through", variant="primary", elem_id="walk")
-            stages = gr.HTML(pictures.stage_line(-1), js_on_load=view.CHOICE_EVENTS, apply_default_css=False, elem_id="stages")
+            stages = gr.HTML(
+                stage_pictures.stage_line(-1), js_on_load=view.CHOICE_EVENTS, apply_default_css=False, elem_id="stages"
+            )
             back, forward, another = make_move_buttons()
             head_row, layer, head = make_head_choice()
             picture = gr.HTML(
-                pictures.picture(None, 0, 0), apply_default_css=False, container=True, padding=True, elem_id="picture"
+                stage_pictures.picture(None, 0, 0), apply_default_css=False, container=True, padding=True, elem_id="picture"
             )
         with gr.Column(scale=1, min_width=280), gr.Accordion("Sampling", open=True, elem_id="walk-sampling"):
             sampling = make_sampling_controls(registry.model(), with_length=False)
@@ -175,23 +178,23 @@ def make_head_choice() -> tuple[gr.Row, gr.Slider, gr.Slider]:
 def select_head(cursor: StageCursor | None, layer: float, head: float) -> tuple[StageCursor | None, str]:
     """Show the attention of another layer or head, both counted from 1; the sliders stay as they were set."""
     if cursor is None:
-        return None, pictures.picture(None, 0, 0)
+        return None, stage_pictures.picture(None, 0, 0)
     cursor.inspector.select_head(int(layer) - 1, int(head) - 1)
-    return cursor, pictures.picture(cursor.inspector, cursor.stage, cursor.number)
+    return cursor, stage_pictures.picture(cursor.inspector, cursor.stage, cursor.number)
 
 
 def draw(cursor: StageCursor | None) -> tuple[Any, ...]:
     """Values for the components: cursor, stages, picture, the row of layer and head with its sliders, the move buttons."""
     if cursor is None:
         hidden = [gr.update(visible=False), gr.update(), gr.update()]
-        return None, pictures.stage_line(-1), pictures.picture(None, 0, 0), *hidden, *[gr.update(interactive=False)] * 3
+        return None, stage_pictures.stage_line(-1), stage_pictures.picture(None, 0, 0), *hidden, *[gr.update(interactive=False)] * 3
     inspector = cursor.inspector
     geometry = inspector.model.manifest.geometry
     return (
         cursor,
-        pictures.stage_line(cursor.stage),
-        pictures.picture(inspector, cursor.stage, cursor.number),
-        gr.update(visible=cursor.stage == pictures.ATTENTION and inspector.model.opened.has_attention_maps),
+        stage_pictures.stage_line(cursor.stage),
+        stage_pictures.picture(inspector, cursor.stage, cursor.number),
+        gr.update(visible=cursor.stage == stage_pictures.ATTENTION and inspector.model.opened.has_attention_maps),
         gr.update(maximum=geometry.layers, value=inspector.layer + 1, interactive=geometry.layers > 1),
         gr.update(maximum=geometry.heads, value=inspector.head + 1, interactive=geometry.heads > 1),
         *(gr.update(interactive=cursor.can_move(by)) for by in (-1, 1, OF_STEP)),

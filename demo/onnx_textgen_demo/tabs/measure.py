@@ -20,7 +20,7 @@ from ..background import in_background
 from ..buttons import RunButtons, at_the_end
 from ..limits import QUICK, RUNNING
 from ..models import ModelRegistry
-from ..plots import line_plot
+from ..pictures.plots import line_plot
 
 if TYPE_CHECKING:
     from gradio.events import Dependency

@@ -14,9 +14,9 @@ from onnx_textgen.diagnostics.inspection import Token
 from onnx_textgen.errors import OnnxTextgenError
 from onnx_textgen.inference.attention_maps import AttentionMaps, Maps
 
+from ..view import percent, visible
 from .drawing import bar_rows
 from .step_inspection import StepInspector
-from .view import percent, visible
 
 MOST_LOOKED_AT = 8
 """Number of bars for the tokens that the last one attends to."""

@@ -10,7 +10,7 @@ from html import escape
 
 from onnx_textgen.diagnostics.inspection import Token
 
-from .view import visible
+from ..view import visible
 
 MOST_SHOWN = 48
 """Number of tokens of a long prompt that are drawn; the last ones."""

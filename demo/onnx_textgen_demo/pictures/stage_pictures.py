@@ -14,12 +14,12 @@ from onnx_textgen.diagnostics.inspection import Candidate, Token
 from onnx_textgen.sampling.draw import apply_temperature
 from onnx_textgen.sampling.truncation import softmax
 
+from ..view import percent, visible
 from .attention_heat_map import attention_picture
 from .drawing import MOST_SHOWN, bar_rows, count, pieces
 from .embeddings import embeddings_of
 from .step_inspection import InspectedStep, StepInspector
 from .strips import Numbers, scale_legend, scale_of, strip
-from .view import percent, visible
 
 LARGEST = 0.004
 """A token with a smaller share of the draw is drawn together with its neighbours."""

@@ -104,7 +104,7 @@ def serve(
         run_history=False,
         footer_links=[],  # no links, no footer
         theme=THEME,
-        css_paths=Path(__file__).with_name("page.css"),
+        css_paths=Path(__file__).parents[1] / "page.css",
         app_kwargs={
             "middleware": [
                 Middleware(FrameGuard),

@@ -17,9 +17,9 @@ from onnx_textgen import OnnxTextgenError
 from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.errors import BusyError, ModelError, RuleError
 
+from ..measurements import Metrics
 from .answers import Answer
 from .jobs import Slots
-from .measurements import Metrics
 from .schema import Problem
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""What the page draws: the stages of a step, attention, embeddings, plots."""

@@ -1,0 +1,1 @@
+"""The page over HTTP: the server, and what it refuses."""
