@@ -1,6 +1,7 @@
 """What every test may ask for."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ settings.load_profile("no deadline")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores; torch reads this when it is imported
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background; tests of Ctrl-C press it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = "test_trained_model.py"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -222,7 +222,9 @@ def make_manifest(folder: Path, graph: Path, settings: Settings, session: Sessio
     tokenizer = read_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
     template, origin = read_template(folder), settings.origin
     sizes: Mapping[str, Any] = settings.sizes | settings.generation  # type: ignore[operator]
-    files = {str(graph.relative_to(folder.absolute())): graph} | ({TOKENIZER: folder / TOKENIZER} if tokenizer is not None else {})
+    files = {graph.relative_to(folder.absolute()).as_posix(): graph}
+    if tokenizer is not None:
+        files[TOKENIZER] = folder / TOKENIZER
     if template is not None:
         files |= {name: folder / name for name in (CHAT_TEMPLATE, "tokenizer_config.json") if (folder / name).is_file()}
     geometry = make_geometry(settings, session)
