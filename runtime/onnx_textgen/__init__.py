@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False  # that of `typing`, whose import takes longer than all of this
-if TYPE_CHECKING:  # what type checkers and editors know the public names by
+TYPE_CHECKING = False  # as in `typing`, whose import would take longer than this whole module
+if TYPE_CHECKING:  # for type checkers and editors
     from .api.batch_generator import BatchGenerator
     from .api.conversation import Conversation
     from .api.loading import load
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what type checkers and editors know the public names by
     from .options.generation_config import GenerationConfig
     from .results import Alternative, Choice, Chunk, Generation, Score, Stats
 
-# Here, because whatever of ours imports ONNX Runtime imports this first; a user's own setting stays.
+# Set here because this module is imported before ONNX Runtime; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.2.0"
@@ -62,7 +62,7 @@ __all__ = [
     "load",
 ]
 
-# Imported when first used: the command line starts, and says what is wrong, where ONNX Runtime itself is broken.
+# Imported at first use: so the command line starts, and can say what is wrong, if ONNX Runtime itself is broken.
 HOMES = {
     "api.batch_generator": ("BatchGenerator",),
     "cancellation": ("Cancellation", "InterruptedRunError"),
@@ -91,5 +91,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, imported or not, and none of what lies behind them."""
+    """The public names, imported or not, without internal names."""
     return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -1,6 +1,6 @@
-"""Ending a generation before its time: from another thread, or at a deadline.
+"""Ends a generation early: from another thread, or at a deadline.
 
-A run of the graph that is under way is ended too, between two of its operators; the cache then is as before that run.
+This also ends a run of the graph that is in progress, between two operators; the cache is then as before that run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Cancellation:
-    """What a caller keeps to end generations: give it to `generate` or `stream`, and call `cancel` from any thread.
+    """Lets a caller end generations: pass it to `generate` or `stream`, and call `cancel` from any thread.
 
-    One object may serve several calls; once cancelled it stays so, and calls that get it end at once.
+    Several calls may share one object. After `cancel` it stays cancelled, and later calls that get it end at once.
 
     >>> cancel = Cancellation()
     >>> cancel.cancel()
@@ -29,11 +29,11 @@ class Cancellation:
     """
 
     def __init__(self, parent: Cancellation | None = None) -> None:
-        """`parent`: one whose `cancel` cancels this one too, and not the other way round."""
+        """`parent`: its `cancel` cancels this object too; the reverse does not hold."""
         self._parent = parent
-        self._lock = threading.RLock()  # a signal handler may cancel in a thread that has it
+        self._lock = threading.RLock()  # a signal handler may cancel in a thread that holds it
         self._watches: list[Watch] = []
-        """A watch is here as often as it is active: several texts may share one."""
+        """Active watches; one that several texts share is listed once for each."""
         self._cancelled = False
 
     @property
@@ -42,7 +42,7 @@ class Cancellation:
         return self._cancelled or (self._parent is not None and self._parent.cancelled)
 
     def cancel(self) -> None:
-        """End what is running, within one operator of the graph; safe to call twice, and after the end."""
+        """End all running calls, within one operator of the graph; safe to call twice, and after the end."""
         with self._lock:
             self._cancelled = True
             for watch in list(self._watches):
@@ -50,7 +50,7 @@ class Cancellation:
 
     @contextlib.contextmanager
     def told_to(self, watch: Watch) -> Iterator[None]:
-        """Within it, cancelling ends the watch's run."""
+        """While the context is open, `cancel` ends the watch's run."""
         with self._lock:
             self._watches.append(watch)
         try:
@@ -62,7 +62,7 @@ class Cancellation:
 
 
 class InterruptedRunError(OnnxTextgenError):
-    """A run was ended, or not begun, for a reason."""
+    """A run was ended, or not begun, because of a cancellation or a deadline."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(f"the generation was ended ({reason})")
@@ -70,28 +70,28 @@ class InterruptedRunError(OnnxTextgenError):
 
 
 class Watch:
-    """Watches over the runs of one call. With neither a cancellation nor a time limit it does nothing and costs nothing."""
+    """Ends the runs of one call when it is cancelled or at its deadline; with neither it does nothing and takes no time."""
 
     def __init__(self, cancel: Cancellation | None = None, max_time: float | None = None) -> None:
         """`max_time`: seconds from now."""
         self.cancel = cancel
         self.deadline = None if max_time is None else time.monotonic() + max_time
-        self._lock = threading.RLock()  # a signal handler may cancel in a thread that has it
+        self._lock = threading.RLock()  # a signal handler may cancel in a thread that holds it
         self._stop: Callable[[], None] | None = None
-        """Ends the run that is under way."""
+        """Ends the run that is in progress."""
         self._stopped = False
-        """Whether it was ended."""
+        """Whether that run was ended."""
 
     @property
     def reason(self) -> Reason | None:
-        """Why to end now, if at all."""
+        """Why the call must end now; None if it need not."""
         if self.cancel is not None and self.cancel.cancelled:
             return "cancelled"
         return "deadline" if self.deadline is not None and time.monotonic() >= self.deadline else None
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Within it, runs end at the deadline or when cancelled, and not only before the next run."""
+        """While the context is open, a run ends at the deadline or when cancelled; otherwise only before the next run."""
         with contextlib.ExitStack() as stack:
             if self.cancel is not None:
                 stack.enter_context(self.cancel.told_to(self))
@@ -104,9 +104,9 @@ class Watch:
             yield
 
     def run(self, action: Callable[[], T], stop: Callable[[], None]) -> T:
-        """Run a graph; raises `InterruptedRunError` where there is a reason to end, before or during the run.
+        """Run a graph; raises `InterruptedRunError` if the call must end, before or during the run.
 
-        `stop` lets `action` raise soon, from any thread.
+        `stop` makes `action` raise soon, and may be called from any thread.
         """
         if self.cancel is None and self.deadline is None:
             return action()
@@ -125,7 +125,7 @@ class Watch:
                 self._stop = None
 
     def end_run(self) -> None:
-        """End the run that is under way."""
+        """End the run that is in progress."""
         with self._lock:
             if self._stop is not None:
                 self._stopped = True
@@ -133,4 +133,4 @@ class Watch:
 
 
 NOBODY = Watch()
-"""Ends no run: for those that nobody cancels, or that are several callers'."""
+"""Ends no run: for runs that nobody cancels, or that several callers share."""

@@ -2,7 +2,7 @@
 
 
 class OnnxTextgenError(Exception):
-    """Anything a caller can mend; catch this to catch them all."""
+    """Base class of the errors that a caller can fix; catch it to catch them all."""
 
 
 class PackageError(OnnxTextgenError):
@@ -18,7 +18,7 @@ class PromptError(OnnxTextgenError):
 
 
 class DeviceError(OnnxTextgenError):
-    """A device that was asked for and is not there."""
+    """A device that was requested and is not available."""
 
 
 class TokenizerError(OnnxTextgenError):
@@ -30,7 +30,7 @@ class TemplateError(OnnxTextgenError):
 
 
 class BusyError(OnnxTextgenError):
-    """More requests are waiting than one model takes."""
+    """Too many requests wait for one model."""
 
 
 class ModelError(OnnxTextgenError):
@@ -38,11 +38,11 @@ class ModelError(OnnxTextgenError):
 
 
 class RuleError(ModelError):
-    """A text that cannot follow its rule any further: the rule asks for what no token of the model is, or costs too much."""
+    """A text that cannot follow its rule any further: the rule allows no token of the model, or takes too much work."""
 
 
 def first_line(error: BaseException) -> str:
-    r"""What an exception says, in one short line; its name where it says nothing.
+    r"""The message of an exception in one short line; its class name if it has no message.
 
     >>> first_line(ValueError("no such file\nat line 3")), first_line(KeyError())
     ('no such file', 'KeyError')

@@ -1,7 +1,7 @@
-"""Which versions of other libraries onnx-textgen works with, for the line in which an import ends that fails because of one.
+"""The versions of other libraries that onnx-textgen works with, for the message after an import that failed because of a version.
 
-What a package's metadata asks for is kept by pip alone, and pip can be told otherwise. Nothing is checked before something
-failed: a version that nobody has tried may well do.
+Only pip enforces the ranges in the metadata, and users can override pip. Versions are checked only after a failure: an untested
+version may work.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ TRIED = {
 }
 """The newest versions that the tests ran with."""
 DISTRIBUTIONS = {"google": "protobuf"}
-"""Those that are not called as the module that they bring is."""
+"""Distributions by the name of their module, where the two names differ."""
 PLACE = re.compile(r" \([^()]*\)$")
-"""Where the module lies that an import names last."""
-IN_THE_PLACE_OF = {"onnxruntime": "onnxruntime-gpu"}
-"""Distributions that bring the same module."""
+"""The path of the module at the end of an import error's message."""
+SUBSTITUTES = {"onnxruntime": "onnxruntime-gpu"}
+"""Other distributions with the same module."""
 
 
 def wrong_version(error: BaseException) -> str | None:
-    """What to say of an error that comes of a library's version, and the line that installs one that works; None for any other.
+    """Message for an error that a library's version caused, with the command that installs one that works; None for other errors.
 
-    Such an error is a name, or a part of a library, that the library is there without.
+    Such an error says that an installed library lacks a name or a module.
     """
     blamed: BaseException | None = error
     while blamed is not None:
@@ -52,7 +52,7 @@ def wrong_version(error: BaseException) -> str | None:
 
 
 def library_of(error: BaseException) -> str | None:
-    """The library without the name that was wanted of it; None for a library that is missing as a whole, and for other errors."""
+    """The library that lacks a name; None if the whole library is missing, and for other errors."""
     where = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
         where = error.obj.__name__
@@ -63,22 +63,22 @@ def library_of(error: BaseException) -> str | None:
 
 
 def installed(name: str) -> str | None:
-    """The version of a distribution, or of the one in its place; None where there is neither."""
-    for each in (name, IN_THE_PLACE_OF.get(name, name)):
+    """The installed version of a distribution, or of its substitute; None if neither is installed."""
+    for each in (name, SUBSTITUTES.get(name, name)):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(each)
     return None
 
 
 def asked_for() -> dict[str, str]:
-    """The versions that onnx-textgen asks for, by distribution: `>=5.2,<6`; those of extras too. Libraries without are left out.
+    """The ranges that onnx-textgen requires, by distribution: `>=5.2,<6`; extras included, libraries without a range left out.
 
-    Where onnx-textgen has no metadata, as in a program that was frozen into one file, there are none.
+    Empty if onnx-textgen has no metadata, for example in a program that was frozen into one file.
     """
     found: dict[str, str] = {}
     with contextlib.suppress(metadata.PackageNotFoundError):
         for line in metadata.requires("onnx-textgen") or []:
-            match = re.match(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*\(?([<>][^;)]*)", line)  # no `==`: those are of `dev`
+            match = re.match(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*\(?([<>][^;)]*)", line)  # no `==`, which only `dev` has
             if match is not None:
                 parts = sorted(match[2].replace(" ", "").split(","), reverse=True)  # `>=` before `<`
                 found.setdefault(match[1].replace("_", "-").lower(), ",".join(parts))
@@ -100,7 +100,7 @@ def is_within(version: str, wanted: str) -> bool:
 
 
 def as_numbers(version: str) -> tuple[int, ...]:
-    """The first numbers of a version.
+    """The first three numbers of a version.
 
     >>> as_numbers("1.26.4rc1") > as_numbers("1.9")
     True

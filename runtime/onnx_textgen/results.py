@@ -1,4 +1,4 @@
-"""What generation gives back: plain records, numbers as data."""
+"""What generation returns: plain records with numbers as data."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .errors import OptionError
 from .options.generation_config import GenerationConfig
 
 SHOWN_CHARACTERS = 60
-"""Of a text, where Python shows its record."""
+"""Characters of a text in the `repr` of its record."""
 
 FinishReason = Literal["eos", "length", "stop", "context", "loop", "cancelled", "deadline"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stats:
-    """How a generation went.
+    """Counts and times of a generation.
 
-    The clock starts when the text is asked for: for a stream when `stream` is called, not at its first chunk, so a caller who
-    waits in between is in it, and so is a request that waits for a row.
+    The clock starts with the call, for a stream too: not at its first chunk. So the times include a caller's pause between `stream`
+    and the first chunk, and the time that a request waits for a row.
     """
 
     prompt_tokens: int
@@ -28,31 +28,31 @@ class Stats:
     """Prompt tokens that were in the cache already."""
     generated_tokens: int
     prefill_seconds: float
-    """Feeding this text's own prompt, nothing else."""
+    """Time to feed this text's own prompt, and nothing else."""
     first_token_seconds: float
     """From the start of the clock to the first token."""
     total_seconds: float
     """From the start of the clock to the last token."""
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
-    """After the first token; of this text alone, also where several are generated together."""
+    """After the first token; of this text alone, also if other texts are generated with it."""
     seed: int
-    """The seed that gives this text again."""
+    """The seed that reproduces this text."""
     drafted_tokens: int = 0
-    """Tokens that were guessed, see `prompt_lookup_num_tokens` and `num_assistant_tokens`."""
+    """Tokens of all drafts, see `prompt_lookup_num_tokens` and `num_assistant_tokens`."""
     accepted_tokens: int = 0
-    """Those of them that the model would have chosen too."""
+    """Draft tokens that were right and became part of the text."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Alternative:
-    """A token that the model weighed at some place."""
+    """A token that the model considered at one position."""
 
     token_id: int
     text: str
     """Its text as a person sees it: `<0xE2>` for a byte that is no character by itself."""
     logprob: float
-    """Natural-log probability under the model itself, before temperature and cuts."""
+    """Natural-log probability under the model itself, before temperature and truncation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class Chunk:
     text: str
     """Text that is now certain; may be empty while a character or a stop string is undecided."""
     token_ids: tuple[int, ...]
-    """Ids this step brought, the end-of-text id left out."""
+    """Ids of this step, without the end-of-text id."""
     logprobs: tuple[float, ...] = ()
-    """Log-probability of each id under the model itself, before temperature and cuts; only with `logprobs`."""
+    """Log-probability of each id under the model itself, before temperature and truncation; only with `logprobs`."""
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
-    """As many of the most likely tokens at each id's place as `logprobs` asks for."""
+    """The most likely tokens at each id's position, as many as `logprobs` asks for."""
     finish_reason: FinishReason | None = None
     """Why the text ended; on the last chunk."""
     stats: Stats | None = None
     """On the last chunk."""
     follows_rule: bool | None = None
-    """On the last chunk: whether the text follows its JSON Schema, regular expression or grammar to the end; None without one."""
+    """On the last chunk: whether the text follows its JSON Schema, regular expression or grammar to the end; else None."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,18 +87,18 @@ class Generation:
     stats: Stats
     prompt_ids: tuple[int, ...]
     config: GenerationConfig
-    """The settings that held, with the seed that was drawn."""
+    """The options that were used, with the seed that was drawn."""
     logprobs: tuple[float, ...] = ()
     """Log-probability of each id under the model itself; only with `logprobs`."""
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
-    """As many of the most likely tokens at each id's place as `logprobs` asks for."""
+    """The most likely tokens at each id's position, as many as `logprobs` asks for."""
     score: float | None = None
-    """What several texts were compared by: a beam's log-probability over its length to the power of the length penalty, or the mean
-    log-probability of a drawn text's tokens, the end-of-text id included; None for a text alone."""
+    """Ranking score: a beam's log-probability / length ** length_penalty, or the mean log-probability of a drawn text's tokens,
+    with the end-of-text id; None for a single text."""
     sequences: tuple[Generation, ...] = ()
-    """All texts that were asked for, the best first, where it is more than one; this is the first of them."""
+    """All texts, best first, if the call asked for more than one; this record is the first of them."""
     follows_rule: bool | None = None
-    """Whether the text follows its JSON Schema, regular expression or grammar to the end; None where there is none."""
+    """Whether the text follows its JSON Schema, regular expression or grammar to the end; None without a rule."""
 
     def __repr__(self) -> str:
         others = f", {len(self.sequences)} sequences" if self.sequences else ""
@@ -108,29 +108,29 @@ class Generation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """One of several continuations, and how likely the model finds it."""
+    """One of several continuations, with its log-probability under the model."""
 
     text: str
     logprob: float
     """Natural-log probability of the whole continuation, given the prompt."""
     logprob_per_token: float
     logprob_per_byte: float
-    """Per UTF-8 byte: fair between continuations of different lengths."""
+    """Per UTF-8 byte: comparable between continuations of different lengths."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Score:
-    """How likely the model finds a text."""
+    """The log-probabilities of a text under the model."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Natural-log probability of each token after the first, given all before it."""
+    """Natural-log probability of each token after the first, given all tokens before it."""
     text_bytes: int | None
     """UTF-8 bytes of the text that was scored; None for ids of a package without a tokenizer."""
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
-    """As many of the most likely tokens at the place of each token after the first as were asked for."""
+    """The most likely tokens at the position of each token after the first, as many as the call asked for."""
     prompt_tokens: int = 0
-    """How many of the ids are the prompt's, where a continuation was given."""
+    """Number of ids that belong to the prompt, if the call had a continuation."""
 
     @property
     def continuation_logprobs(self) -> tuple[float, ...]:
@@ -139,14 +139,14 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-probability."""
+        """exp of the mean negative log-probability per token."""
         return math.exp(-sum(self.logprobs) / len(self.logprobs))
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits the model needs per UTF-8 byte: comparable between tokenizers, unlike perplexity.
+        """Bits that the model needs per UTF-8 byte: comparable between tokenizers, unlike perplexity.
 
-        Raises `OptionError` where the bytes are not known or none (ids of special tokens only).
+        Raises `OptionError` if the number of bytes is unknown or 0 (ids of special tokens only).
         """
         if not self.text_bytes:
             reason = "without a tokenizer the text is not known" if self.text_bytes is None else "the text has no bytes"

@@ -17,7 +17,7 @@ from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from ..options.generation_config import GenerationConfig
-from ..sampling.draw import Survivors, uniform
+from ..sampling.draw import Candidates, uniform
 from ..sampling.sampler import Chooser
 from ..sampling.truncation import softmax
 
@@ -56,7 +56,7 @@ class Weighing:
     """Likeliest first."""
     remaining: dict[str, int]
     """How many tokens each stage of the chain left, in its order; `vocabulary` first."""
-    drawn_from: Survivors
+    drawn_from: Candidates
     """What the last stage left; its scores become the probabilities of the draw by softmax."""
     chosen: Token
     random_number: float | None
@@ -184,7 +184,7 @@ def weigh(model: Model, logits: Logits, chooser: Chooser, new_ids: list[int], *,
     """What `chooser` makes of logits [vocabulary] behind `new_ids`, and what becomes of the `limit` likeliest tokens."""
     chosen = chooser.choose(logits, new_ids)
     scores = chooser.process(logits, new_ids)
-    stages = [Survivors("penalties", None, scores)] if scores is not logits else []
+    stages = [Candidates("penalties", None, scores)] if scores is not logits else []
     stages += chooser.stages(scores, new_ids)
     remaining = {one.stage: int(np.isfinite(one.scores).sum()) for one in stages}
     return Weighing(
@@ -197,11 +197,11 @@ def weigh(model: Model, logits: Logits, chooser: Chooser, new_ids: list[int], *,
     )
 
 
-def likeliest(model: Model, logits: Logits, stages: list[Survivors], limit: int) -> tuple[Candidate, ...]:
+def likeliest(model: Model, logits: Logits, stages: list[Candidates], limit: int) -> tuple[Candidate, ...]:
     """The `limit` likeliest tokens, and what the chain does with each."""
     order = np.argsort(-logits, kind="stable")[:limit]
     probabilities, last = softmax(logits), stages[-1]
-    draw = Survivors(last.stage, last.ids, softmax(last.scores))
+    draw = Candidates(last.stage, last.ids, softmax(last.scores))
     return tuple(
         Candidate(
             token=token,
@@ -214,7 +214,7 @@ def likeliest(model: Model, logits: Logits, stages: list[Survivors], limit: int)
     )
 
 
-def score_in(left: Survivors, token_id: int) -> float:
+def score_in(left: Candidates, token_id: int) -> float:
     """The score of an id after a stage; -inf where it is not left."""
     if left.ids is None:
         return float(left.scores[token_id])

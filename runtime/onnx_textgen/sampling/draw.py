@@ -1,8 +1,8 @@
-"""From one row of logits to one token id: temperature, the cuts, then a draw.
+"""From one row of logits to one token id: temperature, truncation, then a draw.
 
-Arrays in, arrays out: no state, no clock, no file. Temperature and cuts equal the logits warpers of transformers where it has them,
-ties included. Randomness is counter-based: a draw is a function of its place (seed, sample, step, attempt) alone, so a text comes
-out the same alone, in any row of a batch, streamed or not. What comes before temperature is `sampler`'s business.
+Arrays in, arrays out: no state, no clock, no file. Where transformers has the same logits warper, the results are equal, ties
+included. Randomness is counter-based: a draw depends only on its place (seed, sample, step, attempt), so a text is the same alone,
+in any row of a batch, streamed or not. `sampler` applies the stages before temperature.
 """
 
 from __future__ import annotations
@@ -17,95 +17,95 @@ from ..options.generation_config import GenerationConfig
 from .truncation import Floats, Ids, min_p_ids, softmax, top_k_ids, top_n_sigma_ids, top_p_ids, typical_p_ids, xtc_ids
 
 BLOCK = 512
-"""Probabilities per partial sum when looking for the one drawn."""
+"""Probabilities per partial sum in the search for the drawn index."""
 COIN = 1
-"""The second random number of a step: whether XTC cuts."""
+"""Number of the step's second random number, which decides whether XTC applies."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where in all that is ever drawn a random number belongs; each part is 0 to 2**63 - 1."""
+    """The position of a random number among all that are ever drawn; each part is 0 to 2**63 - 1."""
 
     seed: int
     sample: int = 0
-    """Which of several texts for one prompt."""
+    """Index of the text, where one prompt has several texts."""
     step: int = 0
-    """Tokens that the text has."""
+    """Tokens in the text so far."""
     attempt: int = 0
-    """How often this step was drawn before."""
+    """Number of earlier draws for this step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Survivors:
-    """What may be drawn after a stage."""
+class Candidates:
+    """The ids that may be drawn after a stage, with their logits."""
 
     stage: str
-    """The option that made the cut."""
+    """The option that this stage applied."""
     ids: Ids | None
-    """Ascending; None: all of the vocabulary."""
+    """Ascending; None: the whole vocabulary."""
     scores: Floats
-    """Logits of these ids; -inf for those ruled out before."""
+    """Logits of these ids; -inf for ids that an earlier stage banned."""
 
 
-def narrow(logits: Floats, config: GenerationConfig, place: Place) -> Iterator[Survivors]:
-    """The chain after each stage that is switched on, in order; `logits` [vocabulary] is left as it is.
+def truncate(logits: Floats, config: GenerationConfig, place: Place) -> Iterator[Candidates]:
+    """Apply temperature and each truncation that is switched on, in order, and yield the candidates after each stage.
 
-    Greedy leaves the likeliest id at once. Each cut works on what the one before it left. Raises `ModelError` if the logits are
-    not numbers.
+    `logits` [vocabulary] is not changed. At temperature 0 the only stage leaves the most likely id. Each truncation works on the
+    candidates of the stage before. Raises `ModelError` if the logits are not numbers.
     """
     best = most_likely(logits)
     if config.temperature == 0:
-        yield Survivors("temperature", np.array([best]), logits[best : best + 1].copy())
+        yield Candidates("temperature", np.array([best]), logits[best : best + 1].copy())
         return
-    left = Survivors("temperature", None, apply_temperature(logits, config.temperature))
+    left = Candidates("temperature", None, apply_temperature(logits, config.temperature))
     yield left
-    cuts: tuple[tuple[str, bool, Callable[[Floats], Ids]], ...] = (
+    samplers: tuple[tuple[str, bool, Callable[[Floats], Ids]], ...] = (
         ("top_k", config.top_k > 0, lambda scores: top_k_ids(scores, config.top_k)),
         ("top_p", config.top_p < 1, lambda scores: top_p_ids(scores, config.top_p)),
         ("min_p", config.min_p > 0, lambda scores: min_p_ids(scores, config.min_p)),
         ("typical_p", config.typical_p < 1, lambda scores: typical_p_ids(scores, config.typical_p)),
         ("top_n_sigma", config.top_n_sigma > 0, lambda scores: top_n_sigma_ids(scores, config.top_n_sigma)),
-        ("xtc", throws_out(config, place), lambda scores: xtc_ids(scores, config.xtc_threshold)),
+        ("xtc", xtc_applies(config, place), lambda scores: xtc_ids(scores, config.xtc_threshold)),
     )
-    for name, is_on, cut in cuts:
+    for name, is_on, keep in samplers:
         if is_on:
-            kept = cut(left.scores)
-            left = Survivors(name, kept if left.ids is None else left.ids[kept], left.scores[kept])
+            kept = keep(left.scores)
+            left = Candidates(name, kept if left.ids is None else left.ids[kept], left.scores[kept])
             yield left
 
 
-def throws_out(config: GenerationConfig, place: Place) -> bool:
-    """Whether XTC cuts at this place."""
+def xtc_applies(config: GenerationConfig, place: Place) -> bool:
+    """Whether XTC applies at this place: it does with the probability `xtc_probability`."""
     return config.xtc_probability > 0 and uniform(place, COIN) < config.xtc_probability
 
 
-def survivors(logits: Floats, config: GenerationConfig, place: Place) -> Survivors:
-    """What the whole chain leaves; its scores are a new array."""
-    *_, last = narrow(logits, config, place)
+def final_candidates(logits: Floats, config: GenerationConfig, place: Place) -> Candidates:
+    """The candidates after the last stage; their scores are a new array."""
+    *_, last = truncate(logits, config, place)
     return last
 
 
-def draw(left: Survivors, place: Place) -> int:
-    """One id by its probability; `left.scores` is overwritten."""
-    # By id, not by rank: noise in the logits may swap two ranks, which would move every boundary between them.
+def draw(left: Candidates, place: Place) -> int:
+    """Draw one id according to its probability; overwrites `left.scores`."""
+    # In the order of ids, not of probabilities: noise in the logits may swap two ranks, which would move the boundaries.
     index = index_at(softmax(left.scores, out=left.scores), uniform(place))
     return index if left.ids is None else int(left.ids[index])
 
 
 def sample_token(logits: Floats, config: GenerationConfig, place: Place) -> int:
-    """Pick an id: greedy at temperature 0, else the chain and a draw.
+    """Choose an id: the most likely at temperature 0, else truncation and a draw.
 
     >>> sample_token(np.float32([0.1, 2.0, 2.0]), GenerationConfig(temperature=0), Place(0))
     1
     """
-    return most_likely(logits) if config.temperature == 0 else draw(survivors(logits, config, place), place)
+    return most_likely(logits) if config.temperature == 0 else draw(final_candidates(logits, config, place), place)
 
 
-def candidates(left: Survivors, *, limit: int | None = None) -> tuple[Ids, Floats]:
-    """List what a draw chooses from, most likely first: ids and their probabilities, at most `limit` of them.
+def candidates(left: Candidates, *, limit: int | None = None) -> tuple[Ids, Floats]:
+    """List the ids that a draw chooses from and their probabilities, most likely first, at most `limit` of them.
 
     >>> config = GenerationConfig(temperature=0.5, top_k=2)
-    >>> ids, probabilities = candidates(survivors(np.log(np.float32([0.25, 0.5, 0.125])), config, Place(0)))
+    >>> ids, probabilities = candidates(final_candidates(np.log(np.float32([0.25, 0.5, 0.125])), config, Place(0)))
     >>> ids.tolist(), [f"{p:.3f}" for p in probabilities]
     ([1, 0], ['0.800', '0.200'])
     """
@@ -116,7 +116,7 @@ def candidates(left: Survivors, *, limit: int | None = None) -> tuple[Ids, Float
 
 
 def most_likely(logits: Floats) -> int:
-    """Find the id of the largest logit, the lowest of equals; raises `ModelError` unless that logit is a finite number."""
+    """Find the id of the largest logit, the lowest id of equal ones; raises `ModelError` unless that logit is finite."""
     best = int(logits.argmax())  # NaN counts as the largest
     if not np.isfinite(logits[best]):
         found = "-inf everywhere" if np.isneginf(logits[best]) else f"{logits[best]} at id {best}"
@@ -125,7 +125,7 @@ def most_likely(logits: Floats) -> int:
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Divide logits by a temperature above 0; one so small that the division overflows leaves only the largest.
+    """Divide logits by a temperature above 0; if the division overflows, only the largest logit stays.
 
     >>> apply_temperature(np.float32([1, 2]), 0.5).tolist()
     [2.0, 4.0]
@@ -138,12 +138,12 @@ def apply_temperature(logits: Floats, temperature: float) -> Floats:
 
 
 def index_at(probabilities: Floats, position: float) -> int:
-    """Find the index whose share of the interval [0, 1) holds `position`; one of probability 0 never does.
+    """Find the index whose share of the interval [0, 1) contains `position`; an index of probability 0 has no share.
 
     >>> [index_at(np.float32([0.25, 0, 0.75]), position) for position in (0.0, 0.24, 0.25, 0.99)]
     [0, 0, 2, 2]
     """
-    # Whole blocks first, then inside one: adding up 152,000 numbers one by one takes five times as long.
+    # First the block, then the index in it: a sum over 152,000 numbers one by one takes five times as long.
     starts = np.arange(0, probabilities.size, BLOCK)
     ends = np.cumsum(np.add.reduceat(probabilities, starts, dtype=np.float64))
     target = position * float(ends[-1])
@@ -151,14 +151,14 @@ def index_at(probabilities: Floats, position: float) -> int:
     start = int(starts[block])
     inside = np.cumsum(probabilities[start : start + BLOCK], dtype=np.float64)
     rest = target - (float(ends[block - 1]) if block else 0.0)
-    # The two sums may round differently; just below the end of the block is still in it.
+    # The two sums may round differently, so the target is kept just below the end of the block.
     return start + int(np.searchsorted(inside, min(rest, float(np.nextafter(inside[-1], 0))), side="right"))
 
 
 def uniform(place: Place, number: int = 0) -> float:
-    """Give a number in [0, 1), the same anywhere for the same place: Philox 4x64 keyed by the seed, counting the rest.
+    """Return a number in [0, 1) that depends only on the place: Philox 4x64, with the seed as key and the rest as counter.
 
-    `number` tells the random numbers of one place apart. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+    `number` selects one of the random numbers of a place. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
     """
     counter = [place.step, place.sample, place.attempt, number]
     bits: int = np.random.Philox(key=place.seed, counter=counter).random_raw()

@@ -1,7 +1,7 @@
-"""Text that follows a rule: a JSON Schema, a regular expression or a grammar.
+"""Constraints: a JSON Schema, a regular expression or a grammar that the text follows.
 
-The rules are llguidance's (extra `grammar`), which says before each token which ids may come. What a text's rule allows is a mask
-over its logits; the rest of the chain chooses among what is left, so the text is valid whatever the model prefers.
+llguidance (extra `grammar`) computes before each token which ids the rule allows. That is a mask over the logits, applied before
+the rest of the chain, so the text follows the rule whatever the model prefers.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ LIMITS: dict[str, Any] = {
     "max_lexer_states": 20_000,
     "max_grammar_size": 50_000,
 }
-"""Work that a rule may cost: one that would take seconds a token is refused (units are llguidance's own)."""
+"""Limits of the work for a rule: a rule that would take seconds per token is refused (the units are llguidance's)."""
 MOST_RULES = 500
-"""Rules of a grammar, or references in a schema: llguidance 1.9 follows them recursively, and 3,000 in a chain end the process."""
+"""Rules of a grammar, or references in a schema: llguidance 1.9 follows them recursively, and a chain of 3,000 ends the process."""
 MARKS = {"grammar": ":", "json_schema": '"$ref"'}
-"""What each rule, or reference, has in its text."""
+"""The mark by which rules or references are counted."""
 MOST_KEPT = 16
-"""Rules that are kept ready for another text."""
+"""Compiled rules that are kept for later texts."""
 BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 CEILINGS: npt.NDArray[np.float32] = np.where(BITS == 1, np.inf, -np.inf).astype(np.float32)
-"""For each byte of a mask the largest value that eight logits may have: inf where allowed, -inf where not."""
+"""For each byte of a mask, the upper bounds of eight logits: inf if the id is allowed, -inf if not."""
 
 
 class Rules:
-    """Makes the constraints of one package; the tokenizer is taken apart once, when the first of them is asked for."""
+    """Makes the constraints of one package; the tokenizer is converted once, for the first constraint."""
 
     def __init__(self, tokenizer: TextTokenizer | None, *, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self.tokenizer, self.vocab_size, self.eos_ids = tokenizer, vocab_size, tuple(eos_ids)
         self._lock = threading.Lock()
         self._vocabulary: Any = None
         self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
-        """Matchers at the beginning of a text, the one used longest ago first: compiling a large schema takes a second."""
+        """Matchers at the beginning of a text, least recently used first: compiling a large schema takes a second."""
 
     def constraint(self, config: GenerationConfig) -> Constraint | None:
-        """What holds for a text with these options; None where no rule was asked for. Raises `OptionError`."""
+        """The constraint of a text with these options; None if they name no rule. Raises `OptionError`."""
         given = [name for name in RULES if getattr(config, name) is not None]
         if not given:
             return None
@@ -65,18 +65,18 @@ class Rules:
             return Constraint(matcher.deep_copy(), name, self.vocab_size)
 
     def matcher(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher
-        """A matcher at the beginning of a text."""
+        """Compile a rule to a matcher at the beginning of a text."""
         if (count := rule.count(MARKS[name]) if name in MARKS else 0) > MOST_RULES:
             what = "rules" if name == "grammar" else "references"
             raise OptionError(
                 f"{name} cannot be used: it has about {count:,} {what}, and {MOST_RULES} is the limit; make it simpler"
             )
         vocabulary = self.vocabulary(name)
-        from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 - only where a rule is asked for
+        from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 - only for texts with a rule
 
         try:
             if name == "json_schema":
-                # Any amount of white space is valid JSON: a model that likes it would never get to the point.
+                # Any amount of white space is valid JSON: a model could write white space without end.
                 made = LLMatcher.grammar_from_json_schema(rule, defaults={"whitespace_flexible": False})
             else:
                 made = LLMatcher.grammar_from_regex(rule) if name == "regex" else LLMatcher.grammar_from_lark(rule)
@@ -89,7 +89,7 @@ class Rules:
         return matcher
 
     def vocabulary(self, name: str) -> Any:  # noqa: ANN401 - llguidance's LLTokenizer
-        """The package's tokens as llguidance sees them."""
+        """The package's vocabulary in llguidance's form."""
         if self.tokenizer is None:
             raise OptionError(f"{name} needs a tokenizer, which this package does not have; export it again with --tokenizer")
         try:
@@ -97,7 +97,7 @@ class Rules:
         except ImportError as error:
             raise OptionError(f"{name} needs llguidance, which is not installed; run: {INSTALL}") from error
         if self._vocabulary is None:
-            # The id after the last stands for the end of text where the package has none: it is never chosen.
+            # If the package has no end-of-text id, the id after the last one takes its place: it is never chosen.
             ends = list(self.eos_ids) or [self.vocab_size]
             try:
                 self._vocabulary = LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size + 1, eos_token=ends)
@@ -107,7 +107,7 @@ class Rules:
 
 
 class Constraint:
-    """What may come next in one text."""
+    """The tokens that a rule allows next in one text."""
 
     def __init__(self, matcher: Any, name: str, vocab_size: int) -> None:  # noqa: ANN401 - llguidance's LLMatcher
         self.matcher, self.name, self.vocab_size = matcher, name, vocab_size
@@ -116,49 +116,49 @@ class Constraint:
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the text so far follows the rule to its end."""
+        """Whether the text so far is complete under the rule."""
         return bool(self.matcher.is_accepting())
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing but the end of the text may come."""
+        """Whether the rule allows only the end of the text."""
         return bool(self.matcher.is_stopped()) and not self.matcher.is_error()
 
     def mask(self, scores: npt.NDArray[np.float32]) -> None:
-        """Set the scores [vocabulary] of ids that may not come to -inf, in place; raises `RuleError` where none may."""
+        """Set the scores [vocabulary] of forbidden ids to -inf, in place; raises `RuleError` if the rule allows no id."""
         from llguidance.numpy import fill_next_token_bitmask  # noqa: PLC0415
 
         fill_next_token_bitmask(self.matcher, self.bits, 0)
         self.check()
-        # Through a table of bytes: a selection by single bits takes eight times as long (0.08 against 0.7 ms for 152,000 ids).
+        # With a table of bytes: a selection by single bits takes eight times as long (0.7 instead of 0.08 ms for 152,000 ids).
         np.take(CEILINGS, self.bits.view(np.uint8)[0], axis=0, out=self.ceilings)
         np.minimum(scores, self.ceilings.reshape(-1)[: len(scores)], out=scores)
         if not self.bits.any():
-            raise RuleError(f"no token of this model goes on with the {self.name}; make it less strict")
+            raise RuleError(f"no token of this model continues the {self.name}; make it less strict")
 
     def accept(self, token_id: int) -> None:
-        """Go on behind a token that was allowed."""
+        """Advance by a token that was allowed."""
         self.matcher.consume_token(token_id)
         self.check()
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, as the tokenizer would write them; often none."""
+        """The tokens that must come next, as the tokenizer encodes them; often none."""
         tokens: list[int] = self.matcher.compute_ff_tokens()
         self.check()
         return tokens
 
     def fork(self) -> Constraint:
-        """One for another text with the same beginning."""
+        """A copy for another text with the same beginning."""
         return Constraint(self.matcher.deep_copy(), self.name, self.vocab_size)
 
     def check(self) -> None:
-        """Raise `RuleError` where the rule cannot be followed any further, as when it costs more than `LIMITS`."""
+        """Raise `RuleError` if the rule cannot be followed any further, for example because it costs more than `LIMITS`."""
         if self.matcher.is_error():
             raise RuleError(f"the {self.name} cannot be followed further: {reason_in(self.matcher.get_error())}; make it simpler")
 
 
 def reason_in(error: str) -> str:
-    """The part of a message of llguidance that says why, in one line."""
+    """The reason in a message of llguidance, in one line."""
     lines = [line.strip() for line in error.strip().splitlines()]
     why = next(
         (line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0] if lines else "no reason given"

@@ -1,8 +1,7 @@
-"""What the penalties remember of a text: its ids in order, each id once, how often each came, and where a sequence breaks.
+"""What the penalties know of a text: its ids in order, each id once, the count of each id, and where a sequence breaks.
 
-It is brought up to date by the ids that are new, and by those that the text no longer has, as where several beams take turns. To
-find them all ids are compared once, which takes some hundredths of a millisecond for 4,000 of them; the penalties look at each id
-too (`benchmarks/sampling.py`).
+An update appends the new ids and removes those that the text no longer has, for example when beams alternate. To find them, all ids
+are compared once: a few hundredths of a millisecond for 4,000 ids. The penalties read each id too (`benchmarks/sampling.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from ..text.prefixes import common_prefix
 HistoryIds = npt.NDArray[np.int64]
 
 
-class Growing:
-    """An array of whole numbers that grows and shrinks at its end."""
+class GrowableArray:
+    """An array of integers that grows and shrinks at its end."""
 
     __slots__ = ("_room", "size")
 
@@ -28,22 +27,22 @@ class Growing:
 
     @property
     def array(self) -> HistoryIds:
-        """All of it, as a view."""
+        """All numbers, as a view."""
         return self._room[: self.size]
 
     def last(self, count: int) -> HistoryIds:
-        """The last `count`, or all of them for a negative number."""
+        """A view of the last `count` numbers, or of all for a negative `count`."""
         return self._room[max(0, self.size - count) : self.size] if count >= 0 else self.array
 
     def append(self, number: int) -> None:
-        """Add one."""
+        """Append a number."""
         if self.size == self._room.size:
             self._room = np.resize(self._room, 64 + 2 * self.size)
         self._room[self.size] = number
         self.size += 1
 
     def pop(self) -> None:
-        """Take the last one away."""
+        """Remove the last number."""
         self.size -= 1
 
 
@@ -51,21 +50,21 @@ class History:
     """The ids of a prompt and of the text after it."""
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
-        self.ids = Growing(prompt_ids)
+        self.ids = GrowableArray(prompt_ids)
         """Prompt and text, in order."""
         self.prompt = set(prompt_ids)
-        self.unique = Growing(sorted(self.prompt))
+        self.unique = GrowableArray(sorted(self.prompt))
         """Each id of prompt and text once."""
         self.new_ids: list[int] = []
-        self.new_unique = Growing()
+        self.new_unique = GrowableArray()
         """Each id of the text once."""
-        self.counts = Growing()
-        """How often the text has each of these."""
+        self.counts = GrowableArray()
+        """Count of each id of `new_unique` in the text."""
         self._places: dict[int, int] = {}
-        """Where in `new_unique` an id is."""
+        """Index of each id in `new_unique`."""
 
-    def follow(self, token_ids: Sequence[int]) -> None:
-        """Bring it up to date with a text's ids."""
+    def sync(self, token_ids: Sequence[int]) -> None:
+        """Make the history equal to a text's ids."""
         kept = common_prefix(self.new_ids, token_ids)
         while len(self.new_ids) > kept:
             self.pop()
@@ -73,7 +72,7 @@ class History:
             self.append(int(token_id))
 
     def append(self, token_id: int) -> None:
-        """Go on with one id."""
+        """Append an id."""
         self.new_ids.append(token_id)
         self.ids.append(token_id)
         place = self._places.setdefault(token_id, self.new_unique.size)
@@ -85,7 +84,7 @@ class History:
         self.counts.array[place] += 1
 
     def pop(self) -> None:
-        """Take the last id back; of those that came once it is the last in every list."""
+        """Remove the last id; if it occurred once, it is the last in each list."""
         token_id = self.new_ids.pop()
         self.ids.pop()
         place = self._places[token_id]
@@ -98,8 +97,8 @@ class History:
                 self.unique.pop()
 
 
-class Breakers:
-    """Which ids end a sequence: those whose text holds one of some strings."""
+class SequenceBreakers:
+    """Which ids end a sequence for DRY: those whose text contains one of the given strings."""
 
     def __init__(self, texts: Sequence[str], piece: Callable[[int], str] | None) -> None:
         self.texts, self.piece = texts, piece
@@ -114,7 +113,7 @@ class Breakers:
         return self._known[token_id]
 
     def since_last(self, ids: HistoryIds, most: int = 256) -> int:
-        """How many ids came after the last one that ends a sequence; `most` where there are more."""
+        """Number of ids after the last one that ends a sequence, at most `most`."""
         for count, token_id in enumerate(ids[: -most - 1 : -1].tolist()):
             if self.breaks(token_id):
                 return count

@@ -1,6 +1,6 @@
-"""What a text's own past does to the logits, rule by rule: plain arrays in, changed in place.
+"""Penalties: how the prompt and the text so far change the logits. Plain functions that change an array in place.
 
-`scores` are the logits [vocabulary] of the next token, `history` the ids of prompt and text so far.
+`scores` are the logits [vocabulary] of the next token, `history` the ids of the prompt and of the text so far.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ LARGEST_EXPONENT = 88.0
 
 
 def add_biases(scores: Floats, ids: Ids, biases: Floats) -> None:
-    """Add a number to the logits of some ids."""
+    """Add a bias to the logit of each id."""
     scores[ids] += biases
 
 
-def rule_out(scores: Floats, ids: Sequence[int] | Ids) -> None:
-    """Make ids impossible."""
+def ban(scores: Floats, ids: Sequence[int] | Ids) -> None:
+    """Set the logits of ids to -inf."""
     if len(ids):
         scores[np.asarray(ids, dtype=np.intp)] = -np.inf
 
 
 def penalise_repetition(scores: Floats, ids: Ids, penalty: float) -> None:
-    """Divide positive logits of `ids`, each listed once, by `penalty`, and multiply negative ones with it.
+    """Divide positive logits of `ids`, each listed once, by `penalty`, and multiply negative ones by it.
 
-    Keskar et al. 2019, "CTRL", with the change for negative logits that transformers made.
+    Keskar et al. 2019, "CTRL", with transformers' change for negative logits.
     """
     chosen = scores[ids]
     scores[ids] = np.where(chosen < 0, chosen * np.float32(penalty), chosen / np.float32(penalty))
@@ -41,10 +41,10 @@ def penalise_presence_and_frequency(scores: Floats, ids: Ids, counts: Floats, *,
     scores[ids] -= np.float32(presence) + np.float32(frequency) * counts
 
 
-def repeats_that_end(history: HistoryIds, ids: Sequence[Sequence[int]]) -> list[int]:
-    """The last ids of those sequences whose other ids end the history: choosing one would complete a sequence.
+def ids_completing_sequences(history: HistoryIds, ids: Sequence[Sequence[int]]) -> list[int]:
+    """The last id of each sequence whose other ids end the history: choosing it would complete the sequence.
 
-    >>> repeats_that_end(np.array([5, 7, 8]), [[7, 8, 9], [3], [5, 8, 1]])
+    >>> ids_completing_sequences(np.array([5, 7, 8]), [[7, 8, 9], [3], [5, 8, 1]])
     [9, 3]
     """
     return [
@@ -54,20 +54,20 @@ def repeats_that_end(history: HistoryIds, ids: Sequence[Sequence[int]]) -> list[
     ]
 
 
-def ids_of_repeats(history: HistoryIds, size: int) -> Ids:
-    """Ids that would complete a run of `size` ids which the history already has.
+def ids_completing_ngrams(history: HistoryIds, size: int) -> Ids:
+    """Ids that would complete an n-gram of `size` ids that the history already contains.
 
-    >>> ids_of_repeats(np.array([1, 2, 3, 1, 2]), 3).tolist()
+    >>> ids_completing_ngrams(np.array([1, 2, 3, 1, 2]), 3).tolist()
     [3]
     """
     if history.size < size:
         return np.array([], dtype=np.intp)
-    ends = places_of_suffix(history, size - 1)
+    ends = suffix_occurrences(history, size - 1)
     return np.unique(history[ends + 1])
 
 
-def places_of_suffix(history: HistoryIds, length: int) -> Ids:
-    """Where, before its end, the last `length` ids of the history come too: the places of their last ids."""
+def suffix_occurrences(history: HistoryIds, length: int) -> Ids:
+    """Earlier occurrences of the last `length` ids of the history: the index of the last id of each."""
     places = np.arange(length - 1, history.size - 1)
     for back in range(length):
         places = places[history[places - back] == history[history.size - 1 - back]]
@@ -77,18 +77,18 @@ def places_of_suffix(history: HistoryIds, length: int) -> Ids:
 def penalise_dry(scores: Floats, history: HistoryIds, *, multiplier: float, base: float, allowed_length: int, longest: int) -> None:
     """Penalise ids that would lengthen a repeat ("Don't Repeat Yourself", p-e-w 2024; the rule is llama.cpp's).
 
-    A repeat is the longest end of the history, of at most `longest` ids, that came before; the id that followed it then loses
-    multiplier * base ** (length - allowed_length), where the length is at least `allowed_length`.
+    A repeat is the longest suffix of the history, of at most `longest` ids, that occurs earlier too. If its length is at least
+    `allowed_length`, the logit of the id that followed it then is reduced by multiplier * base ** (length - allowed_length).
     """
-    for token_id, length in lengths_of_repeats(history, allowed_length, longest).items():
+    for token_id, length in repeat_lengths(history, allowed_length, longest).items():
         exponent = min(length - allowed_length, LARGEST_EXPONENT / np.log(base) if base > 1 else np.inf)
         scores[token_id] -= np.float32(multiplier * base**exponent)
 
 
-def lengths_of_repeats(history: HistoryIds, shortest: int, longest: int) -> Mapping[int, int]:
-    """For each id that followed an earlier copy of the history's end: the length of the longest such copy.
+def repeat_lengths(history: HistoryIds, shortest: int, longest: int) -> Mapping[int, int]:
+    """For each id that followed an earlier copy of a suffix of the history: the length of the longest such copy.
 
-    >>> lengths_of_repeats(np.array([1, 2, 3, 9, 2, 4, 1, 2]), 1, 10)
+    >>> repeat_lengths(np.array([1, 2, 3, 9, 2, 4, 1, 2]), 1, 10)
     {4: 1, 3: 2}
     """
     found: dict[int, int] = {}
@@ -96,11 +96,11 @@ def lengths_of_repeats(history: HistoryIds, shortest: int, longest: int) -> Mapp
         return found
     places, length = np.arange(history.size - 1), 0
     while places.size:
-        # One id further back; a place at the beginning of the history has nothing there.
-        goes_on = (places >= length) & (history[places - length] == history[history.size - 1 - length])
+        # Compare one id further back; a copy that starts at the beginning of the history ends here.
+        matches = (places >= length) & (history[places - length] == history[history.size - 1 - length])
         if length == longest:
-            goes_on[:] = False
+            matches[:] = False
         if length >= shortest:
-            found |= dict.fromkeys(history[places[~goes_on] + 1].tolist(), length)
-        places, length = places[goes_on], length + 1
+            found |= dict.fromkeys(history[places[~matches] + 1].tolist(), length)
+        places, length = places[matches], length + 1
     return found

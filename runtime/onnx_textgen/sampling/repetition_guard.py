@@ -1,8 +1,8 @@
-"""Finding out that a text runs in a circle, while it is written.
+"""Detects that a text repeats itself in a loop, while it is generated.
 
-A circle is a sequence of up to `LONGEST` tokens repeated exactly, at least `REPEATS` times and over at least `TOKENS` tokens after
-it first came. Lists, tables, refrains and indentation repeat too, but change something or end sooner;
-`benchmarks/loop_guard.py` counts how often ordinary text is mistaken.
+A loop is a sequence of up to `LONGEST` tokens that is repeated exactly, at least `REPEATS` times and over at least `TOKENS` tokens
+after its first occurrence. Lists, tables, refrains and indentation repeat too, but with changes, or they end sooner;
+`benchmarks/loop_guard.py` counts the false alarms on ordinary text.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ REPEATS = 3
 TOKENS = 64
 PERIODS = np.arange(1, LONGEST + 1)
 NEEDED = np.maximum(TOKENS, REPEATS * PERIODS)
-"""For each period, how many tokens in a row must equal the one a period before."""
+"""For each period, the number of consecutive tokens that must equal the token one period earlier."""
 
 
 class LoopGuard:
-    """Follows one text; each token costs the same, however long the text is."""
+    """The detector of one text; each token takes the same time, however long the text is."""
 
     def __init__(self) -> None:
         self._recent = np.full(LONGEST, -1, dtype=np.int64)
-        """The last tokens, the newest first."""
+        """The last tokens, newest first."""
         self._equal = np.zeros(LONGEST, dtype=np.int64)
-        """For each period, how many tokens in a row equal the one a period before."""
+        """For each period, the number of consecutive tokens that equal the token one period earlier."""
 
     def push(self, token_id: int) -> None:
-        """Go on with a token."""
+        """Append a token."""
         self._equal = np.where(self._recent == token_id, self._equal + 1, 0)
         self._recent[1:] = self._recent[:-1]
         self._recent[0] = token_id
 
     @property
     def next_in_circle(self) -> int | None:
-        """The token that would go on with the circle that the text runs in; None where it runs in none."""
+        """The token that would continue the loop; None if the text is in no loop."""
         found = np.flatnonzero(self._equal >= NEEDED)
         return int(self._recent[found[0]]) if found.size else None

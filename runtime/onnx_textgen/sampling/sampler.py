@@ -1,10 +1,10 @@
 """The whole chain from a row of logits to a token, for one text.
 
-In this order: what a rule allows, logit bias, ids ruled out, repetition penalty, presence and frequency penalties, no-repeat
-n-gram, DRY, the least number of tokens, the caller's own function; then temperature, top-k, top-p, min-p, typical-p, top-n-sigma,
-XTC and mirostat; then greedy or a draw. The first half (`process`) is transformers' logits processors, the second its warpers. Each
-stage is a plain function of arrays in `penalties`, `truncation` or `draw`; what some of them remember of the text is kept here. DRY
-stands with the other penalties, as in llama.cpp: behind the cuts it could only punish what they left.
+The order: constraint, logit bias, banned ids, repetition penalty, presence and frequency penalties, no-repeat n-gram, DRY, minimum
+number of tokens, the caller's logits processor; then temperature, top-k, top-p, min-p, typical-p, top-n-sigma, XTC and mirostat;
+then the most likely token or a draw. The first part (`process`) corresponds to transformers' logits processors, the second to its
+warpers. Each stage is a plain function of arrays in `penalties`, `truncation` or `draw`; this module keeps their state. DRY is one
+of the penalties, as in llama.cpp: after truncation it could only penalise the tokens that stayed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..options.keywords import LogitsProcessor
 from . import penalties
-from .draw import Place, Survivors, draw, most_likely, narrow
-from .history import Breakers, History
+from .draw import Candidates, Place, draw, most_likely, truncate
+from .history import History, SequenceBreakers
 from .mirostat import Mirostat, surprise_of
 from .truncation import Floats
 
@@ -30,24 +30,24 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_
 
 
 class Mask(Protocol):
-    """What a rule allows; `grammar` makes them."""
+    """A constraint's mask over the logits; `grammar` makes constraints."""
 
     def mask(self, scores: Floats) -> None:
-        """Set the scores [vocabulary] of ids that may not come to -inf, in place."""
+        """Set the scores [vocabulary] of ids that are not allowed to -inf, in place."""
 
 
 @dataclasses.dataclass(slots=True)
 class Chosen:
-    """The last choice: mirostat follows the token that was really appended."""
+    """The candidates of the last choice: mirostat is updated with the token that was in fact appended."""
 
     step: int
-    left: Survivors
+    left: Candidates
 
 
 class Chooser:
     """Chooses the tokens of one text, one after the other.
 
-    `token_ids` are always the new ids so far; `prompt_ids` count for the penalties that look at the prompt too. `piece` gives the
+    `token_ids` are always the new ids so far; `prompt_ids` matter to the penalties that read the prompt too. `piece` returns the
     text of an id; without it (a package without a tokenizer) no id breaks a sequence for DRY.
     """
 
@@ -61,7 +61,7 @@ class Chooser:
         sample: int = 0,
         constraint: Mask | None = None,
     ) -> None:
-        assert config.seed is not None, "the seed is drawn before"
+        assert config.seed is not None, "the caller has drawn the seed"
         self.config, self.eos_ids, self.sample, self.constraint = config, eos_ids, sample, constraint
         self.history, self.prompt_ids = History(prompt_ids), list(prompt_ids)
         self.bias_ids = np.array([token_id for token_id, _ in config.logit_bias], dtype=np.intp)
@@ -69,7 +69,7 @@ class Chooser:
         self.never = [*config.suppress_tokens, *(each[0] for each in config.bad_words_ids if len(each) == 1)]
         self.never += list(eos_ids) if config.ignore_eos else []
         self.sequences = [each for each in config.bad_words_ids if len(each) > 1]
-        self.breaks = Breakers(config.dry_sequence_breakers, piece)
+        self.breaks = SequenceBreakers(config.dry_sequence_breakers, piece)
         self.mirostat = Mirostat(tau=config.mirostat_tau, eta=config.mirostat_eta) if config.mirostat else None
         self.last: Chosen | None = None
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
@@ -78,10 +78,10 @@ class Chooser:
         self.changes = self.remembers or bool(asks) or constraint is not None
 
     def choose(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = (), attempt: int = 0) -> int:
-        """The next id for logits [vocabulary], which are left as they are.
+        """Choose the next id by logits [vocabulary], which are not changed.
 
-        `banned` ids are ruled out this once; another `attempt` draws another random number. Raises `ModelError` if the logits are
-        not numbers, and `OptionError` where the options leave none of them.
+        `banned` ids are excluded from this choice only; another `attempt` draws another random number. Raises `ModelError` if the
+        logits are not numbers, and `OptionError` if the options exclude every id.
         """
         scores = self.process(logits, token_ids, banned=banned)
         try:
@@ -92,42 +92,42 @@ class Chooser:
             raise
 
     def choose_among(self, scores: Floats, token_ids: Sequence[int], attempt: int) -> int:
-        """The next id for scores that `process` gave."""
+        """Choose the next id by the scores that `process` returned."""
         if self.config.temperature == 0:
             return most_likely(scores)
         *_, left = self.stages(scores, token_ids, attempt=attempt)
         if self.mirostat:
-            self.last = Chosen(len(token_ids), Survivors(left.stage, left.ids, left.scores.copy()))
+            self.last = Chosen(len(token_ids), Candidates(left.stage, left.ids, left.scores.copy()))
         return draw(left, self.place(token_ids, attempt))
 
     def place(self, token_ids: Sequence[int], attempt: int = 0) -> Place:
-        """Where the next random number belongs."""
-        assert self.config.seed is not None, "the seed is drawn before"
+        """The place of the next random number."""
+        assert self.config.seed is not None, "the caller has drawn the seed"
         return Place(self.config.seed, self.sample, len(token_ids), attempt)
 
-    def stages(self, scores: Floats, token_ids: Sequence[int], *, attempt: int = 0) -> Iterator[Survivors]:
-        """What is left after each stage from temperature on, for scores that `process` gave."""
+    def stages(self, scores: Floats, token_ids: Sequence[int], *, attempt: int = 0) -> Iterator[Candidates]:
+        """The candidates after each stage from temperature on, for the scores that `process` returned."""
         left = None
-        for left in narrow(scores, self.config, self.place(token_ids, attempt)):
+        for left in truncate(scores, self.config, self.place(token_ids, attempt)):
             yield left
         if self.mirostat and left is not None and self.config.temperature > 0:
-            self.follow(token_ids)
+            self.update_mirostat(token_ids)
             kept = self.mirostat.kept(left.scores)
-            yield Survivors("mirostat", kept if left.ids is None else left.ids[kept], left.scores[kept])
+            yield Candidates("mirostat", kept if left.ids is None else left.ids[kept], left.scores[kept])
 
-    def follow(self, token_ids: Sequence[int]) -> None:
-        """Let mirostat know what became of the last choice."""
+    def update_mirostat(self, token_ids: Sequence[int]) -> None:
+        """Move mirostat's limit by the token that followed the last choice."""
         last, self.last = self.last, None
         if self.mirostat and last and len(token_ids) > last.step:
             token_id, ids = token_ids[last.step], last.left.ids
             index = token_id if ids is None else int(np.searchsorted(ids, token_id))
             if ids is None or (index < ids.size and ids[index] == token_id):
-                self.mirostat.follow(float(surprise_of(last.left.scores)[index]))
+                self.mirostat.update(float(surprise_of(last.left.scores)[index]))
 
     def process(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = ()) -> Floats:
-        """Everything before temperature; a new array [vocabulary], or `logits` itself where nothing is asked for.
+        """Apply every stage before temperature; returns a new array [vocabulary], or `logits` itself if no stage is on.
 
-        Serves log-probabilities too, as beam search has them.
+        Beam search passes log-probabilities instead of logits.
         """
         config = self.config
         is_early = len(token_ids) < config.min_new_tokens
@@ -138,12 +138,12 @@ class Chooser:
             self.constraint.mask(scores)
         if self.bias_ids.size:
             penalties.add_biases(scores, self.bias_ids, self.biases)
-        penalties.rule_out(scores, [*self.never, *banned])
+        penalties.ban(scores, [*self.never, *banned])
         if self.remembers:
-            self.history.follow(token_ids)
+            self.history.sync(token_ids)
             self.penalise(scores)
         if is_early:
-            penalties.rule_out(scores, list(self.eos_ids))
+            penalties.ban(scores, list(self.eos_ids))
         if config.logits_processor is not None:
             scores = processed(config.logits_processor, [*self.prompt_ids, *token_ids], scores)
             if self.constraint is not None:
@@ -151,9 +151,9 @@ class Chooser:
         return scores
 
     def penalise(self, scores: Floats) -> None:
-        """The stages that look at the text."""
+        """Apply the stages that depend on the text so far."""
         config, history = self.config, self.history
-        penalties.rule_out(scores, penalties.repeats_that_end(history.ids.array, self.sequences))
+        penalties.ban(scores, penalties.ids_completing_sequences(history.ids.array, self.sequences))
         if config.repetition_penalty != 1:
             penalties.penalise_repetition(scores, history.unique.array, config.repetition_penalty)
         if config.presence_penalty or config.frequency_penalty:
@@ -161,7 +161,7 @@ class Chooser:
             presence, frequency = config.presence_penalty, config.frequency_penalty
             penalties.penalise_presence_and_frequency(scores, ids, counts, presence=presence, frequency=frequency)
         if config.no_repeat_ngram_size:
-            penalties.rule_out(scores, penalties.ids_of_repeats(history.ids.array, config.no_repeat_ngram_size))
+            penalties.ban(scores, penalties.ids_completing_ngrams(history.ids.array, config.no_repeat_ngram_size))
         if config.dry_multiplier:
             ids = history.ids.last(config.dry_penalty_last_n)
             penalties.penalise_dry(
@@ -175,7 +175,7 @@ class Chooser:
 
 
 def processed(processor: LogitsProcessor, token_ids: list[int], scores: Floats) -> Floats:
-    """What a caller's own function makes of scores [vocabulary]; raises `OptionError` where that is something else."""
+    """Apply a caller's function to scores [vocabulary]; raises `OptionError` if the result is not such an array."""
     size, given = scores.size, processor(token_ids, scores)
     try:
         found: Floats = np.array(given, np.float32)

@@ -1,7 +1,7 @@
-"""Which tokens may be drawn: each cut takes logits and lists the places, ascending, that it leaves.
+"""Truncation samplers: each takes logits and returns the indices, ascending, of the tokens that may still be drawn.
 
-Logits are float32 [tokens], at least one of them finite; -inf stands for a token that was ruled out before. Arrays as long as the
-vocabulary are few, because getting their memory from the system costs more than filling them.
+Logits are float32 [tokens], at least one of them finite; -inf marks a token that an earlier stage banned. There are few arrays as
+long as the vocabulary, because getting their memory from the system costs more than filling them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.intp]
 
 COLUMN = 64
-"""Logits per maximum when looking for the k largest."""
+"""Logits per maximum in the search for the k largest."""
 FEW = 1024
-"""Tokens that are sorted at first when looking for the nearest ones."""
+"""Tokens that are sorted first in the search for the nearest ones."""
 
 
 def top_k_ids(logits: Floats, k: int) -> Ids:
-    """The k largest logits, and all that equal the last of them.
+    """Keep the k largest logits, and all that equal the smallest of them.
 
     >>> top_k_ids(np.float32([3, 1, 2, 2]), 2).tolist()
     [0, 2, 3]
@@ -29,7 +29,7 @@ def top_k_ids(logits: Floats, k: int) -> Ids:
     columns = logits.size // COLUMN
     if columns <= k:
         return np.flatnonzero(logits >= np.partition(logits, -k)[-k])
-    # At least k logits reach the k-th largest column maximum, so the k largest all do: few are left to choose from.
+    # At least k logits reach the k-th largest column maximum, so the k largest all do: few remain to compare.
     maxima = logits[: columns * COLUMN].reshape(COLUMN, columns).max(axis=0)
     ids = np.flatnonzero(logits >= np.partition(maxima, -k)[-k])
     few = logits[ids]
@@ -38,30 +38,30 @@ def top_k_ids(logits: Floats, k: int) -> Ids:
 
 
 def top_p_ids(logits: Floats, p: float) -> Ids:
-    """The nucleus: all but the least likely whose probabilities add up to at most 1 - p; the most likely is always in it.
+    """Keep the nucleus: all but the least likely tokens whose probabilities sum to at most 1 - p, and always the most likely one.
 
-    Of equal logits at the border the higher ids stay, as in transformers where its sort is stable (torch promises no order).
+    If logits at the border are equal, the higher ids stay, as in transformers when its sort is stable (torch promises no order).
     Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration".
 
     >>> top_p_ids(np.log(np.float32([0.125, 0.5, 0.25, 0.125])), 0.7).tolist()
     [1, 2]
     """
     probabilities = softmax(logits)
-    # Those below (1 - p) / n add up to less than 1 - p: cut without sorting, which in a large vocabulary is nearly all.
+    # Those below (1 - p) / n sum to less than 1 - p: they are removed without a sort, nearly all of a large vocabulary.
     order = np.flatnonzero(probabilities >= min((1 - p) / logits.size, float(probabilities.max())))
     cut_already = probabilities.sum(dtype=np.float64) - probabilities[order].sum(dtype=np.float64)
     order = order[np.argsort(logits[order])]
-    # Summed in float64, compared in float32: so does torch, and exact ties at the border are decided by it.
+    # Summed in float64 and compared in float32, like torch: that decides exact ties at the border.
     cumulative = cut_already + np.cumsum(probabilities[order], dtype=np.float64)
     first_kept = min(int(np.searchsorted(cumulative.astype(np.float32), np.float32(1 - p), side="right")), order.size - 1)
     ascending, border = logits[order], logits[order[first_kept]]
     ties = slice(np.searchsorted(ascending, border, side="left"), np.searchsorted(ascending, border, side="right"))
-    order[ties].sort()  # a stable sort of everything would take ten times as long
+    order[ties].sort()  # a stable sort of the whole array would take ten times as long
     return np.sort(order[first_kept:])
 
 
 def min_p_ids(logits: Floats, p: float) -> Ids:
-    """What is at least `p` times as likely as the most likely.
+    """Keep the tokens that are at least `p` times as likely as the most likely one.
 
     Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling".
 
@@ -73,9 +73,9 @@ def min_p_ids(logits: Floats, p: float) -> Ids:
 
 
 def typical_p_ids(logits: Floats, p: float) -> Ids:
-    """The tokens whose surprise is nearest to the expected one, as many as hold the share `p`, and all at the same distance.
+    """Keep the tokens whose surprise is nearest to the entropy, until their probabilities sum to `p`, and all at the same distance.
 
-    Meister et al. 2022, "Locally Typical Sampling"; the border is that of transformers.
+    Meister et al. 2022, "Locally Typical Sampling"; the border is transformers'.
 
     >>> typical_p_ids(np.log(np.float32([0.6, 0.2, 0.1, 0.1])), 0.3).tolist()
     [1]
@@ -86,7 +86,7 @@ def typical_p_ids(logits: Floats, p: float) -> Ids:
         distance = np.abs(surprise - np.nansum(probabilities * surprise, dtype=np.float64).astype(np.float32))
     count = min(FEW, distance.size)
     while True:
-        # Sorting them all would take ten times as long, and seldom are more than a few needed.
+        # A sort of all would take ten times as long, and more than a few are seldom needed.
         nearest = np.argpartition(distance, count - 1)[:count] if count < distance.size else np.arange(distance.size)
         nearest = nearest[np.argsort(distance[nearest], kind="stable")]
         cumulative = np.cumsum(probabilities[nearest], dtype=np.float64).astype(np.float32)
@@ -98,7 +98,7 @@ def typical_p_ids(logits: Floats, p: float) -> Ids:
 
 
 def top_n_sigma_ids(logits: Floats, n: float) -> Ids:
-    """Logits at most `n` standard deviations below the largest; what is -inf counts for nothing.
+    """Keep logits at most `n` standard deviations below the largest; -inf does not count.
 
     Tang et al. 2024, "Top-nsigma: Not All Logits Are You Need".
 
@@ -114,9 +114,9 @@ def top_n_sigma_ids(logits: Floats, n: float) -> Ids:
 
 
 def xtc_ids(logits: Floats, threshold: float) -> Ids:
-    """All but the likeliest: of the tokens whose probability is at least `threshold`, only the least likely stays.
+    """Remove the most likely tokens: of those whose probability is at least `threshold`, keep only the least likely.
 
-    With fewer than two of them nothing is cut; of equally likely ones the lowest place stays. "Exclude Top Choices", p-e-w 2024.
+    With fewer than two such tokens all stay; of equally likely ones the lowest index stays. "Exclude Top Choices", p-e-w 2024.
 
     >>> xtc_ids(np.log(np.float32([0.1, 0.5, 0.2, 0.2])), 0.15).tolist()
     [0, 2]
@@ -137,7 +137,7 @@ def softmax(logits: Floats, *, out: Floats | None = None) -> Floats:
     >>> softmax(np.float32([0, 0, -np.inf])).tolist()
     [0.5, 0.5, 0.0]
     """
-    with np.errstate(over="ignore"):  # the gap between two finite logits may itself be infinite
+    with np.errstate(over="ignore"):  # the difference of two finite logits may be infinite
         weights: Floats = np.subtract(logits, logits.max(), out=out)
     np.exp(weights, out=weights)
     weights /= float(weights.sum(dtype=np.float64))

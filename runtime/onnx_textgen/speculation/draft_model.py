@@ -1,7 +1,7 @@
-"""Guesses from a smaller model of the same tokenizer, a draft model (Leviathan et al. 2023; transformers' assistant model).
+"""Drafts from a smaller model with the same tokenizer, a draft model (Leviathan et al. 2023; transformers' assistant model).
 
-The smaller model chooses with the options and the random numbers of the text itself. So where the two models see the next token
-alike they also draw alike, and a guess can be right at any temperature. It stops where it is not sure.
+The draft model chooses with the text's own options and random numbers. If both models predict alike they also draw alike, so a
+draft can be right at any temperature. A draft ends before the first token that the draft model is not sure of.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from ..text.prefixes import common_prefix
 from .drafter import RUN_COSTS, Drafter
 
 STEP_SECONDS, LAYER_SECONDS, BYTES_PER_SECOND = 1e-4, 6e-5, 2e10
-"""What a step of any model takes, what each layer adds to it, and how fast weights are read."""
+"""Time of a step of any model, time that each layer adds to it, and how fast weights are read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """Where guesses come from."""
+    """A draft model, as a text needs it."""
 
     new_decoder: Callable[[], Decoder]
-    """An empty cache of the smaller model."""
+    """Makes a decoder of the draft model with an empty cache."""
     prefixes: PrefixStore
-    """What that model computed of earlier prompts."""
+    """The draft model's prefix cache."""
     cost: float
-    """What a run of it takes, as a share of the large model's."""
+    """Time of a run of the draft model, as a share of the large model's."""
 
 
 def step_seconds(layers: int, weight_bytes: int) -> float:
-    """About what a step of a model takes on a CPU of two cores; only the ratio of two of them counts.
+    """Estimate the time of a model's step on a CPU of two cores; only the ratio of two estimates matters.
 
     >>> f"{step_seconds(30, 80_000_000):.4f}"
     '0.0059'
@@ -49,7 +49,7 @@ def step_seconds(layers: int, weight_bytes: int) -> float:
 
 
 class Assistant(Drafter):
-    """The guesses of a smaller model for one text."""
+    """The drafts of a smaller model for one text."""
 
     def __init__(
         self,
@@ -67,29 +67,29 @@ class Assistant(Drafter):
         super().__init__(prompt_ids, config.num_assistant_tokens, cost=source.cost, run_cost=run_cost)
         self.source, self.vocab_size, self.eos_ids = source, vocab_size, eos_ids
         self.threshold = config.assistant_confidence_threshold
-        config = dataclasses.replace(config, mirostat=0)  # it learns from the tokens that were really taken
+        config = dataclasses.replace(config, mirostat=0)  # its limit depends on the tokens that are in fact appended
         self.chooser = Chooser(config, prompt_ids=prompt_ids, eos_ids=eos_ids, piece=piece, sample=sample)
         self.decoder: Decoder | None = None
         self.known = 0
-        """Tokens at the beginning of the decoder's that are the text's for certain."""
+        """Tokens at the beginning of the decoder's cache that certainly equal the text's."""
         self.has_failed = False
 
     def guess(self, most: int, watch: Watch) -> list[int]:
-        """Its own continuation, as long as it is sure."""
+        """The draft model's continuation, up to the first token that it is not sure of; [] after a failure, which is logged."""
         if self.has_failed:
             return []
         try:
-            return self.go_on(most, watch)
+            return self.draft(most, watch)
         except InterruptedRunError:
             raise
-        except Exception as error:  # noqa: BLE001 - no memory, say: the text needs no guesses
+        except Exception as error:  # noqa: BLE001 - such as too little memory: the text needs no drafts
             self.has_failed = True
             self.close()
-            LOG.warning("the assistant model failed, and guesses no more for this text: %s", first_line(error))
+            LOG.warning("the assistant model failed and drafts no more tokens for this text: %s", first_line(error))
             return []
 
-    def go_on(self, most: int, watch: Watch) -> list[int]:
-        """The same, raising what goes wrong."""
+    def draft(self, most: int, watch: Watch) -> list[int]:
+        """Like `guess`, but raises errors."""
         decoder = self.decoder = self.decoder or self.source.new_decoder()
         most = min(most, decoder.geometry.context_length - len(self.text))
         if most < 1:
@@ -99,7 +99,7 @@ class Assistant(Drafter):
             text = [*self.text[self.prompt_tokens :], *draft]
             try:
                 token_id = self.chooser.choose(logits, text)
-            except ModelError:  # it knows no token that may come, where it has fewer than the large one
+            except ModelError:  # every token that the rule allows is missing from a draft model with fewer ids
                 return draft
             if token_id in self.eos_ids or float(target_logprobs(logits[None], np.array([token_id]))[0]) < np.log(self.threshold):
                 return draft
@@ -109,11 +109,11 @@ class Assistant(Drafter):
             logits = self.feed(decoder, [token_id], watch)
 
     def close(self) -> None:
-        """Let go of the smaller model's keys and values."""
+        """Release the draft model's keys and values."""
         self.decoder = None
 
     def catch_up(self, decoder: Decoder, watch: Watch) -> Logits:
-        """Feed what the smaller model has not seen of the text; returns the logits [vocabulary] of its last token."""
+        """Feed the tokens of the text that the draft model has not seen; returns the logits [vocabulary] of the last one."""
         if not decoder.token_ids[0]:
             self.source.prefixes.prepare(decoder, self.text)
         held = decoder.token_ids[0]
@@ -127,7 +127,7 @@ class Assistant(Drafter):
         return self.feed(decoder, self.text[shared:], watch)
 
     def feed(self, decoder: Decoder, token_ids: Sequence[int], watch: Watch) -> Logits:
-        """Feed tokens, part by part where they are many; returns the logits [vocabulary of the large model] of the last one."""
+        """Feed tokens, in parts if there are many; returns the logits [vocabulary of the large model] of the last one."""
         for start in range(0, len(token_ids), decoder.chunk):
             logits: Logits = decoder.feed(token_ids[start : start + decoder.chunk], watch=watch)[-1]
         if len(logits) == self.vocab_size:

@@ -1,8 +1,8 @@
-"""Guesses from the text itself: where its last few tokens have come before, what followed them then (Saxena 2023).
+"""Drafts from the text itself: if its last few tokens occurred before, the tokens that followed them then (Saxena 2023).
 
-It is transformers' prompt lookup, with the text that was generated looked through too. Beyond it, a guess that was right up to some
-token is taken for a copy that is edited there, as in corrected text and code: the next guess goes on where the copy does if a token
-was exchanged, left out or put in. A lookup would have to wait for two tokens more to find the place again.
+This is transformers' prompt lookup, which here searches the generated text too. In addition, a draft that was right up to some
+token is treated as a copy that is edited there, as in corrected text and code: the next draft continues the copy as if a token had
+been replaced, deleted or inserted. A lookup alone would need two more tokens to find the place again.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from ..cancellation import Watch
 from .drafter import COST_PER_TOKEN, Drafter
 
 SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
-"""How many tokens an edit may have left out or put in, in the order they are tried."""
+"""Tokens that an edit may have deleted or inserted, in the order in which they are tried."""
 
 
 class PromptLookup(Drafter):
-    """Guesses from what came before."""
+    """Drafts from earlier text."""
 
     def __init__(self, prompt_ids: Sequence[int], most: int, longest_match: int, *, run_cost: float = COST_PER_TOKEN) -> None:
-        """`longest_match`: tokens that are looked for at the text's end, at first."""
+        """`longest_match`: length of the first suffix of the text that is looked up; shorter ones follow."""
         super().__init__(prompt_ids, most, run_cost=run_cost)
         self.longest_match = longest_match
         self.places: dict[tuple[int, ...], int] = {}
-        """Behind each run of tokens that came: where the text went on, the last time."""
+        """For each sequence of tokens in the text: the position after its last occurrence."""
         self.seen = 0
         self.copied: int | None = None
-        """The place that the last guess was copied from."""
+        """Position that the last draft was copied from."""
         self.length_then = 0
-        """Of the text, when that guess was made."""
+        """Length of the text at that draft."""
         self.was_sure = False
-        """Whether two tokens or more spoke for that place; one alone has come before too often."""
+        """Whether at least two tokens matched there; a single token occurs too often to be sure."""
 
     def guess(self, most: int, watch: Watch) -> list[int]:
-        """What followed the longest match, or what follows behind an edit; a lookup takes next to nothing."""
+        """The tokens after the longest match, or after an edit of the copy; a lookup takes almost no time."""
         self.remember()
         found = self.match(self.longest_match, 2)
-        place = found if found is not None else self.behind_edit()
+        place = found if found is not None else self.after_edit()
         goes_well = self.right > 4 * self.wrong
         if place is None and (goes_well or self.longest_match == 1):
             place = self.match(1, 1)
@@ -46,18 +46,18 @@ class PromptLookup(Drafter):
             return []
         draft = self.text[place : place + most]
         period = len(draft)
-        while len(draft) < most:  # the match reaches the end: the text may be going round
+        while len(draft) < most:  # the match reaches the end: the text may be in a loop
             draft.append(draft[len(draft) - period])
         return draft
 
     def match(self, longest: int, shortest: int) -> int | None:
-        """What came behind the last tokens the last time, for as many of them as can be."""
+        """Position after the last earlier occurrence of the longest suffix of the text that has one."""
         end = len(self.text)
         sizes = range(min(longest, end), shortest - 1, -1)
         return next((place for size in sizes if (place := self.places.get(tuple(self.text[end - size :]))) is not None), None)
 
-    def behind_edit(self) -> int | None:
-        """Where the copy goes on: behind the last token, if that is near, else as if it stood in the place of another one."""
+    def after_edit(self) -> int | None:
+        """Where the copy continues: after the last token if that is near, else as if the last token replaced another one."""
         if self.copied is None:
             return None
         text, end = self.text, len(self.text)
@@ -70,7 +70,7 @@ class PromptLookup(Drafter):
         return None if was_wrong_at_once or place >= end else place
 
     def remember(self) -> None:
-        """Remember what followed each run of tokens; what follows the last ones is not known yet."""
+        """Record the position after each sequence of tokens, except the last ones, which nothing follows yet."""
         text = self.text
         for end in range(max(self.seen, 1), len(text)):
             for size in range(1, min(self.longest_match, end) + 1):

@@ -1,9 +1,9 @@
-"""Checking guessed tokens in one run that computes what a run for each would, to the last bit: so guesses change no text.
+"""Verifies drafts in one run whose results equal those of a run per token, to the last bit: so drafts do not change a text.
 
-It is done by the graph once more, with attention over one token at a time (`single_attention`), over the same cache. The graph is
-opened when the first text with guesses begins, and takes the memory of the weights a second time. Which products compute a row of
-several as they do a single one depends on the precision, on ONNX Runtime and on the processor; so this is measured, once, where the
-graph runs. Where it is not so, no guesses are made, unless the caller asks for the fast way.
+The verifier is a second session of the graph over the same cache, with attention over one token at a time (`single_attention`). It
+is opened when the first text with drafts begins, and takes the memory of the weights a second time. Whether a product computes each
+row of a batch as it computes a single row depends on the precision, on ONNX Runtime and on the processor. So this is measured once,
+on the machine that runs the graph. If the results differ, no drafts are made, unless the caller asks for the fast way.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from ..kv_cache.shared import SharedCache
 from ..package.manifest import Geometry
 
 TOKENS_BEFORE = 8
-"""Tokens of the text that is measured by, before those that are compared."""
+"""Tokens that are fed before those that the measurement compares."""
 
 
 class Verifier:
-    """The graph that takes several tokens as if each were alone."""
+    """The graph that computes each token of a run as if it were alone."""
 
     most_tokens = MOST_TOKENS
-    """Of a run."""
+    """Tokens of one run."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
     def begin(self, cache: SharedCache, row: int, new: int) -> BoundRun:
-        """A run of `new` tokens over a row of a cache, and room for them."""
+        """Prepare a run of `new` tokens over a row of a cache, with memory for them."""
         links = links_for(new)
         presents = {each.present: [present_of_link(each.present, link) for link in range(links)] for each in cache.by_token}
         return cache.begin_elsewhere(self.session, row, new, presents)
 
 
 class Verification:
-    """The verifier of a model, opened when it is first asked for. Safe to use from several threads."""
+    """The verifier of a model, opened at its first use. Safe to use from several threads."""
 
     def __init__(self, graph: Graph, geometry: Geometry) -> None:
         self.graph, self.geometry = graph, geometry
@@ -51,7 +51,7 @@ class Verification:
         self._found: list[Verifier | None] = []
 
     def verifier(self) -> Verifier | None:
-        """None where nothing here takes several tokens as it does single ones; the log says why."""
+        """The verifier; None if a run of several tokens would differ from single ones here; the log says why."""
         with self._lock:
             if not self._found:
                 try:
@@ -64,7 +64,7 @@ class Verification:
 
 
 def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
-    """Open the graph once more and measure it; raises `PackageError` or `ModelError` where it cannot be used."""
+    """Open the graph a second time and measure it; raises `PackageError` or `ModelError` if it cannot verify drafts."""
     if not isinstance(graph, Session) or graph.path is None or graph.device.kind != "cpu":
         raise PackageError(f"on {graph.device} a token in a run of several is not known to be computed as one alone")
     if graph.outputs[graph.name_of(LOGITS)][0][1] == 1:
@@ -79,7 +79,7 @@ def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
 
 
 def measure(verifier: Verifier, graph: Graph, geometry: Geometry) -> None:
-    """Raise `ModelError` where runs of several tokens have other logits, or leave other keys and values, than single ones."""
+    """Raise `ModelError` if runs of several tokens have other logits, or leave other keys and values, than single ones."""
     ids = np.random.default_rng(0).integers(0, geometry.vocab_size, TOKENS_BEFORE + MOST_TOKENS).tolist()
     before, new = ids[:TOKENS_BEFORE], ids[TOKENS_BEFORE:]
     alone, together = (Decoder(graph, geometry, capacity=len(ids)) for _ in range(2))

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from onnx_textgen.errors import ModelError
 from onnx_textgen.options.generation_config import GenerationConfig
-from onnx_textgen.sampling.draw import Place, apply_temperature, index_at, sample_token, survivors, uniform
+from onnx_textgen.sampling.draw import Place, apply_temperature, final_candidates, index_at, sample_token, uniform
 from onnx_textgen.sampling.draw import candidates as candidates_of
 from onnx_textgen.sampling.truncation import min_p_ids, softmax, top_k_ids, top_p_ids
 
@@ -33,7 +33,7 @@ def keep(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def candidates(logits: np.ndarray, config: GenerationConfig, **limit):
-    return candidates_of(survivors(logits, config, Place(0)), **limit)
+    return candidates_of(final_candidates(logits, config, Place(0)), **limit)
 
 
 def chain(logits: np.ndarray, config: GenerationConfig) -> np.ndarray:

@@ -39,7 +39,7 @@ def test_presence_and_frequency_follow_openais_formula_over_the_new_text(logits,
 def test_what_the_penalties_remember_is_of_the_text_that_was_followed_last(prompt, texts):
     history = History(prompt)
     for text in texts:
-        history.follow(text)
+        history.sync(text)
         assert history.ids.array.tolist() == prompt + text
         assert sorted(history.unique.array.tolist()) == sorted({*prompt, *text})
         counts = zip(history.new_unique.array.tolist(), history.counts.array.tolist(), strict=True)

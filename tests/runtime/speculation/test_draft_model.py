@@ -181,7 +181,7 @@ def test_an_assistant_that_fails_is_left_out(exact: Model, monkeypatch: pytest.M
     found = model.generate(PROMPT, max_new_tokens=60, ignore_eos=True, seed=1, **GUESSING)
     assert found.token_ids == exact.generate(PROMPT, max_new_tokens=60, ignore_eos=True, seed=1).token_ids
     assert [each for each in caplog.messages if "assistant" in each] == [
-        "the assistant model failed, and guesses no more for this text: no memory"
+        "the assistant model failed and drafts no more tokens for this text: no memory"
     ]
 
 

@@ -9,7 +9,7 @@ import onnx_textgen
 from onnx_textgen.cli import run
 from onnx_textgen.diagnostics.inspection import inspect_steps
 from onnx_textgen.options.generation_config import GenerationConfig
-from onnx_textgen.sampling.draw import Place, candidates, sample_token, survivors
+from onnx_textgen.sampling.draw import Place, candidates, final_candidates, sample_token
 from support.cli_model import EOS, VOCAB_SIZE, CharacterModel
 
 GREEDY = GenerationConfig(temperature=0)
@@ -53,7 +53,7 @@ def test_the_steps_tell_of_the_very_chain_and_draw_that_generation_uses(config):
     for number, step in enumerate(inspection.steps):
         logits = -np.abs(np.arange(VOCAB_SIZE) - ids[-1] - 1).astype(np.float32)
         place = Place(inspection.seed, step=number)
-        kept, probabilities = candidates(survivors(logits, config, place))
+        kept, probabilities = candidates(final_candidates(logits, config, place))
         drawable = {one.token.id: one.draw_probability for one in step.candidates if one.cut_by is None}
         assert drawable == pytest.approx(dict(zip(kept.tolist(), probabilities.tolist(), strict=True)), abs=1e-6)
         assert step.remaining[list(step.remaining)[-1]] == len(kept)
