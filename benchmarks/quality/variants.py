@@ -35,7 +35,9 @@ OURS = {
     "int4, blocks of 32": ("--precision", "int4", "--block-size", "32"),
     "int4, 4 bits alone": ("--precision", "int4", "--strict-bits"),
     "int4, KL 0.001": ("--precision", "int4", "--max-kl", "0.001"),
+    "int4, exact": ("--precision", "int4", "--exact"),
     "int8": ("--precision", "int8"),
+    "int8, exact": ("--precision", "int8", "--exact"),
 }
 """Options of `onnx-textgen export` by what the table calls the form."""
 GENAI = {
