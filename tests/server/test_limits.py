@@ -215,7 +215,7 @@ def test_an_error_of_the_model_is_told_and_the_next_request_is_answered(story: M
         if runs[0] == 5:
             raise_in = ModelError("the model failed while it ran: no memory")
             for request in running:
-                model.generator.engine.scheduler.set_error(request, raise_in)
+                model.generator.engine.scheduler.delivery.set_error(request, raise_in)
             return
         real(running)
 

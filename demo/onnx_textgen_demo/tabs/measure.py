@@ -52,7 +52,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
         stop = gr.Button("Stop", scale=1, min_width=80, interactive=False, elem_id="measure-stop")
     note = gr.Markdown("", elem_id="measure-note")
     plots = gr.HTML("", apply_default_css=False, elem_id="plots")
-    table = gr.Dataframe(headers=COLUMNS, interactive=False, label="All numbers", visible=False, elem_id="measure-table")
+    table = gr.HTML("", apply_default_css=False, elem_id="measure-table")
     shown, buttons = [note, plots, table], RunButtons((start,), stop)
 
     def measure(name: str, count: int) -> Iterator[Frame]:
@@ -70,7 +70,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
                     rows.append(end.value)
                 finally:
                     work.close()
-                yield f"measured up to {length:,} tokens", draw(rows), gr.update(value=rows, visible=True)
+                yield f"measured up to {length:,} tokens", draw(rows), draw_table(rows)
             yield conditions(name, model), gr.skip(), gr.skip()
         except OnnxTextgenError as error:
             yield escape(str(error)), gr.skip(), gr.skip()
@@ -81,7 +81,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     at_the_end(run, buttons.at_rest, [], buttons.outputs)
     stopped = stop.click(None, cancels=[run])
     stopped.then(lambda: ["stopped by you", *buttons.at_rest()], None, [note, *buttons.outputs], **QUICK)
-    picked.then(lambda: ("", "", gr.update(value=[], visible=False)), None, shown, cancels=[run], **QUICK)
+    picked.then(lambda: ("", "", ""), None, shown, cancels=[run], **QUICK)
 
 
 def lengths(context_length: int) -> list[int]:
@@ -113,6 +113,15 @@ def conditions(name: str, model: Model) -> str:
     memory = f"; this process used at most {peak:,.0f} MiB" if peak else ""
     system = f"{platform.machine()} {platform.system()}"
     return f"{escape(name)}, {model.manifest.precision}, {model.device}, {system}{memory}."
+
+
+def draw_table(rows: Sequence[Sequence[float]]) -> str:
+    """All numbers, a line for each prompt length."""
+    heads = "".join(f"<th scope=col>{escape(name)}</th>" for name in COLUMNS)
+    lines = "".join(f"<tr>{''.join(f'<td>{number:,}</td>' for number in row)}</tr>" for row in rows)
+    return (
+        f'<div class="scroll" tabindex="0"><table class="facts"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+    )
 
 
 def draw(rows: Sequence[Sequence[float]]) -> str:

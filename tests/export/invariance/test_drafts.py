@@ -71,7 +71,7 @@ def model(request: pytest.FixtureRequest, packages: dict[str, Path]) -> Model:
     """One that is its own assistant, which counts as small."""
     folder = packages[request.param]
     opened = onnx_textgen.load(folder, device="cpu", threads=1, assistant_model=folder, prefix_cache=0)
-    object.__setattr__(opened.assistant, "cost", 0.01)
+    object.__setattr__(opened.generator.assistant, "cost", 0.01)
     return opened
 
 
