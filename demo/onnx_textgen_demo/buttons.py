@@ -36,6 +36,10 @@ class RunButtons:
 
 
 def at_the_end(run: Dependency, answer: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Call a function at the end of a run, also of a failed one, for which `then` alone is not called (Gradio 6.31)."""
+    """Call a function at the end of a run, however it ends.
+
+    Gradio 6.31 calls `then` after a finished run, `failure` after a failed one, and both once a run is cancelled. What follows the
+    click that cancels is no such place: it is called while the run still ends, and a run started there would be skipped.
+    """
     for when in (run.then, run.failure):
         when(answer, list(inputs), list(outputs), **QUICK)

@@ -86,10 +86,8 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     buttons = RunButtons((start,), stop)
     pressed = gr.on([start.click, prompt.submit], buttons.running, None, buttons.outputs, **QUICK)
     run = pressed.then(compare, [prompt, ways, models, length, seed], [written, cards], **RUNNING)
-    at_the_end(run, buttons.at_rest, [], buttons.outputs)
-    # Two steps: until the first is done, late cards could overwrite the values of the second.
-    stopped = stop.click(None, cancels=[run])
-    stopped.then(lambda asked: [draw(asked or [], stopped=True), *buttons.at_rest()], written, [cards, *buttons.outputs], **QUICK)
+    at_the_end(run, lambda asked: [draw(asked or [], stopped=True), *buttons.at_rest()], [written], [cards, *buttons.outputs])
+    stop.click(None, cancels=[run])
     picked.then(lambda name: [name], picker, models, **QUICK)
 
 

@@ -70,7 +70,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
                     rows.append(end.value)
                 finally:
                     work.close()
-                yield f"measured up to {length:,} tokens", draw(rows), draw_table(rows)
+                yield f"measured up to {length:,} tokens ...", draw(rows), draw_table(rows)
             yield conditions(name, model), gr.skip(), gr.skip()
         except OnnxTextgenError as error:
             yield escape(str(error)), gr.skip(), gr.skip()
@@ -78,10 +78,14 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
 
     pressed = start.click(buttons.running, None, buttons.outputs, **QUICK)
     run = pressed.then(measure, [picker, rounds], shown, **RUNNING)
-    at_the_end(run, buttons.at_rest, [], buttons.outputs)
-    stopped = stop.click(None, cancels=[run])
-    stopped.then(lambda: ["stopped by you", *buttons.at_rest()], None, [note, *buttons.outputs], **QUICK)
+    at_the_end(run, lambda said: [at_rest(said), *buttons.at_rest()], [note], [note, *buttons.outputs])
+    stop.click(None, cancels=[run])
     picked.then(lambda: ("", "", ""), None, shown, cancels=[run], **QUICK)
+
+
+def at_rest(note: str) -> str:
+    """The note at the end of a run. A stopped generator cannot yield a last frame: its note still promises more."""
+    return "stopped by you" if note.endswith("...") else note
 
 
 def lengths(context_length: int) -> list[int]:

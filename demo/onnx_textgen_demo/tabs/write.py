@@ -75,9 +75,8 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     temperature = sampling.sliders["temperature"]
     now = [transcript, prompt, temperature]
     for run in runs:
-        at_the_end(run, at_rest, now, buttons.outputs)
-    # Two steps: until the first is done, a late frame could overwrite the values of `settle`.
-    buttons.stop.click(None, cancels=runs).then(settle, now, [*shown, *buttons.outputs], **QUICK)
+        at_the_end(run, settle, now, [*shown, *buttons.outputs])
+    buttons.stop.click(None, cancels=runs)
     gr.on([prompt.change, temperature.change], while_at_rest, now, [start, again], trigger_mode="always_last", **QUICK)
     gr.on([text.select, bars.select], select, transcript, [text, bars], **QUICK)
     picked.then(lambda name: sampling.defaults_of(registry.loaded(name)), picker, sampling.inputs, **QUICK)
@@ -196,10 +195,12 @@ def failed(transcript: Transcript | None, error: OnnxTextgenError) -> Frame:
 
 
 def settle(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
-    """Values after Stop, because a stopped generator cannot yield a last frame."""
-    if transcript:
+    """Values at the end of a run. A stopped generator cannot yield a last frame: its transcript has no end yet."""
+    is_stopped = transcript is not None and transcript.finish_reason is None
+    if transcript and is_stopped:
         transcript.end("cancelled")
-    return [*frame(transcript), *at_rest(transcript, prompt, temperature)]
+    last = frame(transcript) if is_stopped else [gr.skip()] * len(frame(None))
+    return [*last, *at_rest(transcript, prompt, temperature)]
 
 
 def at_rest(transcript: Transcript | None, prompt: str, temperature: float) -> list[Any]:
