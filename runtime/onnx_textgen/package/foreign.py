@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.signature import HIDDEN_STATES, LOGITS, ROLES, Hints
 from ..errors import PackageError
-from ..files.graph_file import OURS, producer_of
+from ..files.graph_file import OUR_PRODUCER, producer_of
 from ..files.text_files import read_text, readable
 from ..text.tokenizer import MAX_FILE_BYTES, tokenizer_errors
 from ..text.tokenizer_json import read_spec
@@ -101,7 +101,7 @@ def graph_of(place: Path) -> Path:
 def foreign_graph(place: Path, genai: Mapping[str, Any]) -> Path:
     """The graph to open; raises `PackageError` for one of ours: without its manifest no damage to it would be noticed."""
     graph = choose_graph(place, object_in(object_in(genai, "model"), "decoder"))
-    if producer_of(graph) == OURS:
+    if producer_of(graph) == OUR_PRODUCER:
         raise PackageError(
             f"{graph} was exported by onnx-textgen and its {MANIFEST} is missing, so that nothing can be checked; "
             "copy the whole folder again, or export the model again"

@@ -18,7 +18,7 @@ def has_manifest(folder: Path) -> bool:
     with readable(folder):
         if (is_there := path.is_file()) or not (path.exists() or path.is_symlink()):
             return is_there
-    raise PackageError(f"{path} is no file, so that nothing of the folder could be checked; export or copy the model again")
+    raise PackageError(f"{path} is not a file, so nothing in the folder can be checked; export or copy the model again")
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -106,9 +106,9 @@ def test_what_is_no_file_in_place_of_the_manifest_is_refused_in_a_folder_of_anyb
     for each in (folder, theirs):
         THINGS[thing](each / MANIFEST)
         for place in (each, each / GRAPH):
-            with pytest.raises(PackageError, match=r"manifest\.json is no file"):
+            with pytest.raises(PackageError, match=r"manifest\.json is not a file"):
                 onnx_textgen.load(place, threads=1, device="cpu")
-        assert "is no file" in (list_models(each)[0].problem or "")
+        assert "is not a file" in (list_models(each)[0].problem or "")
 
 
 def list_again(folder: Path, name: str) -> None:

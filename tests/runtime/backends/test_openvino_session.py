@@ -69,7 +69,7 @@ def test_the_embedded_model_takes_the_same_tokens_but_for_close_calls(story: Mod
 def test_a_graph_with_functions_of_its_own_is_refused_here_too(tmp_path: Path) -> None:
     function = b"\xca\x01\x02\x0a\x00"  # number 25 of a model
     (tmp_path / "model.onnx").write_bytes(GRAPH.read_bytes() + function)
-    with pytest.raises(PackageError, match="defines functions of its own"):
+    with pytest.raises(PackageError, match="defines functions"):
         open_openvino(tmp_path / "model.onnx", device="openvino")
 
 

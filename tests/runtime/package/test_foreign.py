@@ -249,7 +249,7 @@ def test_functions_that_would_keep_the_engine_busy_without_end_are_refused_befor
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
     folder = with_functions(tmp_path / "bomb")
-    with pytest.raises(PackageError, match=r"model\.onnx defines functions of its own"):
+    with pytest.raises(PackageError, match=r"model\.onnx defines functions"):
         onnx_textgen.load(folder, device="cpu")
     GROWING.package(tmp_path)
     (tmp_path / "model.onnx").write_bytes((folder / "model.onnx").read_bytes())
@@ -261,7 +261,7 @@ def test_functions_that_would_keep_the_engine_busy_without_end_are_refused_befor
 def test_files_that_are_no_graph_are_refused_at_once(content: bytes, tmp_path: Path) -> None:
     folder = optimum(tmp_path / "folder", GROWING, "as it is")
     (folder / "model.onnx").write_bytes(content)
-    with pytest.raises(PackageError, match=r"model\.onnx is no graph, or not whole"):
+    with pytest.raises(PackageError, match=r"model\.onnx is not a graph, or is incomplete"):
         onnx_textgen.load(folder, device="cpu")
 
 
@@ -269,7 +269,7 @@ def test_a_pipe_in_the_place_of_the_graph_is_refused_and_not_waited_for(tmp_path
     folder = optimum(tmp_path / "folder", GROWING, "as it is")
     (folder / "model.onnx").unlink()
     os.mkfifo(folder / "model.onnx")
-    with pytest.raises(PackageError, match=r"model\.onnx is no file"):
+    with pytest.raises(PackageError, match=r"model\.onnx is not a file"):
         onnx_textgen.load(folder, device="cpu")
 
 
@@ -308,9 +308,9 @@ BROKEN = {
     "chat_template.jinja is not UTF-8 text": lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff\xfe"),
     "is not UTF-8 text": lambda folder: (folder / "config.json").write_bytes(b"\xff"),
     "nowhere.onnx is not a folder": lambda folder: folder / "nowhere.onnx",
-    "the key 'vocab_size' is there twice": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
-    "tokenizer.json has more than 64 MiB": lambda folder: (folder / "tokenizer.json").write_bytes(b" " * (2**26 + 1)),
-    "config.json has more than 16 MiB": lambda folder: (folder / "config.json").write_bytes(b" " * (2**24 + 1)),
+    "the key 'vocab_size' occurs twice": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
+    "tokenizer.json is larger than 64 MiB": lambda folder: (folder / "tokenizer.json").write_bytes(b" " * (2**26 + 1)),
+    "config.json is larger than 16 MiB": lambda folder: (folder / "config.json").write_bytes(b" " * (2**24 + 1)),
     "config.json should hold a JSON object, found list": lambda folder: (folder / "config.json").write_text("[]"),
 }
 

@@ -131,13 +131,13 @@ def test_a_manifest_that_is_no_json_object_is_refused(package: Path, text: str) 
 def test_a_key_that_is_there_twice_is_refused_as_it_has_two_meanings(package: Path, name: str) -> None:
     path = package / "manifest.json"
     path.write_text(re.sub(rf'"{name}": [^,\n]*', r"\g<0>, \g<0>", path.read_text(), count=1))
-    assert f"the key '{name}' is there twice" in refusal(package)
+    assert f"the key '{name}' occurs twice" in refusal(package)
 
 
 def test_a_manifest_of_more_than_a_few_megabytes_is_refused(package: Path) -> None:
     with (package / "manifest.json").open("a") as file:
         file.write(" " * 2**22)
-    assert "manifest.json has more than 4 MiB" in refusal(package)
+    assert "manifest.json is larger than 4 MiB" in refusal(package)
 
 
 @pytest.mark.parametrize("name", ["model.onnx.data", "tokenizer.json"])

@@ -176,5 +176,5 @@ def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
 
 def test_half_a_file_is_refused(story: Model) -> None:
     data = (story.folder / "model.onnx").read_bytes()
-    with pytest.raises(PackageError, match="not whole"):
+    with pytest.raises(PackageError, match="incomplete"):
         Message(data[: len(data) // 2])
