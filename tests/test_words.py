@@ -24,6 +24,7 @@ SCOPE = (
     "export",
     "examples",
     "artifacts",
+    "runtime/onnx_textgen/backends",
     "runtime/onnx_textgen/files",
     "runtime/onnx_textgen_server",
 )

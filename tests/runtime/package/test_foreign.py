@@ -277,12 +277,12 @@ REFUSED = {
     "geometry.head_size should be at least 1 and at most 16,777,216": lambda folder: lacking(folder, head_size=2**40),
     "names the graph '../model.onnx', which is not in the folder": lambda folder: lacking(folder, filename="../model.onnx"),
     "describes a pipeline of several graphs": lambda folder: lacking(folder, pipeline=[{}]),
-    "wants the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
+    "needs the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
     "the graph has no cache": without_cache,
     "has a decoder in two graphs or half of one": lambda folder: optimum(folder, GROWING, "as it is", "decoder_model.onnx"),
     "config.json is not valid JSON": lambda folder: (optimum(folder, GROWING, "as it is") / "config.json").write_text("{"),
     "has no manifest.json and no graph": lambda folder: folder.mkdir(),
-    "wants the input 'ids'": lambda folder: without(genai(folder, GROWING, "other names") / "genai_config.json", "inputs"),
+    "needs the input 'ids'": lambda folder: without(genai(folder, GROWING, "other names") / "genai_config.json", "inputs"),
     "lacks input_ids or logits": lambda folder: without(genai(folder, GROWING, "other names") / "genai_config.json", "outputs"),
 }
 
