@@ -79,7 +79,7 @@ def test_a_package_without_its_manifest_is_refused_as_its_damage_would_not_be_no
 ) -> None:
     (folder / MANIFEST).unlink()
     flip_a_bit(folder / WEIGHTS)
-    missing = "was exported by onnx-textgen and its manifest.json is missing"
+    missing = "was exported by onnx-textgen but its manifest.json is missing"
     for place in (folder, folder / GRAPH):
         with pytest.raises(PackageError, match=missing):
             onnx_textgen.load(place, threads=1, device="cpu")

@@ -138,7 +138,7 @@ def test_a_folder_that_optimum_made_gives_the_tokens_and_scores_of_transformers(
 def test_a_folder_without_settings_is_read_by_its_graph_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = onnx_textgen.load(write(tmp_path / "bare", Builder(GROWING).model()), threads=1, device="cpu")
     assert model.generate(PROMPTS[0], max_new_tokens=5, temperature=0).token_ids == tuple(GROWING.greedy(PROMPTS[0], 5))
-    assert "nothing says how long a text may be; taking 2048 tokens" in caplog.text
+    assert "no settings give the context length; using 2048 tokens" in caplog.text
     sizes = model.manifest.geometry
     assert (sizes.layers, sizes.kv_heads, sizes.head_size, sizes.vocab_size) == (2, 2, 8, VOCAB_SIZE)
 
@@ -173,7 +173,7 @@ def test_one_of_several_graphs_is_chosen_by_its_name_or_by_the_caller(tmp_path: 
     (folder / "onnx" / "model_q4.onnx").unlink()
     (folder / "onnx" / "model_fp16.onnx").rename(folder / "onnx" / "mine.onnx")
     with pytest.raises(
-        PackageError, match=r"2 graphs and none has a usual name; give the path of one: onnx/mine.onnx, onnx/model_zzz.onnx"
+        PackageError, match=r"2 graphs, none with a usual name; give the path of one: onnx/mine.onnx, onnx/model_zzz.onnx"
     ):
         onnx_textgen.load(folder)
 
@@ -279,7 +279,7 @@ REFUSED = {
     "describes a pipeline of several graphs": lambda folder: lacking(folder, pipeline=[{}]),
     "needs the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
     "the graph has no cache": without_cache,
-    "has a decoder in two graphs or half of one": lambda folder: optimum(folder, GROWING, "as it is", "decoder_model.onnx"),
+    "has a decoder in two graphs, or half of one": lambda folder: optimum(folder, GROWING, "as it is", "decoder_model.onnx"),
     "config.json is not valid JSON": lambda folder: (optimum(folder, GROWING, "as it is") / "config.json").write_text("{"),
     "has no manifest.json and no graph": lambda folder: folder.mkdir(),
     "needs the input 'ids'": lambda folder: without(genai(folder, GROWING, "other names") / "genai_config.json", "inputs"),
@@ -370,7 +370,7 @@ def test_the_command_line_generates_describes_and_says_that_nothing_can_be_verif
     assert capsys.readouterr().out.strip() == ",".join(map(str, SHARED.greedy(PROMPTS[0], 4)))
     assert run(["info", str(folder)]) == 0
     told = capsys.readouterr().out
-    assert "read by its genai_config.json" in told
+    assert "settings from genai_config.json" in told
     assert "256 bytes a token" in told
     assert "none; a model that onnx-textgen exports" in told
     assert run(["verify", str(folder)]) == 1
