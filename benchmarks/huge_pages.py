@@ -27,15 +27,15 @@ def measure(package: str, threads: int, *, are_huge: bool) -> None:
     from onnx_textgen.api import loading  # noqa: PLC0415 - not in the process that starts the others
     from onnx_textgen.backends import huge_pages  # noqa: PLC0415 - not in the process that starts the others
 
-    gather, seconds = huge_pages.gather, 0.0
+    collapse, seconds = huge_pages.collapse, 0.0
 
-    def timed(pieces: list[huge_pages.Piece]) -> None:
+    def timed(regions: list[huge_pages.Region]) -> None:
         nonlocal seconds
         begun = time.perf_counter()
-        gather(pieces)
+        collapse(regions)
         seconds = time.perf_counter() - begun
 
-    huge_pages.gather = timed
+    huge_pages.collapse = timed
     if not are_huge:
         loading.new_memory_in_huge_pages = contextlib.nullcontext  # type: ignore[assignment]
     model = loading.load(package, device="cpu", threads=threads, prefix_cache=0)

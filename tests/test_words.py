@@ -24,6 +24,9 @@ SCOPE = (
     "export",
     "examples",
     "artifacts",
+    "runtime/onnx_textgen/backends",
+    "runtime/onnx_textgen/files",
+    "runtime/onnx_textgen/package",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""

@@ -17,7 +17,7 @@ from unittest import mock
 
 import onnx_textgen
 from onnx_textgen.diagnostics.inventory import list_models
-from onnx_textgen.package.hub import PREFIX, locate, read_name
+from onnx_textgen.package.hub import PREFIX, locate, parse_hub_name
 
 from .flips import NO_FILES, open_model
 from .law import HARMLESS, REFUSED, Case, Law, Verdict, Violation, judged, refused, spread
@@ -380,7 +380,7 @@ def named(name: str, folder: Path) -> Verdict:
         outside = (folder / "outside").resolve()
 
         def find() -> Path:
-            assert read_name(PREFIX + name) is not None, "with this mark it is a name on the hub"
+            assert parse_hub_name(PREFIX + name) is not None, "with this mark it is a name on the hub"
             return locate(PREFIX + name)
 
         places: list[Path] = []

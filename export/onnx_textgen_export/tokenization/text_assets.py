@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.package.end_tokens import every_end, read_template
+from onnx_textgen.package.end_tokens import all_eos_ids, read_template
 from onnx_textgen.package.hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
@@ -49,7 +49,7 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None) -> Tex
         tokenizer=tokenizer,
         chat_template=template,
         bos_id=special_id("bos", settings, tokenizer, folder),
-        eos_ids=every_end(folder, tokenizer, template, generation=written, config=config),
+        eos_ids=all_eos_ids(folder, tokenizer, template, generation=written, config=config),
         pad_id=special_id("pad", settings, tokenizer, folder),
         generation=generation_defaults(settings),
     )

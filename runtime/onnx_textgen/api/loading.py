@@ -16,7 +16,7 @@ from ..inference.capabilities import check_graph
 from ..kv_cache.memory_plan import plan
 from ..options.checks import whole_number
 from ..package.end_tokens import read_template
-from ..package.foreign import graph_of, home_of, is_foreign, open_foreign
+from ..package.foreign import folder_of, graph_of, is_foreign, open_foreign
 from ..package.hub import locate
 from ..package.integrity import checking_files, package_bytes
 from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, Manifest
@@ -58,7 +58,7 @@ def load(
     place = locate(package)
     manifest, graph, session, template = open_package(place, device=device, threads=threads)
     sizes = {"capacity": capacity, "prefix_cache": prefix_cache, "batch_size": batch_size}
-    model = Model(home_of(place), manifest, session, chat_template=template, graph_name=graph.name, **sizes)  # type: ignore[arg-type]
+    model = Model(folder_of(place), manifest, session, chat_template=template, graph_name=graph.name, **sizes)  # type: ignore[arg-type]
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):
             assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
@@ -68,7 +68,7 @@ def load(
 
 def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Manifest, Path, Graph, str | None]:
     """The manifest of a package or of another exporter's folder, its graph's path, the open graph, and the chat template."""
-    folder, graph = home_of(place), Path(GRAPH)
+    folder, graph = folder_of(place), Path(GRAPH)
     session: Graph
     if is_foreign(place):
         if device in PRECISIONS:

@@ -1,1 +1,1 @@
-"""The engines that run a graph."""
+"""The engines that run a graph: ONNX Runtime and OpenVINO."""

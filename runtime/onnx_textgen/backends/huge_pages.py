@@ -1,8 +1,8 @@
-"""Weights in huge pages, where Linux has them: an engine packs them into pages of 4 KiB, and a step reads all of them.
+"""Moves weights into huge pages, on Linux: engines allocate them in pages of 4 KiB, and each decode step reads all of them.
 
-The kernel gathers such memory into pages of 2 MiB when it is asked to (MADV_COLLAPSE, since 6.1), whatever its settings. That takes
-a thread some 0.1 s for 100 MiB; content and addresses stay as they are, and nothing is larger afterwards. Other systems are left
-alone. `benchmarks/huge_pages.py` measures what it gives.
+Linux 6.1 and later collapse memory into pages of 2 MiB on request (MADV_COLLAPSE), whatever the system's settings. That takes a
+thread about 0.1 s for 100 MiB; contents, addresses and memory use do not change. On other systems nothing happens.
+`benchmarks/huge_pages.py` measures the gain.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from pathlib import Path
 
 HUGE_PAGE = 2 * 2**20
 MADV_COLLAPSE = 25
-"""From Linux's include/uapi/asm-generic/mman-common.h; 3.11's `mmap` does not name it."""
-AT_A_TIME = 16 * HUGE_PAGE
-"""So that a process which ends need not wait for long."""
-RESIDENT = 0.95
-"""What of a piece must be in use: a thread's stack, say, is mostly a promise, which would be kept."""
+"""From Linux's include/uapi/asm-generic/mman-common.h; Python 3.11's `mmap` does not define it."""
+BYTES_PER_CALL = 16 * HUGE_PAGE
+"""Small enough that a process that ends does not wait long for a call."""
+MIN_RESIDENT = 0.95
+"""Resident share of a region that is collapsed: the unused rest, most of a thread's stack for example, would be allocated too."""
 
-Piece = tuple[int, int]
-"""From an address to another one."""
+Region = tuple[int, int]
+"""Start and end addresses of memory."""
 
 
-def pieces_in_use(smaps: str) -> list[Piece]:
-    r"""The process's own memory, as opposed to files, that is in use nearly everywhere; by `/proc/self/smaps`.
+def parse_smaps(smaps: str) -> list[Region]:
+    r"""Find the anonymous regions that are almost fully resident in the text of `/proc/self/smaps`.
 
     >>> header = "7f0000000000-7f0000400000 rw-p 00000000 00:00 0 "
-    >>> [hex(end - start) for start, end in pieces_in_use(header + "\nSize: 4096 kB\nRss:     4096 kB\n")]
+    >>> [hex(end - start) for start, end in parse_smaps(header + "\nSize: 4096 kB\nRss:     4096 kB\n")]
     ['0x400000']
-    >>> pieces_in_use(header + "\nSize: 4096 kB\nRss:       12 kB\n")
+    >>> parse_smaps(header + "\nSize: 4096 kB\nRss:       12 kB\n")
     []
     """
     header = r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0 *(?:\[heap\])?\n(?:.*\n)*?Rss: +(\d+) kB$"
     found = ((int(start, 16), int(end, 16), 1024 * int(used)) for start, end, used in re.findall(header, smaps, re.MULTILINE))
-    return [(start, end) for start, end, used in found if used >= RESIDENT * (end - start)]
+    return [(start, end) for start, end, used in found if used >= MIN_RESIDENT * (end - start)]
 
 
-def without(pieces: list[Piece], known: list[Piece]) -> Iterator[Piece]:
-    """What of some pieces is in none of the known ones.
+def subtract(regions: list[Region], known: list[Region]) -> Iterator[Region]:
+    """Yield the parts of `regions` that lie outside the `known` ones.
 
-    >>> list(without([(0, 10), (20, 30)], [(2, 4), (8, 22)]))
+    >>> list(subtract([(0, 10), (20, 30)], [(2, 4), (8, 22)]))
     [(0, 2), (4, 8), (22, 30)]
     """
     known = sorted(known)
-    for start, end in pieces:
+    for start, end in regions:
         free = start
         for first, last in known:
             if first < end and last > free:
@@ -58,28 +58,28 @@ def without(pieces: list[Piece], known: list[Piece]) -> Iterator[Piece]:
             yield free, end
 
 
-def gather(pieces: list[Piece]) -> None:
-    """Have the kernel gather them; a piece that is gone meanwhile, or cannot be, stays as it is."""
+def collapse(regions: list[Region]) -> None:
+    """Ask the kernel to collapse regions into huge pages; failures, for example for freed memory, are ignored."""
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for start, end in pieces:
+    for start, end in regions:
         first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
-        for place in range(first, last, AT_A_TIME):
-            libc.madvise(place, min(AT_A_TIME, last - place), MADV_COLLAPSE)
+        for address in range(first, last, BYTES_PER_CALL):
+            libc.madvise(address, min(BYTES_PER_CALL, last - address), MADV_COLLAPSE)
 
 
-def memory_in_use() -> list[Piece]:
-    """See `pieces_in_use`; nothing where the system does not tell."""
+def resident_regions() -> list[Region]:
+    """The process's regions as in `parse_smaps`; none if the system is not Linux."""
     try:
-        return pieces_in_use(Path("/proc/self/smaps").read_text(encoding="utf-8"))
-    except OSError:  # another system than Linux
+        return parse_smaps(Path("/proc/self/smaps").read_text(encoding="utf-8"))
+    except OSError:
         return []
 
 
 @contextlib.contextmanager
 def new_memory_in_huge_pages() -> Iterator[None]:
-    """What is allocated within it and still there at its end is gathered behind it, in a thread."""
-    before = memory_in_use()
+    """After the body, collapse the memory that it allocated and has not freed into huge pages, in a background thread."""
+    before = resident_regions()
     yield
-    if new := list(without(memory_in_use(), before)):
-        threading.Thread(target=gather, args=(new,), name="huge pages", daemon=True).start()
+    if new := list(subtract(resident_regions(), before)):
+        threading.Thread(target=collapse, args=(new,), name="huge pages", daemon=True).start()

@@ -1,8 +1,8 @@
-"""Opens OpenVINO, and is the only file that imports it: a second engine for the packages of target `ort`, on the CPU.
+"""Opens and runs graphs with OpenVINO, a second CPU engine for packages of target `ort`; no other module imports it.
 
-It multiplies prompts faster than ONNX Runtime, and with `openvino:bf16` faster again where the processor multiplies in bfloat16.
-The graph is read as it is, but for what `openvino_operators` puts in its place. Nothing is written to disk and nothing is
-reported to its makers.
+Its prefill is faster than ONNX Runtime's, and faster again with `openvino:bf16` on processors that multiply in bfloat16. The graph
+is read without conversion, except for the operators that `openvino_operators` replaces. OpenVINO writes nothing to disk here and
+sends no telemetry.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .protocol import Device
 from .signature import PAST, ROLES, CacheTensor, Hints, Input, Values, present_of, read_inputs, read_rotary_switch
 
 PRECISIONS = {"openvino": "f32", "openvino:bf16": "bf16"}
-"""Names of the devices, and in what OpenVINO multiplies and attends there."""
-ARRAYS: dict[str, type[np.generic]] = {"f32": np.float32, "bf16": np.uint16}
-"""How keys and values of a precision lie in arrays: NumPy has no bfloat16, so its bits stand for it."""
-TYPES = {
+"""Device names, with the precision of products and attention on each."""
+ARRAY_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "bf16": np.uint16}
+"""NumPy's type for keys and values of each precision: NumPy has no bfloat16, so its bits are kept as integers."""
+ORT_TYPES = {
     "f32": "tensor(float)",
     "f16": "tensor(float16)",
     "f64": "tensor(double)",
@@ -39,20 +39,20 @@ TYPES = {
     "i32": "tensor(int32)",
     "boolean": "tensor(bool)",
 }
-"""OpenVINO's names of types, and ONNX Runtime's."""
+"""ONNX Runtime's names of OpenVINO's types."""
 ROTARY_SWITCH = ["framework", "rotary_switch"]
-"""Where OpenVINO keeps what the graph says of itself."""
+"""The path in OpenVINO's runtime info to the graph's metadata entry `rotary_switch`."""
 TELEMETRY = "openvino_telemetry"
 INSTALL = 'install it with: pip install "onnx-textgen[openvino]"'
-OTHERWISE = "take the device cpu for this model"
+USE_CPU = "use the device cpu for this model"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenVINOSession:
-    """See `graph.Graph`."""
+    """A graph that is compiled by OpenVINO; implements `protocol.Graph`."""
 
     openvino: Any
-    """The library."""
+    """The library's module."""
     compiled: Any
     device: Device
     inputs: Values
@@ -67,8 +67,8 @@ class OpenVINOSession:
     hints: Hints = dataclasses.field(default_factory=Hints)
 
     @property
-    def best_part(self) -> int:
-        """See `Graph.best_part`: 256 are a seventh slower in bfloat16, 1,024 no faster."""
+    def part_size(self) -> int:
+        """See `Graph.part_size`: 256 is 14 % slower in bfloat16, 1,024 is no faster."""
         return 512
 
     @property
@@ -77,68 +77,68 @@ class OpenVINOSession:
         return read_inputs(self.inputs, self.hints, self.cache_tensors)
 
     def name_of(self, output: str) -> str:
-        """See `Graph.name_of`: a package of ours calls it so."""
+        """See `Graph.name_of`: packages of this project use the roles' names."""
         return output
 
-    def make_requests(self) -> Requests:
-        """What runs the graph, with a cache of its own."""
-        return Requests(self)
+    def new_infer_request(self) -> InferRequest:
+        """Make an infer request, for one cache."""
+        return InferRequest(self)
 
 
-class Requests:
-    """Runs the graph over one cache."""
+class InferRequest:
+    """OpenVINO's infer request: runs the graph over one cache."""
 
     def __init__(self, session: OpenVINOSession) -> None:
         self.session, self.request = session, session.compiled.create_infer_request()
 
-    def share(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Let the graph keep keys or values in an array, from now on."""
+    def bind_cache(self, name: str, array: npt.NDArray[Any]) -> None:
+        """From now on, keep the keys or values of the input `name` in this array, which the graph updates in place."""
         openvino, precision = self.session.openvino, PRECISIONS[self.session.device.kind]
         self.request.set_tensor(name, openvino.Tensor(array, openvino.Shape(array.shape), getattr(openvino.Type, precision)))
 
-    def begin(self) -> OpenVINORun:
-        """The next run."""
+    def new_run(self) -> OpenVINORun:
+        """Make the next run."""
         return OpenVINORun(self.session.openvino, self.request)
 
 
 class OpenVINORun:
-    """See `graph.Run`."""
+    """See `protocol.Run`."""
 
-    def __init__(self, openvino: Any, request: Any) -> None:  # noqa: ANN401 - OpenVINO's own
+    def __init__(self, openvino: Any, request: Any) -> None:  # noqa: ANN401 - OpenVINO's types
         self.openvino, self.request, self.stopped = openvino, request, False
 
     def set_input(self, name: str, array: npt.NDArray[Any]) -> None:
-        """See `Run.give`."""
+        """See `Run.set_input`."""
         self.request.set_tensor(name, self.openvino.Tensor(array))
 
     def compute(
-        self, output: str, shape: Sequence[int], beside: Sequence[str] = ()
+        self, output: str, shape: Sequence[int], extra_outputs: Sequence[str] = ()
     ) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]]]:
         """See `Run.compute`."""
         try:
             self.request.start_async()
-            if self.stopped:  # too early to reach the request
+            if self.stopped:  # `stop` came before the request had started
                 self.request.cancel()
             self.request.wait()
         except RuntimeError as error:
             raise ModelError(f"the model failed while it ran: {reason_of(error)}") from error
-        found, *others = (np.array(self.request.get_tensor(name).data) for name in (output, *beside))
-        return found.reshape(shape), others
+        found, *extra = (np.array(self.request.get_tensor(name).data) for name in (output, *extra_outputs))
+        return found.reshape(shape), extra
 
     def stop(self) -> None:
-        """See `Run.stop`; OpenVINO looks between operators."""
+        """See `Run.stop`; OpenVINO checks the flag between operators."""
         self.stopped = True
         self.request.cancel()
 
 
 def reason_of(error: BaseException) -> str:
-    """What an exception of OpenVINO says: the last line, as those before tell where in its sources it arose."""
+    """The reason in an exception of OpenVINO: its last line, as the lines before name places in OpenVINO's source."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return first_line(type(error)(lines[-1].lstrip("- ")) if lines else error)
 
 
 def import_openvino() -> Any:  # noqa: ANN401 - the library
-    """OpenVINO, and those parts of it that are not in its front; raises `DeviceError` where it is not installed."""
+    """Import OpenVINO and the submodules that it does not import itself; raises `DeviceError` if that fails."""
     try:
         with without_telemetry():
             for part in ("opset15", "op", "frontend.onnx"):
@@ -154,9 +154,9 @@ def import_openvino() -> Any:  # noqa: ANN401 - the library
 
 @contextlib.contextmanager
 def without_telemetry() -> Iterator[None]:
-    """Within it, OpenVINO finds no module to report with and takes its own stub: it would send its makers a note of each import."""
+    """Make the import of OpenVINO's telemetry module fail in the body: OpenVINO then uses a stub and does not report the import."""
     loaded = sys.modules.get(TELEMETRY)
-    sys.modules[TELEMETRY] = None  # type: ignore[assignment]  # importing it fails as if it were not installed
+    sys.modules[TELEMETRY] = None  # type: ignore[assignment]  # an import of it now fails as if it were not installed
     try:
         yield
     finally:
@@ -166,9 +166,10 @@ def without_telemetry() -> Iterator[None]:
 
 
 def open_openvino(path: Path, *, device: str, threads: int | None = None) -> OpenVINOSession:
-    """Open the graph at `path`; `device` is one of `PRECISIONS`, `threads=None` leaves the number to OpenVINO (one per core).
+    """Open the graph at `path` on a device of `PRECISIONS`; if `threads` is None, OpenVINO chooses (one per core).
 
-    Raises `DeviceError` where OpenVINO or the processor cannot, `PackageError` for a graph that it cannot run.
+    Raises `OptionError` for a wrong number of threads, `DeviceError` if OpenVINO is not installed or the processor lacks bfloat16,
+    and `PackageError` if OpenVINO cannot run the graph.
     """
     if threads is not None:
         threads = whole_number("threads", threads, 1, 1024)
@@ -176,29 +177,29 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None) -> Ope
     openvino, precision = import_openvino(), PRECISIONS[device]
     core = compiling_core(openvino)
     if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        raise DeviceError("this processor does not multiply in bfloat16; take the device openvino")
+        raise DeviceError("this processor does not multiply in bfloat16; use the device openvino")
     operators = Operators(openvino.opset15, openvino.op._PagedAttentionExtension)
     extension = openvino.frontend.onnx.ConversionExtension
-    reader = openvino.Core()  # of this graph alone: what an extension finds wrong is about it
+    reader = openvino.Core()  # a core per graph, so that `operators.refused` is about this graph only
     reader.add_extension(extension("GroupQueryAttention", DOMAIN, operators.attention))
     reader.add_extension(extension("GatherBlockQuantized", DOMAIN, operators.embedding))
-    wanted = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision, "PERFORMANCE_HINT": "LATENCY"}
+    properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision, "PERFORMANCE_HINT": "LATENCY"}
     if threads is not None:
-        wanted["INFERENCE_NUM_THREADS"] = str(threads)
+        properties["INFERENCE_NUM_THREADS"] = str(threads)
     try:
         model = reader.read_model(path)
-        cached = prepare(openvino, model)
-        compiled = core.compile_model(model, "CPU", wanted)
+        pasts = prepare(openvino, model)
+        compiled = core.compile_model(model, "CPU", properties)
     except RuntimeError as error:
         why = operators.refused[0] if operators.refused else reason_of(error)
-        raise PackageError(f"OpenVINO cannot run {path.name}: {why}; {OTHERWISE}") from error
+        raise PackageError(f"OpenVINO cannot run {path.name}: {why}; {USE_CPU}") from error
     inputs, outputs = read_values(compiled.inputs), read_values(compiled.outputs)
     tensors = tuple(
-        CacheTensor(name, present_of(name), (None, heads, None, size), 2, "paged", np.dtype(ARRAYS[precision]))
-        for name in cached
-        for heads, size in [(whole_size(inputs[name][0][1]), whole_size(inputs[name][0][3]))]
+        CacheTensor(name, present_of(name), (None, heads, None, size), 2, "paged", np.dtype(ARRAY_TYPES[precision]))
+        for name in pasts
+        for heads, size in [(static_size(inputs[name][0][1]), static_size(inputs[name][0][3]))]
     )
-    block_size = whole_size(inputs[cached[0]][0][2])
+    block_size = static_size(inputs[pasts[0]][0][2])
     inputs = {name: value for name, value in inputs.items() if name not in (BLOCK_INDICES, BLOCK_BEGINS)}
     switch = model.get_rt_info(ROTARY_SWITCH).astype(str) if model.has_rt_info(ROTARY_SWITCH) else ""
     return OpenVINOSession(
@@ -207,43 +208,44 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None) -> Ope
 
 
 @functools.cache
-def compiling_core(openvino: Any) -> Any:  # noqa: ANN401 - the library, and its own
-    """The one core of this process that compiles; it stays, since OpenVINO (2026.4.1) is not safe to signals when cores go.
+def compiling_core(openvino: Any) -> Any:  # noqa: ANN401 - OpenVINO's types
+    """The only core of this process that compiles models; never freed, since freeing cores breaks signals (OpenVINO 2026.4.1).
 
-    With the first use of a CPU each core gives the thread a stack for signals, and takes it away when it goes. Of two cores, the
-    second then leaves the thread the first one's, which is memory no longer: the next Ctrl-C ends the process by SIGSEGV.
+    At its first use of the CPU, each core installs a signal stack for the thread, and removes it when the core is freed. After two
+    cores, the second one leaves the thread with the stack of the first, which is freed memory: the next Ctrl-C ends the process by
+    SIGSEGV.
     """
     return openvino.Core()
 
 
-def whole_size(size: int | str) -> int:
-    """A size that PagedAttention has fixed."""
+def static_size(size: int | str) -> int:
+    """A size that PagedAttention has made static."""
     assert isinstance(size, int), "OpenVINO knows the sizes of a block"
     return size
 
 
-def read_values(ports: Any) -> Values:  # noqa: ANN401 - a list of OpenVINO's
-    """Shape and type of inputs or outputs by name, in ONNX Runtime's words; an open size is a question mark."""
+def read_values(ports: Any) -> Values:  # noqa: ANN401 - OpenVINO's types
+    """Shape and type of inputs or outputs by name, with ONNX Runtime's names of types; a dynamic size is a question mark."""
     return {
         port.any_name: (
             [size.get_length() if size.is_static else "?" for size in port.partial_shape],
-            TYPES.get(port.element_type.to_string(), port.element_type.to_string()),
+            ORT_TYPES.get(port.element_type.to_string(), port.element_type.to_string()),
         )
         for port in ports
     }
 
 
-def prepare(openvino: Any, model: Any) -> list[str]:  # noqa: ANN401 - OpenVINO's own
-    """Give a model the inputs that stand-ins and defaults stand for, and no presents; returns the cache's names.
+def prepare(openvino: Any, model: Any) -> list[str]:  # noqa: ANN401 - OpenVINO's types
+    """Replace placeholders and roles' defaults by inputs, and remove the presents; returns the names of the past inputs.
 
-    Raises `PackageError` for a cache that is not, or not only, that of GroupQueryAttention.
+    Raises `PackageError` if the cache is not GroupQueryAttention's alone.
     """
     attentions = [op for op in model.get_ops() if op.get_type_name() == "PagedAttentionExtension"]
-    cached = [attention.input_value(index).any_name for attention in attentions for index in (3, 4)]
-    others = [name for port in model.inputs for name in port.names if name.startswith(PAST) and name not in cached]
-    if not cached or others:
-        what = f"it carries {others[0]} too" if cached else "it has no GroupQueryAttention"
-        raise PackageError(f"OpenVINO runs graphs of target ort whose cache is keys and values alone, and {what}; {OTHERWISE}")
+    pasts = [attention.input_value(index).any_name for attention in attentions for index in (3, 4)]
+    others = [name for port in model.inputs for name in port.names if name.startswith(PAST) and name not in pasts]
+    if not pasts or others:
+        what = f"this graph carries {others[0]} too" if pasts else "this graph has no GroupQueryAttention"
+        raise PackageError(f"OpenVINO runs only graphs of target ort with a cache of keys and values, and {what}; {USE_CPU}")
     for op in model.get_ops():
         name = op.get_friendly_name()
         if op.get_type_name() == "Constant" and (name in (BLOCK_INDICES, BLOCK_BEGINS) or name in ROLES):
@@ -252,7 +254,7 @@ def prepare(openvino: Any, model: Any) -> list[str]:  # noqa: ANN401 - OpenVINO'
             op.output(0).replace(parameter.output(0))
             model.add_parameters([parameter])
     for result in model.get_results():
-        if result.input_value(0).any_name in {present_of(name) for name in cached}:
+        if result.input_value(0).any_name in {present_of(name) for name in pasts}:
             model.remove_result(result)
     model.validate_nodes_and_infer_types()
-    return cached
+    return pasts

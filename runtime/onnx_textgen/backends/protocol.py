@@ -1,6 +1,6 @@
-"""An open graph, whichever engine runs it: what a decoder asks of ONNX Runtime (`session`) and of OpenVINO (`openvino_session`).
+"""The interface of an open graph, which each engine implements (`onnxruntime_session`, `openvino_session`) and a decoder uses.
 
-A graph comes with the cache that suits its engine (`cache`), and a cache prepares the runs.
+`kv_cache` has a cache for each engine, which prepares the runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Device:
     """Where a model runs."""
 
     kind: str
-    """`cpu` or `cuda`, as ONNX Runtime's bindings name it; `openvino` or `openvino:bf16`."""
+    """`cpu` or `cuda`, as in ONNX Runtime's bindings; `openvino` or `openvino:bf16`."""
     index: int = 0
-    """Of several GPUs."""
+    """Number of the GPU."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.index}" if self.kind == "cuda" else self.kind
@@ -33,21 +33,21 @@ CPU = Device("cpu")
 
 
 class Graph(Protocol):
-    """What it takes, what it gives, and where it runs."""
+    """An open graph: its inputs, its outputs, and where it runs."""
 
     @property
     def device(self) -> Device:
-        """Where it runs."""
+        """The device that the graph runs on."""
         ...
 
     @property
     def threads(self) -> int | None:
-        """How many it was asked to take; None: the engine's own choice."""
+        """The number of threads that the caller requested; None: the engine's choice."""
         ...
 
     @property
     def inputs(self) -> Values:
-        """Those with a default included."""
+        """Shape and type by name, including inputs that have a default."""
         ...
 
     @property
@@ -57,36 +57,36 @@ class Graph(Protocol):
 
     @property
     def hints(self) -> Hints:
-        """What inputs and outputs do not tell."""
+        """Facts that the inputs and outputs do not show."""
         ...
 
     @property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
-        """All that the graph carries from run to run."""
+        """Every tensor that the graph carries from run to run."""
         ...
 
     @property
     def roles(self) -> dict[str, Input]:
-        """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give."""
+        """The inputs outside the cache, by role; raises `PackageError` for an input that the decoder cannot provide."""
         ...
 
     @property
-    def best_part(self) -> int:
-        """Tokens of a prompt at a time that the engine is fastest with, or nearly: a caller can stop in between."""
+    def part_size(self) -> int:
+        """Tokens per prefill run at which the engine is fastest, or almost: a smaller part lets a caller stop sooner."""
         ...
 
     @property
     def rotary_switch(self) -> int | None:
-        """The length beyond which the graph turns keys by other frequencies, so that a text which crosses it is fed anew."""
+        """The length beyond which the graph rotates keys with other frequencies: a text that crosses it is fed again from 0."""
         ...
 
     def name_of(self, output: str) -> str:
-        """The graph's name of the logits or of the hidden states, whether it has them or not."""
+        """The graph's name for `logits` or `hidden_states`, whether the graph has that output or not."""
         ...
 
 
 class ClosedGraph:
-    """What a closed model has in the place of its graph: whatever asks for anything of it is told."""
+    """Replaces the graph of a closed model: every use raises `ModelError`."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ModelError("this model was closed; load it again")
@@ -96,22 +96,22 @@ class Run(Protocol):
     """One run of a graph, prepared by a cache."""
 
     def set_input(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Set an input that is no part of the cache; the array is in order, of the input's type, and if read-only for good."""
+        """Set an input outside the cache to a contiguous array of the input's type; a read-only array must never change."""
         ...
 
     def compute(
-        self, output: str, shape: Sequence[int], beside: Sequence[str] = ()
+        self, output: str, shape: Sequence[int], extra_outputs: Sequence[str] = ()
     ) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]]]:
-        """Run the graph and return one of its outputs, whose shape is known, and those `beside` it."""
+        """Run the graph; returns `output`, which has the given shape, and the extra outputs in their order."""
         ...
 
     def stop(self) -> None:
-        """Let `compute` raise soon, from any thread; before it begins, too."""
+        """Make `compute` raise soon; callable from any thread, also before `compute` begins."""
         ...
 
 
 def mask_of(lengths: Sequence[int], width: int | None = None) -> npt.NDArray[np.int64]:
-    """The attention mask of rows of so many tokens, which come first; `width`: its columns, if not as many as the longest has.
+    """Make the attention mask [rows, width] of rows with these lengths: ones, then zeros. `width` defaults to the longest row.
 
     >>> mask_of([3, 1]).tolist()
     [[1, 1, 1], [1, 0, 0]]

@@ -1,7 +1,7 @@
-"""What a graph takes and gives, in the decoder's words: read off the names, shapes and types of its inputs and outputs.
+"""Derives the roles of a graph's inputs and outputs from their names, shapes and types.
 
-A graph that others exported may call its tensors otherwise, keep keys and values in one tensor, or leave a size open; what lies
-beside it and tells so is in `Hints`. No table of model types is needed, and nothing here runs the graph.
+Another exporter's graph may name its tensors differently, keep keys and values in one tensor, or leave sizes dynamic; `Hints` holds
+what the files next to the graph say about that. No table of model types is needed, and nothing here runs the graph.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from ..errors import PackageError
 
 Values = dict[str, tuple[list[int | str], str]]
-"""Shape and ONNX Runtime's type of inputs or outputs, by name."""
+"""Shape and ONNX Runtime's type of inputs or outputs, by name; a dynamic size is a string."""
 
 PAST = "past"
-"""Begins the name of every input that carries something from run to run, unless hints name them."""
+"""Prefix of the name of every cache input, unless hints name it."""
 ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
@@ -40,65 +40,65 @@ ROLES = {
     "num_logits_to_keep": ("i", "integers"),
     "use_cache_branch": ("b", "true or false"),
 }
-"""What a decoder can give a graph beside its cache, and as what kinds of numbers, in NumPy's letters and in words."""
+"""The inputs outside the cache that a decoder can provide, with their kinds of types, in NumPy's letters and in words."""
 LOGITS, HIDDEN_STATES = "logits", "hidden_states"
-"""What a decoder can be asked for, beside its cache."""
+"""The outputs outside the cache that a decoder can compute."""
 ALIASES = {"logits_to_keep": "num_logits_to_keep"}
-"""Other names of a role that are in use."""
+"""Names that some exporters use for a role."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hints:
-    """What a graph's inputs and outputs do not tell; a package of ours needs none of it."""
+    """Facts about a graph that its inputs and outputs do not show; packages of this project need none."""
 
     names: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The graph's own names of roles, of `logits` and of `hidden_states`, where they differ."""
+    """The graph's names of roles, `logits` and `hidden_states`, if they differ."""
     presents: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The output that takes the place of each past input, where they are named by a rule of their own."""
+    """Name of the `present` output of each past input, if the names follow another rule than `present_of`."""
     kv_heads: int | None = None
     head_size: int | None = None
-    """Sizes of the cache that a graph may leave open."""
+    """Sizes of the cache that the graph may leave dynamic."""
     window: int = 1
-    """Tokens that a shared cache has to have room for from the beginning, as a graph with a sliding window of its own may ask."""
+    """Minimum capacity of a shared cache, in tokens: some graphs with a sliding window need it from the start."""
     shares_cache: bool = False
-    """Whether the graph updates a longer past in place though it names the two lengths differently."""
+    """Whether the graph updates keys and values in place although the lengths of past and present have different names."""
     pads_rows: bool = True
-    """Whether it is known to leave out what the mask leaves out before the beginning of a shorter row."""
+    """Whether the graph is known to ignore masked tokens before the start of a row, so that shorter rows can be left-padded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheTensor:
-    """One thing that a graph carries from run to run: an input `past` that the run's output `present` takes the place of."""
+    """A tensor that a graph carries from run to run: the output `present` of a run is the input `past` of the next run."""
 
     past: str
     present: str
     shape: tuple[int | None, ...]
     """Sizes of the past; None for the batch and for the length."""
     length_axis: int | None
-    """The dimension that counts tokens; None: the size is fixed, whatever the number of tokens."""
+    """The axis of tokens; None: the size does not depend on the number of tokens."""
     kind: Literal["shared", "growing", "state", "paged"]
     """`shared`: updated in place. `growing`: the present is longer than the past. `state`: of fixed size. `paged`: in blocks."""
     dtype: np.dtype[Any]
     batch_axis: int = 0
-    """1 where keys and values lie in one tensor."""
+    """The axis of rows: 1 if keys and values are stacked in one tensor."""
 
     def sized(self, rows: int, length: int) -> tuple[int, ...]:
-        """The shape for `rows` sequences and room for `length` tokens."""
+        """The shape for a number of rows and a capacity of `length` tokens."""
         return tuple(rows if axis == self.batch_axis else length if size is None else size for axis, size in enumerate(self.shape))
 
     def bytes_for(self, length: int) -> int:
-        """What one sequence of `length` tokens takes."""
+        """Bytes of one row of `length` tokens."""
         return math.prod(self.sized(1, length)) * self.dtype.itemsize
 
-    def part(self, rows: object, tokens: object) -> tuple[Any, ...]:
-        """An index that takes some rows and some tokens: `array[tensor.part(slice(0, 1), slice(5))]`."""
+    def index(self, rows: object, tokens: object) -> tuple[Any, ...]:
+        """Make an index that selects rows and tokens: `array[tensor.index(slice(0, 1), slice(5))]`."""
         index = {self.batch_axis: rows} | ({} if self.length_axis is None else {self.length_axis: tokens})
         return tuple(index.get(axis, slice(None)) for axis in range(len(self.shape)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Input:
-    """An input that is not part of the cache."""
+    """An input outside the cache."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -106,9 +106,9 @@ class Input:
 
 
 def read_inputs(inputs: Values, hints: Hints, cache: Iterable[CacheTensor], has_default: Container[str] = ()) -> dict[str, Input]:
-    """What the graph takes beside its cache, by role; raises `PackageError` for what no decoder here can give.
+    """Find the inputs outside the cache, by role; raises `PackageError` for an input that the decoder cannot provide.
 
-    Inputs that have a default, as weights may, need not be known.
+    Unknown inputs with a default, such as weights, are ignored.
     """
     roles = {own: role for role, own in hints.names.items() if own in inputs}
     pasts = {tensor.past for tensor in cache}
@@ -118,7 +118,7 @@ def read_inputs(inputs: Values, hints: Hints, cache: Iterable[CacheTensor], has_
         if name in pasts or (role not in ROLES and name in has_default):
             continue
         if role not in ROLES:
-            raise PackageError(f"the graph wants the input {name!r}, which no decoder here can give; export the model again")
+            raise PackageError(f"the graph needs the input {name!r}, which the decoder cannot provide; export the model again")
         kinds, words = ROLES[role]
         if element not in NUMBER_TYPES or NUMBER_TYPES[element].kind not in kinds:
             raise PackageError(f"the graph takes {name} as {element}, not as {words}; export the model again")
@@ -127,9 +127,10 @@ def read_inputs(inputs: Values, hints: Hints, cache: Iterable[CacheTensor], has_
 
 
 def present_of(past: str, outputs: Iterable[str] = ()) -> str:
-    """The output that a past input is next: `past_key_values.0.key -> present.0.key`, `past_conv.0 -> present_conv.0`.
+    """Name of the `present` output that becomes this `past` input in the next run.
 
-    The first of the usual names that is among `outputs`; the very first where none is.
+    `past_key_values.0.key` -> `present.0.key` or `present_key_values.0.key`, `past_conv.0` -> `present_conv.0`: the first of these
+    names that is in `outputs`, else the first name.
 
     >>> present_of("past_key_values.0.key", ["logits", "present_key_values.0.key"])
     'present_key_values.0.key'
@@ -138,34 +139,37 @@ def present_of(past: str, outputs: Iterable[str] = ()) -> str:
     names = [f"present{rest}"]
     if rest.startswith("_key_values"):
         names.insert(0, f"present{rest.removeprefix('_key_values')}")
-    there = set(outputs)
-    return next((name for name in names if name in there), names[0])
+    existing = set(outputs)
+    return next((name for name in names if name in existing), names[0])
 
 
 def read_cache(inputs: Values, outputs: Values, hints: Hints) -> tuple[CacheTensor, ...]:
-    """All that the graph carries from run to run, in the order of its inputs; raises `PackageError` where it is not whole."""
+    """Find the tensors that the graph carries from run to run, in the order of its inputs.
+
+    Raises `PackageError` if an output of the cache is missing, or does not fit its input.
+    """
     pasts = [name for name, (shape, _) in inputs.items() if name.startswith(PAST) and len(shape) > 1]
     pairs = {name: present_of(name, outputs) for name in pasts} | hints.presents
     return tuple(read_cache_tensor(name, pairs[name], inputs, outputs, hints) for name in inputs if name in pairs)
 
 
 def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, hints: Hints) -> CacheTensor:
-    """What a past input is, by its own shape and its present's; raises `PackageError` where the two do not go together."""
+    """Make the `CacheTensor` of a pair of input and output; raises `PackageError` if their shapes or types do not match."""
     shape, element = inputs[past]
     if present not in outputs:
-        raise PackageError(f"the graph's cache is not whole: it lacks the output {present!r}; export the model again")
+        raise PackageError(f"the graph's cache is incomplete: it lacks the output {present!r}; export the model again")
     if element not in CACHE_TYPES:
         raise PackageError(f"the graph's cache holds {element}, not float, float16, double or int8; export the model again")
     after, element_after = outputs[present]
     batch = 1 if len(shape) == 5 and shape[0] == 2 else 0
     sizes = [pair for axis, pair in enumerate(zip(shape, after, strict=False)) if axis != batch]
     fits = len(shape) == len(after) > 1 and all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in sizes)
-    known = with_open_sizes(shape, batch, hints)
+    known = sizes_of(shape, batch, hints)
     lengths = [axis for axis, size in enumerate(known) if size is None and axis != batch]
     if not fits or element != element_after or len(lengths) > 1:
         raise PackageError(
-            f"the graph's {past} is {element} {shape} and its {present} {element_after} {after}: one cannot take the place of the "
-            "other; export the model again"
+            f"the graph's output {present} is {element_after} {after}, which does not fit its input {past}, {element} {shape}; "
+            "export the model again"
         )
     axis = lengths[0] if lengths else None
     kind: Literal["shared", "growing", "state"] = "state"
@@ -175,13 +179,13 @@ def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, 
     return CacheTensor(past, present, known, axis, kind, CACHE_TYPES[element], batch)
 
 
-def read_rotary_switch(found: str) -> int | None:
-    """The graph's note of the length beyond which it turns keys by other frequencies; None where there is none."""
-    return int(found) if re.fullmatch(r"[0-9]{1,9}", found) else None
+def read_rotary_switch(entry: str) -> int | None:
+    """Parse the metadata entry `rotary_switch`, see `Graph.rotary_switch`; None if the entry is missing."""
+    return int(entry) if re.fullmatch(r"[0-9]{1,9}", entry) else None
 
 
-def with_open_sizes(shape: list[int | str], batch: int, hints: Hints) -> tuple[int | None, ...]:
-    """Sizes of a past; of [..., heads, tokens, head_size] the open ones as the hints have them, None for batch and tokens."""
+def sizes_of(shape: list[int | str], batch: int, hints: Hints) -> tuple[int | None, ...]:
+    """Sizes of a past [..., heads, tokens, head_size]: None for batch and tokens, other dynamic sizes from the hints."""
     known = [size if isinstance(size, int) and axis != batch else None for axis, size in enumerate(shape)]
     if len(shape) >= 4 and known[-2] is None:
         known[-1] = known[-1] if known[-1] is not None else hints.head_size

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import OnnxTextgenError
-from ..package.hub import read_name
+from ..package.hub import parse_hub_name
 from ..package.locate import find_package
 from ..requirements import as_numbers
 from .machine import ENGINES, Engine, versions
@@ -77,7 +77,7 @@ def variable_problems() -> list[Problem]:
     """Whether the environment names a model that is not there."""
     model = os.environ.get(MODEL_VARIABLE)
     try:
-        if not model or read_name(model) is not None or find_package(model).exists():
+        if not model or parse_hub_name(model) is not None or find_package(model).exists():
             return []
     except OnnxTextgenError:
         pass

@@ -1,1 +1,1 @@
-"""Files of strangers, read within limits."""
+"""Reads untrusted files within limits."""

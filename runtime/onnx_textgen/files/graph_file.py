@@ -1,6 +1,7 @@
-"""What the file of a graph says before an engine opens it: who made it, whether it defines functions, where its weights lie.
+"""Inspects a graph's file before an engine opens it: its producer, whether it defines functions, which files hold its weights.
 
-The file is mapped, not read: other exporters keep gigabytes of weights in it. The numbers of fields are those of onnx.proto.
+The file is memory-mapped instead of read, because other exporters keep gigabytes of weights in it. Field numbers are those of
+onnx.proto.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 
 from ..errors import PackageError
-from .onnx_wire import Message, read_places
+from .onnx_wire import Message, read_spans
 from .text_files import readable
 
 PRODUCER, FUNCTION = 2, 25
-"""Fields of a model."""
-TENSORS_IN: dict[str, dict[int, str]] = {
+"""Field numbers in a model."""
+PATHS_TO_TENSORS: dict[str, dict[int, str]] = {
     "model": {7: "graph"},
     "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
     "node": {5: "attribute"},
@@ -24,79 +25,78 @@ TENSORS_IN: dict[str, dict[int, str]] = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
-"""The fields of each message that lead to the entries that tell where a tensor's numbers lie: `location` and a file's name."""
-OURS = "onnx-textgen"
-"""The producer that the exporter writes into every graph."""
-LONGEST_NAME = 100
-MOST_FIELDS = 10_000
-"""Of a model, beside its graph: versions, properties."""
-MOST_PARTS = 2 * 10**6
-"""Fields of a graph's messages that are looked at; a decoder has some ten thousand."""
+"""For each kind of message: the fields to follow down to `external_data`, whose entry `location` names a file of weights."""
+OUR_PRODUCER = "onnx-textgen"
+"""The producer name that the exporter writes into every graph."""
+MOST_BYTES_SHOWN = 100
+"""Bytes of a field that `read_model` returns."""
+MOST_MODEL_FIELDS = 10_000
+"""Limit for the fields of a model, such as its graph, versions and properties."""
+MOST_FIELDS = 2 * 10**6
+"""Limit for the fields in all messages of a model together; a decoder has about ten thousand."""
 
 
 @contextlib.contextmanager
-def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """The bytes of a file that holds a model; raises `PackageError` where what the body finds shows that it does not."""
+def map_model(path: Path) -> Iterator[mmap.mmap]:
+    """Map a model's file into memory; raises `PackageError` if the file is not a model, also if only the body finds that out."""
     with readable(path):
         is_file = path.is_file()
-    if not is_file:  # a pipe would be waited for without end
-        raise PackageError(f"{path.name} is no file; export or fetch the model again")
+    if not is_file:  # opening a pipe would wait without end
+        raise PackageError(f"{path.name} is not a file; export or fetch the model again")
     with readable(path), path.open("rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 yield content
         except (PackageError, ValueError) as error:  # an empty file cannot be mapped
-            raise PackageError(f"{path.name} is no graph, or not whole; export or fetch the model again") from error
+            raise PackageError(f"{path.name} is not a graph, or is incomplete; export or fetch the model again") from error
 
 
 def read_model(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The fields of the model in a file, by number, each with the beginning of its content; raises `PackageError` for no model."""
-    with mapped(path) as content:
-        for count, (number, _, start, end) in enumerate(read_places(content, 0, len(content))):
-            if count == MOST_FIELDS:
-                raise PackageError("it has too many parts")
-            yield number, content[start : min(end, start + LONGEST_NAME)]
+    """Yield the number and the first bytes of each field of a model; raises `PackageError` if the file is not a model."""
+    with map_model(path) as content:
+        for count, (number, _, start, end) in enumerate(read_spans(content, 0, len(content))):
+            if count == MOST_MODEL_FIELDS:
+                raise PackageError("it has too many fields")
+            yield number, content[start : min(end, start + MOST_BYTES_SHOWN)]
 
 
 def producer_of(path: Path) -> str:
-    """Who made a graph."""
+    """The name of the program that made a graph; empty if the file names none."""
     names = [content for number, content in read_model(path) if number == PRODUCER]
     return names[-1].decode("utf-8", "replace") if names else ""
 
 
 def refuse_functions(path: Path) -> None:
-    """Raise `PackageError` for a graph that defines functions of its own, and for a file that is no graph.
+    """Raise `PackageError` if a graph defines functions, or if the file is not a graph.
 
-    An engine writes a function out wherever it is called, so that a file of some kilobytes, of functions that call one another
-    several times, keeps it busy for days: before any deadline, and deaf to Ctrl-C. The exporters of decoders define none.
+    An engine inlines a function at each call. So a file of a few kilobytes whose functions call one another repeatedly can keep the
+    engine busy for days, before any deadline applies and without a reaction to Ctrl-C. Exporters of decoders define no functions.
     """
     if any(number == FUNCTION for number, _ in read_model(path)):
-        raise PackageError(
-            f"{path.name} defines functions of its own, which can keep an engine busy without end; inline them first"
-        )
+        raise PackageError(f"{path.name} defines functions, which can keep an engine busy without end; inline them first")
 
 
 def refuse_other_files(path: Path, listed: Container[str]) -> None:
-    """Raise `PackageError` for a graph that reads numbers from a file that is not listed: nobody compares it with anything."""
-    with mapped(path) as content:
+    """Raise `PackageError` if a graph reads weights from a file that is not in `listed`: no hash protects such a file."""
+    with map_model(path) as content:
         others = sorted({name for name in external_files(content) if name not in listed})
     if others:
         raise PackageError(f"{path.name} reads {others[0]!r:.80}, which the manifest does not list; export the model again")
 
 
 def external_files(content: bytes | mmap.mmap) -> Iterator[str]:
-    """The names of files that tensors of a model lie in, as often as they are named; raises `PackageError` for no model."""
-    ahead, parts = [("model", 0, len(content))], 0
-    while ahead:
-        kind, start, end = ahead.pop()
+    """Yield the name of the file of each tensor that lies outside the model; raises `PackageError` if `content` is not a model."""
+    pending, fields = [("model", 0, len(content))], 0
+    while pending:
+        kind, start, end = pending.pop()
         if kind == "entry":
             entry = Message(content[start:end])
             if entry.text(1) == "location":
                 yield entry.text(2)
             continue
-        for number, _, first, last in read_places(content, start, end):
-            parts += 1
-            if parts > MOST_PARTS:
-                raise PackageError("it has too many parts")
-            if number in TENSORS_IN[kind]:
-                ahead.append((TENSORS_IN[kind][number], first, last))
+        for number, _, first, last in read_spans(content, start, end):
+            fields += 1
+            if fields > MOST_FIELDS:
+                raise PackageError("it has too many fields")
+            if number in PATHS_TO_TENSORS[kind]:
+                pending.append((PATHS_TO_TENSORS[kind][number], first, last))

@@ -1,6 +1,6 @@
-"""The bytes of an ONNX file as messages of numbered fields (protobuf), to change a graph where the onnx package is not installed.
+"""Reads and writes the protobuf wire format of ONNX files, to change a graph without the onnx package.
 
-Fields that nobody asks for stay as they are, byte for byte. What the numbers mean is in onnx.proto; nothing here knows it.
+Fields that a caller does not replace keep their bytes. This module knows no field numbers; onnx.proto defines them.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from typing import TypeAlias
 from ..errors import PackageError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""How a field is written."""
-FIXED = {FIXED64: 8, FIXED32: 4}
-KEY_BITS = 2**32 - 1
-"""Of a field's number and kind, that count: all readers pass over the others."""
-MOST_BITS = 70
-"""Of a number: ten bytes, as for all readers."""
+"""Wire types."""
+FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+"""Bytes of a value, by wire type."""
+TAG_MASK = 2**32 - 1
+"""The bits of a tag that count; every protobuf reader ignores the others."""
+MOST_VARINT_BITS = 70
+"""Limit for a varint: ten bytes, as in every protobuf reader."""
 
 Value = int | bytes
-Given: TypeAlias = "int | str | bytes | Message"
+NewValue: TypeAlias = "int | str | bytes | Message"
 Field = tuple[int, int, Value]
-"""Number, way of writing, value."""
-Place = tuple[int, int, int, int]
-"""Number, way of writing, where its value begins and ends."""
+"""Field number, wire type, value."""
+Span = tuple[int, int, int, int]
+"""Field number, wire type, start and end of the value."""
 
 
 class Message:
-    """Fields in their order; those of one number are a list.
+    """A message: its fields in order. Fields with the same number form a list.
 
     >>> message = Message().add(1, "x").add(3, -2)
     >>> Message(bytes(message)).fields
@@ -36,91 +37,91 @@ class Message:
     """
 
     def __init__(self, data: bytes = b"") -> None:
-        """Raises `PackageError` where the bytes are no message."""
+        """Parse `data`; raises `PackageError` if it is not a message."""
         self.fields: list[Field] = list(read_fields(data))
 
     def __bytes__(self) -> bytes:
-        return b"".join(written(*field) for field in self.fields)
+        return b"".join(encode_field(*field) for field in self.fields)
 
-    def add(self, number: int, *values: Given) -> Message:
-        """Append fields of one number; returns the message itself."""
-        self.fields += [field_of(number, value) for value in values]
+    def add(self, number: int, *values: NewValue) -> Message:
+        """Append fields with this number; returns the message itself."""
+        self.fields += [make_field(number, value) for value in values]
         return self
 
-    def replace(self, number: int, values: Iterable[Given]) -> None:
-        """Put these in the place of all fields of a number."""
+    def replace(self, number: int, values: Iterable[NewValue]) -> None:
+        """Remove all fields with this number and append new ones."""
         self.fields = [field for field in self.fields if field[0] != number]
         self.add(number, *values)
 
     def contents(self, number: int) -> list[bytes]:
-        """What the fields of a number hold, as bytes."""
+        """The bytes of each field with this number; varints are left out."""
         return [value for found, _, value in self.fields if found == number and isinstance(value, bytes)]
 
     def messages(self, number: int) -> list[Message]:
-        """The same as messages."""
+        """The fields with this number, each parsed as a message; raises `PackageError` if one is not a message."""
         return [Message(value) for value in self.contents(number)]
 
     def texts(self, number: int) -> list[str]:
-        """The same as text."""
+        """The fields with this number, each decoded as UTF-8."""
         return [value.decode("utf-8", "replace") for value in self.contents(number)]
 
     def text(self, number: int) -> str:
-        """The text of a field; empty where there is none."""
+        """The last field with this number, decoded as UTF-8; empty if there is none."""
         return "".join(self.texts(number)[-1:])
 
     def number(self, number: int) -> int:
-        """The number of a field; 0 where there is none."""
+        """The last varint with this field number; 0 if there is none."""
         return next((value for found, _, value in reversed(self.fields) if found == number and isinstance(value, int)), 0)
 
 
-def field_of(number: int, value: Given) -> Field:
-    """A field as it is kept; negative numbers in two's complement of 64 bits."""
+def make_field(number: int, value: NewValue) -> Field:
+    """Make a field; a negative integer becomes its 64-bit two's complement."""
     if isinstance(value, int):
         return number, VARINT, value % 2**64
     return number, BYTES, value.encode() if isinstance(value, str) else bytes(value)
 
 
 def read_fields(data: bytes) -> Iterator[Field]:
-    """The fields of a message; raises `PackageError` where it ends in the middle of one, or has one of an unknown kind."""
-    for number, kind, start, end in read_places(data, 0, len(data)):
-        yield number, kind, read_varint(data, start)[0] if kind == VARINT else data[start:end]
+    """Yield the fields of a message; raises `PackageError` if the message is truncated or has an unknown wire type."""
+    for number, wire_type, start, end in read_spans(data, 0, len(data)):
+        yield number, wire_type, read_varint(data, start)[0] if wire_type == VARINT else data[start:end]
 
 
-def read_places(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Place]:
-    """Where the fields of the message lie that `data` has from `start` to `end`; raises what `read_fields` does."""
+def read_spans(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Span]:
+    """Yield the position of each field of the message in `data[start:end]`; raises the errors of `read_fields`."""
     while start < end:
-        key, start = read_varint(data, start)
-        number, kind = (key & KEY_BITS) >> 3, key & 7
-        if kind == VARINT:
+        tag, start = read_varint(data, start)
+        number, wire_type = (tag & TAG_MASK) >> 3, tag & 7
+        if wire_type == VARINT:
             stop = read_varint(data, start)[1]
-        elif kind == BYTES:
+        elif wire_type == BYTES:
             size, start = read_varint(data, start)
             stop = start + size
         else:
-            stop = start + FIXED[kind] if kind in FIXED else end + 1  # of a kind that ONNX does not use
+            stop = start + FIXED_SIZES[wire_type] if wire_type in FIXED_SIZES else end + 1  # ONNX uses no other wire type
         if stop > end:
-            raise PackageError("the graph's file is not whole; export or fetch the model again")
-        yield number, kind, start, stop
+            raise PackageError("the graph's file is incomplete; export or fetch the model again")
+        yield number, wire_type, start, stop
         start = stop
 
 
-def read_varint(data: bytes | mmap.mmap, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and the place behind it.
+def read_varint(data: bytes | mmap.mmap, position: int) -> tuple[int, int]:
+    """Read a varint, seven bits per byte; returns its value and the position after it, which is past the end if it is truncated.
 
     >>> read_varint(bytes([0xAC, 0x02]), 0)
     (300, 2)
     """
     value = shift = 0
-    while place < len(data) and shift < MOST_BITS:
-        byte, place = data[place], place + 1
+    while position < len(data) and shift < MOST_VARINT_BITS:
+        byte, position = data[position], position + 1
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return value, place
+            return value, position
     return value, len(data) + 1
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """The inverse of `read_varint`."""
     found = bytearray()
     while value >= 0x80:
@@ -129,9 +130,9 @@ def varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def written(number: int, kind: int, value: Value) -> bytes:
-    """The bytes of a field."""
-    key = varint(number << 3 | kind)
+def encode_field(number: int, wire_type: int, value: Value) -> bytes:
+    """The bytes of a field, its tag first."""
+    tag = encode_varint(number << 3 | wire_type)
     if isinstance(value, int):
-        return key + varint(value)
-    return key + (varint(len(value)) if kind == BYTES else b"") + value
+        return tag + encode_varint(value)
+    return tag + (encode_varint(len(value)) if wire_type == BYTES else b"") + value

@@ -1,4 +1,4 @@
-"""The text files beside a graph, which anybody may have written: of a limited size, UTF-8, and JSON that says nothing twice."""
+"""Reads the text files of a model folder, which are untrusted: limited in size, UTF-8, and JSON without duplicate keys."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from ..errors import PackageError, first_line
 
 MOST_BYTES = 16 * 2**20
-"""Of a settings file; those of tokenizers that list every added token come to some of them."""
+"""Limit for a settings file; a tokenizer's settings that list every added token have a few MiB."""
 
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses (no permission, a name too long) into `PackageError`."""
+    """Turn an `OSError` of the body (no permission, a name too long) into `PackageError`."""
     try:
         yield
     except OSError as error:
@@ -26,14 +26,14 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def read_text(path: Path, *, most: int = MOST_BYTES, sha256: str = "") -> str:
-    """A file's text, line ends as in Python; with `sha256` only that of the bytes with this digest, which are read once.
+    """Read a text file, with every line end as a newline. With `sha256`, the bytes must have this digest; they are read once.
 
-    Raises `PackageError` for a file that cannot be read, has more than `most` bytes, is other than its digest, or is not UTF-8.
+    Raises `PackageError` if the file cannot be read, has more than `most` bytes, has another digest, or is not UTF-8.
     """
     with readable(path), path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise PackageError(f"{path} has more than {most >> 20} MiB, as no such file has; export or fetch the model again")
+        raise PackageError(f"{path} is larger than {most >> 20} MiB, the limit for such a file; export or fetch the model again")
     if sha256:
         compare_digest(path, hashlib.sha256(content).hexdigest(), sha256)
     try:
@@ -43,35 +43,35 @@ def read_text(path: Path, *, most: int = MOST_BYTES, sha256: str = "") -> str:
 
 
 def compare_digest(path: Path, found: str, expected: str) -> None:
-    """Raise `PackageError` where a file is not the one that its manifest describes."""
+    """Raise `PackageError` if a file's sha256 differs from the one in its manifest."""
     if found != expected:
         raise PackageError(
             f"{path} is damaged: its sha256 is {found[:12]}..., the manifest says {expected[:12]}...; export or copy it again"
         )
 
 
-def read_json(path: Path, *, most: int = MOST_BYTES) -> Any:  # noqa: ANN401 - whatever the file holds
-    """A file's JSON; raises `PackageError` for a file that is no JSON, beside what `read_text` raises."""
+def read_json(path: Path, *, most: int = MOST_BYTES) -> Any:  # noqa: ANN401 - any JSON value
+    """Read a JSON file; raises `PackageError` if the file is not valid JSON, and the errors of `read_text`."""
     try:
         return parse_json(read_text(path, most=most))
     except (ValueError, RecursionError) as error:
         raise PackageError(f"{path} is not valid JSON ({first_line(error)}); export or fetch the model again") from error
 
 
-def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """JSON in which no object has a key twice, as two readers could take two meanings from it; raises `ValueError`.
+def parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse JSON; raises `ValueError`, also if an object has a duplicate key, whose value would depend on the reader.
 
     >>> parse_json('{"layers": 2, "layers": 3}')
     Traceback (most recent call last):
-    ValueError: the key 'layers' is there twice
+    ValueError: the key 'layers' occurs twice
     """
-    return json.loads(text, object_pairs_hook=without_duplicates)
+    return json.loads(text, object_pairs_hook=object_without_duplicates)
 
 
-def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these entries; raises `ValueError` where two have one key."""
+def object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object of its entries; raises `ValueError` if two have the same key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} is there twice")
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} occurs twice")
     return found

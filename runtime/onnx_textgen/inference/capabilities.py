@@ -87,7 +87,7 @@ class Capabilities:
         any_batch, has_mask = not isinstance(batch, int), "attention_mask" in roles
         pads = has_mask and ("growing" not in kinds or graph.hints.pads_rows)
         in_place = kinds == {"shared"} and has_mask and graph.rotary_switch is None
-        chunk = graph.best_part
+        chunk = graph.part_size
         if not (last_only or roles.keys() & {"logits_positions", "num_logits_to_keep"}):
             chunk = min(chunk, max(SHORT_CHUNK, MOST_LOGITS // geometry.vocab_size // 2 * 2))
         width = shape[-1] if isinstance(shape[-1], int) else geometry.vocab_size if output == LOGITS else geometry.hidden_size

@@ -60,7 +60,7 @@ class GrowingCache:
         for tensor in self.by_token:
             array = np.zeros(tensor.sized(rows, width), tensor.dtype)
             for row, start in enumerate(starts):
-                array[tensor.part(row, slice(start, None))] = self.per_row[row][tensor.past].numpy()[tensor.part(0, EVERY)]
+                array[tensor.index(row, slice(start, None))] = self.per_row[row][tensor.past].numpy()[tensor.index(0, EVERY)]
             batched[tensor.past] = self.to_device(array)
         self.column_mask = (np.arange(width)[None] >= np.array(starts)[:, None]).astype(np.int64)
         self.batched, self.per_row[:rows] = batched, [{} for _ in range(rows)]
@@ -72,7 +72,7 @@ class GrowingCache:
         arrays = [(tensor, self.batched[tensor.past].numpy()) for tensor in self.by_token]
         columns = [np.flatnonzero(held) for held in self.column_mask]
         self.per_row[: len(columns)] = [
-            {one.past: self.to_device(np.ascontiguousarray(array[one.part(slice(row, row + 1), held)])) for one, array in arrays}
+            {one.past: self.to_device(np.ascontiguousarray(array[one.index(slice(row, row + 1), held)])) for one, array in arrays}
             for row, held in enumerate(columns)
         ]
         self.batched = {}
@@ -118,7 +118,7 @@ class GrowingCache:
         """See `Cache.rewind`."""
         self.split()
         self.per_row[row] = {
-            tensor.past: self.to_device(self.per_row[row][tensor.past].numpy()[tensor.part(EVERY, slice(length))].copy())
+            tensor.past: self.to_device(self.per_row[row][tensor.past].numpy()[tensor.index(EVERY, slice(length))].copy())
             for tensor in self.by_token
         }
         self.states.rewind(row, length)
@@ -134,11 +134,11 @@ class GrowingCache:
     def take(self, row: int, length: int) -> Arrays:
         """See `Cache.take`."""
         self.split()
-        return {one.past: copied(self.per_row[row][one.past].numpy()[one.part(EVERY, slice(length))]) for one in self.by_token}
+        return {one.past: copied(self.per_row[row][one.past].numpy()[one.index(EVERY, slice(length))]) for one in self.by_token}
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
         """See `Cache.put`."""
         self.split()
-        part = {one.past: copied(arrays[one.past][one.part(EVERY, slice(length))]) for one in self.by_token}
+        part = {one.past: copied(arrays[one.past][one.index(EVERY, slice(length))]) for one in self.by_token}
         self.per_row[row] = {name: self.to_device(array) for name, array in part.items()}
         self.lengths[row] = length

@@ -26,7 +26,7 @@ class PagedCache:
         self.tensors, self.block_size = session.cache_tensors, session.block_size
         self.lengths = [0] * rows
         self.states = States(session, (), rows)
-        self.requests = session.make_requests()
+        self.request = session.new_infer_request()
         self.blocks: list[list[int]] = [[] for _ in range(rows)]
         """The blocks of each row, in the order of its tokens."""
         self.free: list[int] = []
@@ -49,7 +49,7 @@ class PagedCache:
         for name, array in self.arrays.items():
             arrays[name][:held] = array
         for name, array in arrays.items():
-            self.requests.share(name, array)
+            self.request.bind_cache(name, array)
         self.arrays = arrays
         self.free = [*range(held + count - 1, held - 1, -1), *self.free]
 
@@ -67,7 +67,7 @@ class PagedCache:
         for row in rows:
             self.reserve(row, self.lengths[row] + new)
         held = [self.blocks[row][: self.blocks_for(self.lengths[row] + new)] for row in rows]
-        run = self.requests.begin()
+        run = self.request.new_run()
         run.set_input(BLOCK_INDICES, np.concatenate(held).astype(np.int32))
         run.set_input(BLOCK_BEGINS, np.cumsum([0, *map(len, held)]).astype(np.int32))
         return run

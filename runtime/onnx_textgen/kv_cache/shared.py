@@ -92,7 +92,7 @@ class SharedCache:
         for tensor, array in zip(self.by_token, arrays, strict=True):
             for row, used in enumerate(self.lengths):
                 if used:
-                    part = tensor.part(row, slice(used))
+                    part = tensor.index(row, slice(used))
                     array[part] = self.buffers[tensor.past].numpy()[part]
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.ones = np.ones((1, capacity), dtype=np.int64)
@@ -105,7 +105,7 @@ class SharedCache:
         side = self.states.begin(rows, active)
         if (rows, side) not in self.runs:
             self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
-        return self.runs[rows, side].ready()
+        return self.runs[rows, side].reset()
 
     def begin_elsewhere(self, session: Session, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
         """The same for a row, by another graph over the same tensors; `presents` names its outputs that take each one's place."""
@@ -113,7 +113,7 @@ class SharedCache:
         key = row, max(map(len, presents.values()))
         if key not in self.runs:
             self.runs[key] = BoundRun(session, self.bind(range(row, row + 1), 0, session, presents))
-        return self.runs[key].ready()
+        return self.runs[key].reset()
 
     def bind(
         self, rows: range, side: int, session: Session | None = None, presents: Mapping[str, Sequence[str]] | None = None
@@ -164,7 +164,7 @@ class SharedCache:
         for tensor in self.by_token:
             buffer = self.buffers[tensor.past]
             values = buffer.numpy()  # on the CPU the buffer itself, elsewhere a copy
-            values[tensor.part(target, slice(used))] = values[tensor.part(source, slice(used))]
+            values[tensor.index(target, slice(used))] = values[tensor.index(source, slice(used))]
             if self.session.device.kind != "cpu":
                 buffer.update_inplace(values)
         self.states.copy_row(source, target)
@@ -174,7 +174,7 @@ class SharedCache:
         """See `Cache.take`."""
         part = slice(row, row + 1), slice(length)
         self.make_room(row + 1, length)
-        return {one.past: copied(self.buffers[one.past].numpy()[one.part(*part)]) for one in self.by_token}
+        return {one.past: copied(self.buffers[one.past].numpy()[one.index(*part)]) for one in self.by_token}
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
         """See `Cache.put`."""
@@ -182,7 +182,7 @@ class SharedCache:
         for tensor in self.by_token:
             buffer = self.buffers[tensor.past]
             values = buffer.numpy()
-            values[tensor.part(slice(row, row + 1), slice(length))] = arrays[tensor.past][tensor.part(EVERY, slice(length))]
+            values[tensor.index(slice(row, row + 1), slice(length))] = arrays[tensor.past][tensor.index(EVERY, slice(length))]
             if self.session.device.kind != "cpu":
                 buffer.update_inplace(values)
         self.lengths[row] = length

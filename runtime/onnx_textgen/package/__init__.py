@@ -1,1 +1,1 @@
-"""A model folder: its manifest, its files, where it is found."""
+"""A model folder: its name or path, its manifest and its files."""

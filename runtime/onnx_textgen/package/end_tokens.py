@@ -1,8 +1,8 @@
-"""A checkpoint's chat template, and the ids that end a turn.
+"""Reads a model's chat template, and finds the ids that end a text.
 
-Makers name the end of a text in up to four places, and they disagree: chat models are shipped whose settings name only the end of
-a document, so that an answer would run on into the next turn. llama.cpp keeps a list of token texts for this. Here the template is
-asked: it writes a conversation that ends with an answer, and the token right behind the answer is what the model writes there.
+Makers name the end of a text in up to four places, which may disagree. The settings of some chat models name only the end of a
+document, so an answer would continue into the next turn. llama.cpp has a list of token texts for this. This module renders the
+template with a conversation that ends with an answer: the token right after the answer is the one that the model generates there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ ANSWER = "fourtytwo"
 
 
 def read_template(folder: Path) -> str | None:
-    """`chat_template.jinja`, else what `tokenizer_config.json` or `chat_template.json` holds; of named ones, the default."""
+    """Read `chat_template.jinja`, else the template in `tokenizer_config.json` or `chat_template.json`; None if there is none.
+
+    Raises `PackageError` for a file that cannot be read.
+    """
     with readable(folder):
         has_own_file = (folder / CHAT_TEMPLATE).is_file()
     if has_own_file:
@@ -36,7 +39,7 @@ def read_template(folder: Path) -> str | None:
 
 
 def default_template(value: object) -> str | None:
-    """One template of what a settings file holds: a text, a list of `{"name", "template"}`, or an object of names.
+    """Choose the default template of a settings entry: a text, a list of `{"name", "template"}`, or an object with names as keys.
 
     >>> default_template([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}])
     'd'
@@ -48,10 +51,10 @@ def default_template(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def answered(template: str, tokens: Mapping[str, str | None]) -> str | None:
-    """What the template writes behind the last answer; None where it cannot write such a conversation."""
+def text_after_answer(template: str, tokens: Mapping[str, str | None]) -> str | None:
+    """Render the template and return the text after the last answer; None if it does not accept such a conversation."""
     turns = [("user", "What is it?"), ("assistant", ANSWER)]
-    for as_parts, tools in ((False, None), (True, None), (False, ())):  # some take lists of parts only, some insist on tools
+    for as_parts, tools in ((False, None), (True, None), (False, ())):  # some templates need lists of parts, some need tools
         messages = [{"role": role, "content": [{"type": "text", "text": text}] if as_parts else text} for role, text in turns]
         try:
             text = render_chat(
@@ -65,35 +68,35 @@ def answered(template: str, tokens: Mapping[str, str | None]) -> str | None:
 
 
 def end_of_turn(template: str, tokenizer: Tokenizer, tokens: Mapping[str, str | None]) -> int | None:
-    """The id of the added token right behind an answer; `tokens` are the texts of bos and eos. None if no such token is there."""
-    behind = (answered(template, tokens) or "").lstrip()
+    """The id of the added token right after an answer, None if there is none; `tokens` are the texts of `bos` and `eos`."""
+    text = (text_after_answer(template, tokens) or "").lstrip()
     added = tokenizer.get_added_tokens_decoder()
-    found = [token_id for token_id, token in added.items() if token.content.strip() and behind.startswith(token.content)]
+    found = [token_id for token_id, token in added.items() if token.content.strip() and text.startswith(token.content)]
     return max(found, key=lambda token_id: len(added[token_id].content), default=None)
 
 
-def every_end(
+def all_eos_ids(
     folder: Path, tokenizer: Tokenizer | None, template: str | None, *, generation: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[int, ...]:
-    """All ids that end a text, those of `generation` first, each once.
+    """All ids that end a text, each once; the ids of `generation` come first.
 
-    What is written out for generation counts as it is. An id of the model's `config` may be a default of its class that means
-    nothing in this vocabulary, so beside another it counts only if it is an added token.
+    The ids in `generation` always count. An id in the model's `config` may be a default of its class without a meaning in this
+    vocabulary, so if another end is known it counts only if it is an added token.
     """
-    given, configured = as_ids(generation.get("eos_token_id")), as_ids(config.get("eos_token_id"))
+    explicit, configured = as_ids(generation.get("eos_token_id")), as_ids(config.get("eos_token_id"))
     if tokenizer is None:
-        return unique(given or configured)
+        return unique(explicit or configured)
     settings = read_tokenizer_settings(folder)
     tokens = {name: token_text(settings.get(f"{name}_token")) for name in ("bos", "eos")}
-    written = tokenizer.token_to_id(tokens["eos"]) if tokens["eos"] else None
-    behind = end_of_turn(template, tokenizer, tokens) if template else None
+    end_of_text = tokenizer.token_to_id(tokens["eos"]) if tokens["eos"] else None
+    turn_end = end_of_turn(template, tokenizer, tokens) if template else None
     size = config.get("vocab_size")
-    found = [i for i in (written, behind) if i is not None and not (isinstance(size, int) and i >= size)]
-    if given or found:
+    found = [i for i in (end_of_text, turn_end) if i is not None and not (isinstance(size, int) and i >= size)]
+    if explicit or found:
         configured = tuple(i for i in configured if i in tokenizer.get_added_tokens_decoder())
-    return unique([*given, *configured, *found])
+    return unique([*explicit, *configured, *found])
 
 
 def unique(ids: Iterable[int]) -> tuple[int, ...]:
-    """Each id once, in order."""
+    """Remove duplicate ids; the order stays."""
     return tuple(dict.fromkeys(ids))

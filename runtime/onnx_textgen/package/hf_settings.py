@@ -1,4 +1,4 @@
-"""What the JSON files beside a model say: config.json, generation_config.json, tokenizer_config.json and their kin."""
+"""Reads the JSON files of a Hugging Face model: config.json, generation_config.json, tokenizer_config.json and similar ones."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ from ..files import text_files
 from ..files.text_files import readable
 from ..options.generation_config import OPTION_NAMES, make_generation_config
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character, as JSON can hold it and no text."""
-ALWAYS = ("repetition_penalty",)
-"""Defaults that hold for greedy generation too."""
+"""Half a character, which JSON allows but no valid text contains."""
+GREEDY_OPTIONS = ("repetition_penalty",)
+"""Options that also apply to greedy generation."""
 
 
 def read_json(path: Path, *, most: int = text_files.MOST_BYTES) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is no file; raises `PackageError` for one that cannot be read."""
+    """Read a JSON object, an empty one if there is no file; raises `PackageError` for a file that is not such an object."""
     with readable(path):
         if not path.is_file():
             return {}
     value = text_files.read_json(path, most=most)
     if not isinstance(value, dict):
-        raise PackageError(f"{path} should hold a JSON object, found {type(value).__name__}; mend it or fetch it again")
+        raise PackageError(f"{path} should hold a JSON object, found {type(value).__name__}; fix it or fetch it again")
     return value
 
 
 def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that say something."""
+    """Remove the entries that are None."""
     return {key: item for key, item in value.items() if item is not None}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` without its nulls, the text part of a multimodal model laid open underneath."""
+    """Read `config.json` without nulls; of a multimodal model, the text part's entries are added where the top level has none."""
     config = without_nulls(read_json(folder / "config.json"))
     parts = [config[name] for name in ("text_config", "llm_config", "language_config") if isinstance(config.get(name), dict)]
     return without_nulls(parts[0] if parts else {}) | config
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """`tokenizer_config.json` over the older `special_tokens_map.json`."""
+    """Read `tokenizer_config.json`; entries that it lacks come from the older `special_tokens_map.json`."""
     return read_json(folder / "special_tokens_map.json") | without_nulls(read_json(folder / "tokenizer_config.json"))
 
 
 def token_text(value: object) -> str | None:
-    """The text of a special token, which is written as a string or as an object with its `content`."""
+    """The text of a special token, given as a string or as an object with `content`; None for other values and invalid text."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) and not LONE_SURROGATE.search(value) else None
 
 
 def as_ids(value: object) -> tuple[int, ...]:
-    """An id, a list of ids or nothing, as a tuple."""
+    """Convert an id, a list of ids or None to a tuple of ids; other values are left out."""
     values = value if isinstance(value, list | tuple) else [value]
     return tuple(item for item in values if isinstance(item, int) and not isinstance(item, bool))
 
 
 def special_id(name: str, settings: Mapping[str, Any], tokenizer: Tokenizer | None, folder: Path) -> int | None:
-    """The id of bos or pad: as the model's settings say, else the token that the tokenizer's settings name."""
+    """The id of `bos` or `pad`: the one in the model's settings, else that of the token in the tokenizer's settings, else None."""
     if ids := as_ids(settings.get(f"{name}_token_id")):
         return ids[0]
     text = token_text(read_tokenizer_settings(folder).get(f"{name}_token"))
@@ -71,7 +71,7 @@ def special_id(name: str, settings: Mapping[str, Any], tokenizer: Tokenizer | No
 
 
 def is_usable(name: str, value: object) -> bool:
-    """Whether the runtime can take a default; checkpoints write top_k 0 or -1, or top_p 0, for none."""
+    """Whether the runtime accepts a default; some checkpoints switch top_k off by 0 or -1, and top_p by 0."""
     try:
         make_generation_config({}, {name: value})
     except OptionError:
@@ -80,6 +80,6 @@ def is_usable(name: str, value: object) -> bool:
 
 
 def generation_defaults(settings: Mapping[str, Any]) -> dict[str, int | float]:
-    """The sampling options that the makers suggest and the runtime knows; those of drawing only where they draw at all."""
-    names = (*SAMPLING, *ALWAYS) if settings.get("do_sample", True) else ALWAYS
+    """The makers' defaults that the runtime accepts; with `do_sample` false, only those that also apply to greedy generation."""
+    names = (*SAMPLING_OPTIONS, *GREEDY_OPTIONS) if settings.get("do_sample", True) else GREEDY_OPTIONS
     return {name: settings[name] for name in names if name in OPTION_NAMES and is_usable(name, settings.get(name))}

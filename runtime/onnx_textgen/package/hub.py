@@ -1,8 +1,8 @@
-"""A model by its name on the Hugging Face hub: fetched into the hub's own cache, or found there.
+"""Finds a model by its name on the Hugging Face hub: fetches it into the hub's cache, or finds it there.
 
-Only what a model folder has is fetched: settings, tokenizer, template, one graph and its weights; never code, never pickles. The
-variables of huggingface_hub hold: HF_HOME for the cache, HF_HUB_OFFLINE to stay off the network, HF_ENDPOINT for another hub. It is
-imported where a name asks for it, since that takes a third of a second.
+Only the files of a model folder are fetched: settings, tokenizer, template, one graph and its weights; never code or pickles. The
+environment variables of huggingface_hub apply: HF_HOME for the cache, HF_HUB_OFFLINE to use no network, HF_ENDPOINT for another
+hub. huggingface_hub is imported only for a name on the hub, because the import takes a third of a second.
 """
 
 from __future__ import annotations
@@ -21,84 +21,91 @@ from .misnamed import did_you_mean
 from .reading import has_manifest, read_manifest
 
 PREFIX = "hf:"
-NO_WAY_OUT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
-"""No part is "..": a name leads to nothing beside the model's own folder in the cache."""
+NO_PARENT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
+"""Refuses "..", so that a name cannot lead out of the model's folder in the cache."""
 ONE_LINE = r"(?!.{300})(?!.*[\x00-\x1f\x7f-\x9f])"
-FORM = re.compile(
-    NO_WAY_OUT + ONE_LINE + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?", re.DOTALL
+"""Refuses control characters and 300 characters or more."""
+HUB_NAME = re.compile(
+    NO_PARENT + ONE_LINE + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?", re.DOTALL
 )
 SETTINGS = re.compile(r"[^/]*\.(json|jinja)")
-SECONDS = 10.0
-"""For the hub to answer what a model consists of."""
+TIMEOUT_SECONDS = 10.0
+"""For the hub's list of a model's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """`owner/name`, a folder or a graph inside where it is not the top, and a revision where it is not the newest."""
+    """The name of a model on the hub."""
 
     repository: str
+    """`owner/name`."""
     inside: str = ""
+    """A folder or graph in the repository; empty: the top folder."""
     revision: str | None = None
+    """None: the newest."""
 
 
 def locate(package: str | Path | None = None) -> Path:
-    """The folder (or graph) of what a caller names: an embedded model, a path, or a model of the hub, which is fetched.
+    """Find the folder (or graph) of an embedded model, a path, or a model on the hub, which is fetched.
 
-    `owner/name` is the hub's where there is no such folder; `hf:owner/name`, which may go on with a folder or a graph inside and
-    with `@revision`, always. Raises `PackageError` for what is not there, or cannot be reached.
+    `owner/name` is a name on the hub if there is no such folder. `hf:owner/name` always is one, and may be followed by a folder or
+    graph inside and by `@revision`. Raises `PackageError` if the model does not exist or cannot be reached.
     """
-    name = read_name(package)
+    name = parse_hub_name(package)
     return find_package(package) if name is None else fetch(name)
 
 
-def read_name(package: str | Path | None) -> HubName | None:
-    """The name on the hub that a text is; None where it is none.
+def parse_hub_name(package: str | Path | None) -> HubName | None:
+    """Parse a name on the hub; returns None for anything else, raises `PackageError` for `hf:` without a valid name.
 
-    >>> read_name("hf:owner/name/onnx/model_q4.onnx@v1")
+    >>> parse_hub_name("hf:owner/name/onnx/model_q4.onnx@v1")
     HubName(repository='owner/name', inside='onnx/model_q4.onnx', revision='v1')
-    >>> read_name("./owner/name")
+    >>> parse_hub_name("./owner/name")
     """
     if not isinstance(package, str):
         return None
-    match, is_marked = FORM.fullmatch(package.removeprefix(PREFIX)), package.startswith(PREFIX)
-    if match is None and is_marked:
+    match, has_prefix = HUB_NAME.fullmatch(package.removeprefix(PREFIX)), package.startswith(PREFIX)
+    if match is None and has_prefix:
         shown = package if package.isprintable() else repr(package)
-        raise PackageError(f"{shown:.200} is no name on the hub; write hf:owner/name, or hf:owner/name/FOLDER for one inside")
-    if match is None or not (is_marked or (match["inside"] is None and not Path(package).exists())):
+        raise PackageError(f"{shown:.200} is not a name on the hub; write hf:owner/name, or hf:owner/name/FOLDER for a folder")
+    if match is None or not (has_prefix or (match["inside"] is None and not Path(package).exists())):
         return None
     return HubName(match["repository"], match["inside"] or "", match["revision"])
 
 
 def fetch(name: HubName) -> Path:
-    """Fetch what the cache lacks, under the hub's own progress bars; without a network take what it has. The place in the cache."""
+    """Fetch the files that the cache lacks, with the hub's progress bars; returns the path in the cache.
+
+    Without a network, uses the cache alone. Raises `PackageError` if the model is not available.
+    """
     try:
         from huggingface_hub import HfApi, constants, errors, snapshot_download  # noqa: PLC0415
     except ImportError as error:
         raise PackageError(f"{name.repository} is a name on the hub, which needs: pip install -U huggingface_hub") from error
     repository, revision = name.repository, name.revision
-    network: type[Exception] = vars(errors).get("HTTPError", OSError)  # of the HTTP library that this huggingface_hub uses
+    network: type[Exception] = vars(errors).get("HTTPError", OSError)  # depends on the HTTP library of this huggingface_hub
     try:
-        found = HfApi().model_info(repository, revision=revision, timeout=SECONDS).siblings or []
-        files = wanted([file.rfilename for file in found], name)
+        found = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS).siblings or []
+        files = files_to_fetch([file.rfilename for file in found], name)
         return Path(snapshot_download(repository, revision=revision, allow_patterns=files)) / name.inside
     except errors.GatedRepoError as error:
-        what = f"{repository} is only given to those who accept its terms at {constants.ENDPOINT}/{repository}"
+        what = f"{repository} requires that you accept its terms at {constants.ENDPOINT}/{repository}"
         raise PackageError(f"{what}; do so, then run: hf auth login") from error
     except errors.RevisionNotFoundError as error:
-        raise PackageError(f"{repository} has no revision {revision}; leave @{revision} out, or name another") from error
+        raise PackageError(f"{repository} has no revision {revision}; remove @{revision}, or name another revision") from error
     except errors.RepositoryNotFoundError as error:
         what = f"there is no folder {repository}, and the hub has no such model or keeps it private"
         raise PackageError(f"{what}; {did_you_mean(Path(repository))}check the name, or run: hf auth login") from error
     except errors.HFValidationError as error:
-        raise PackageError(f"{repository} is no name of a model on the hub: {first_line(error)}") from error
+        raise PackageError(f"{repository} is not a name of a model on the hub: {first_line(error)}") from error
     except errors.OfflineModeIsEnabled as error:
-        return cached(name, "HF_HUB_OFFLINE is set", "unset it once", error)
+        return find_cached(name, "HF_HUB_OFFLINE is set", "unset it once", error)
     except (OSError, network) as error:
-        return cached(name, f"the hub cannot be reached ({first_line(error)})", "try again with a network", error)
+        return find_cached(name, f"the hub cannot be reached ({first_line(error)})", "try again with a network", error)
 
 
-def cached(name: HubName, why: str, remedy: str, error: Exception) -> Path:
-    """The place of a model in the cache, where the hub gave `error`; raises `PackageError` where it is not there, or in part."""
+def find_cached(name: HubName, why: str, remedy: str, error: Exception) -> Path:
+    """Find a model in the cache, after the hub has raised `error`; raises `PackageError` if the model is missing or incomplete."""
     from huggingface_hub import constants, snapshot_download  # noqa: PLC0415
 
     try:
@@ -114,7 +121,7 @@ def cached(name: HubName, why: str, remedy: str, error: Exception) -> Path:
 
 
 def missing_file(place: Path) -> str | None:
-    """What a folder (or graph) in the cache lacks to be opened; None where nothing is missing."""
+    """Name a file that a folder (or graph) in the cache lacks; None if it is complete."""
     with readable(place):
         if not place.exists():
             return place.name
@@ -125,11 +132,14 @@ def missing_file(place: Path) -> str | None:
     return None if graphs else "the graph"
 
 
-def wanted(files: Sequence[str], name: HubName) -> list[str]:
-    """Those of a repository's files that make the model folder: by its manifest, or one graph with what lies beside it.
+def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
+    """Select the files of a repository that form the model folder: a package, or one graph with its weights and the settings.
 
-    >>> wanted(["README.md", "config.json", "onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_q4.onnx"], HubName("a/b"))
+    >>> files = ["README.md", "config.json", "onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_q4.onnx"]
+    >>> files_to_fetch(files, HubName("a/b"))
     ['config.json', 'onnx/model.onnx', 'onnx/model.onnx_data']
+
+    Raises `PackageError` if the repository has no graph, or more than one and none with a usual name.
     """
     from .foreign import STEMS, SUBFOLDER, VARIANTS  # noqa: PLC0415  (ONNX Runtime)
 
@@ -144,17 +154,17 @@ def wanted(files: Sequence[str], name: HubName) -> list[str]:
     if chosen is None and len(graphs) == 1:
         chosen = graphs[0]
     if chosen is None:
-        raise PackageError(no_graph(files, name))
-    homes = {PurePosixPath(chosen).parent, folder, folder.parent if folder.name == SUBFOLDER else folder}
-    beside = {file for file in files if PurePosixPath(file).parent in homes and SETTINGS.fullmatch(PurePosixPath(file).name)}
-    weights = {file for file in files if file.startswith(chosen)}
-    return sorted(beside | weights)
+        raise PackageError(why_no_graph(files, name))
+    folders = {PurePosixPath(chosen).parent, folder, folder.parent if folder.name == SUBFOLDER else folder}
+    settings = {file for file in files if PurePosixPath(file).parent in folders and SETTINGS.fullmatch(PurePosixPath(file).name)}
+    graph_and_weights = {file for file in files if file.startswith(chosen)}
+    return sorted(settings | graph_and_weights)
 
 
-def no_graph(files: Sequence[str], name: HubName) -> str:
-    """Why a repository gives no model, and what to do."""
-    places = sorted({str(PurePosixPath(file).parent) for file in files if file.endswith(("/" + MANIFEST, ".onnx"))} - {"."})
+def why_no_graph(files: Sequence[str], name: HubName) -> str:
+    """Explain why no graph of a repository was chosen, and what to do."""
+    folders = sorted({str(PurePosixPath(file).parent) for file in files if file.endswith(("/" + MANIFEST, ".onnx"))} - {"."})
     at = f"{name.repository}/{name.inside}".rstrip("/")
-    if places:
-        return f"{at} has no graph of a usual name; name a folder or graph inside, such as {PREFIX}{name.repository}/{places[0]}"
-    return f"{at} has no ONNX graph; make a model folder of it with: onnx-textgen export {name.repository} --out DIR"
+    if folders:
+        return f"{at} has no graph with a usual name; name a folder or graph in it, such as {PREFIX}{name.repository}/{folders[0]}"
+    return f"{at} has no ONNX graph; make a model folder from it with: onnx-textgen export {name.repository} --out DIR"

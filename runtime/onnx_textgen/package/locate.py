@@ -1,4 +1,4 @@
-"""Where a model is that was given by a name or a path."""
+"""Finds a model by the name of an embedded model, or by its path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_PACKAGE = "story"
 
 
 def embedded_packages() -> dict[str, Path]:
-    """The models that ship with the project, by name; empty entries never appear."""
+    """The folders of the models that ship with the project, by name; only those that are present."""
     inside_wheel = Path(__file__).parents[1] / "artifacts"
     in_checkout = Path(__file__).parents[3] / "artifacts"
     root = inside_wheel if inside_wheel.is_dir() else in_checkout
@@ -19,9 +19,10 @@ def embedded_packages() -> dict[str, Path]:
 
 
 def find_package(name: str | Path | None = None) -> Path:
-    """The folder of an embedded model (`story`, `tiny-transformer`; None: the default), or the folder at that path.
+    """The folder of an embedded model (`story`, `tiny-transformer`; None: the default), or the folder at this path.
 
-    A folder called like an embedded model is meant where it is written as a path: `./story`, or a `Path`.
+    To open a folder that has the name of an embedded model, write it as a path: `./story`, or a `Path`. Raises `PackageError` if
+    the default is requested and the installation has no embedded model.
     """
     embedded = embedded_packages()
     if name is None:

@@ -1,4 +1,4 @@
-"""Reads a folder's manifest, and says what a folder is that has none."""
+"""Reads a folder's manifest."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ MOST_MANIFEST_BYTES = 4 * 2**20
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether a folder has one; raises `PackageError` where no file stands in its place, as every check hangs on it."""
+    """Whether a folder has a manifest; raises `PackageError` if it is not a regular file, because every check depends on it."""
     path = folder / MANIFEST
     with readable(folder):
-        if (is_there := path.is_file()) or not (path.exists() or path.is_symlink()):
-            return is_there
-    raise PackageError(f"{path} is no file, so that nothing of the folder could be checked; export or copy the model again")
+        if (is_file := path.is_file()) or not (path.exists() or path.is_symlink()):
+            return is_file
+    raise PackageError(f"{path} is not a file, so nothing in the folder can be checked; export or copy the model again")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read `folder`'s manifest without opening any other file."""
+    """Read the manifest of `folder` and check it; the files that it lists are not checked.
+
+    Raises `PackageError` for a wrong manifest; if there is none, the error says what the folder is instead.
+    """
     path = folder / MANIFEST
     with readable(folder):
         if not has_manifest(folder):

@@ -13,7 +13,7 @@ import threading
 import numpy as np
 
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, BoundRun, Session, open_beside
+from ..backends.onnxruntime_session import LOG, BoundRun, Session, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..backends.single_attention import MOST_TOKENS, links_for, present_of_link, with_single_attention
@@ -73,7 +73,7 @@ def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
         raise PackageError("the graph turns keys by other frequencies in long texts, or takes very short ones")
     model = with_single_attention(graph.path.read_bytes(), graph.cache_tensors, graph.roles["input_ids"].name)
     with new_memory_in_huge_pages():
-        verifier = Verifier(open_beside(graph, model))
+        verifier = Verifier(open_variant(graph, model))
     measure(verifier, graph, geometry)
     return verifier
 

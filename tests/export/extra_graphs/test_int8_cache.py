@@ -164,16 +164,16 @@ def test_the_packages_own_graph_and_weights_are_those_without_it(made: Exported,
 def test_other_graphs_and_engines_are_refused_in_one_line(made: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="OpenVINO keeps keys and values in its own way; give it the folder"):
         onnx_textgen.load(made.folder / INT8_CACHE_GRAPH, device="openvino")
-    with pytest.raises(PackageError, match="has no cache of 8 bits; export it again with --int8-cache"):
+    with pytest.raises(PackageError, match="has no graph with an 8-bit cache; export it again with --int8-cache"):
         onnx_textgen.load(find_package() / INT8_CACHE_GRAPH, device="cpu")
     monkeypatch.setattr(runtime_session, "VERSION", (1, 30))
-    with pytest.raises(PackageError, match=r"is too old; take 1\.31 or newer .* or the folder's own graph"):
+    with pytest.raises(PackageError, match=r"is too old; use 1\.31 or newer .* or open the folder's main graph"):
         onnx_textgen.load(made.folder / INT8_CACHE_GRAPH, device="cpu")
     onnx_textgen.load(made.folder, device="cpu")
     wrong = made.folder / "tokenizer.onnx"
     wrong.touch()
     try:
-        with pytest.raises(PackageError, match="is not for generating from; give "):
+        with pytest.raises(PackageError, match="is not a graph that can generate text; give "):
             onnx_textgen.load(wrong, device="cpu")
     finally:
         wrong.unlink()

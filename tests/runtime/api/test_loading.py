@@ -79,7 +79,7 @@ def test_a_package_without_its_manifest_is_refused_as_its_damage_would_not_be_no
 ) -> None:
     (folder / MANIFEST).unlink()
     flip_a_bit(folder / WEIGHTS)
-    missing = "was exported by onnx-textgen and its manifest.json is missing"
+    missing = "was exported by onnx-textgen but its manifest.json is missing"
     for place in (folder, folder / GRAPH):
         with pytest.raises(PackageError, match=missing):
             onnx_textgen.load(place, threads=1, device="cpu")
@@ -106,9 +106,9 @@ def test_what_is_no_file_in_place_of_the_manifest_is_refused_in_a_folder_of_anyb
     for each in (folder, theirs):
         THINGS[thing](each / MANIFEST)
         for place in (each, each / GRAPH):
-            with pytest.raises(PackageError, match=r"manifest\.json is no file"):
+            with pytest.raises(PackageError, match=r"manifest\.json is not a file"):
                 onnx_textgen.load(place, threads=1, device="cpu")
-        assert "is no file" in (list_models(each)[0].problem or "")
+        assert "is not a file" in (list_models(each)[0].problem or "")
 
 
 def list_again(folder: Path, name: str) -> None:

@@ -305,7 +305,7 @@ def test_threads_that_do_not_exist_and_a_file_that_is_no_graph_are_refused(story
     for threads in (0, -1, 1.5, True):
         with pytest.raises(OptionError, match="threads should be"):
             open_session(graph, threads=threads)  # type: ignore[arg-type]
-    with pytest.raises(PackageError, match=r"tokenizer\.json is no graph, or not whole"):
+    with pytest.raises(PackageError, match=r"tokenizer\.json is not a graph, or is incomplete"):
         open_session(story.folder / "tokenizer.json", device="cpu")
 
 

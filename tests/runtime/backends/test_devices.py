@@ -89,13 +89,13 @@ def test_cuda_that_fails_by_exception_is_a_device_error_and_auto_takes_the_cpu_a
     pretended_cuda: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(onnxruntime, "InferenceSession", NoDriver)
-    with pytest.raises(DeviceError, match="cuda:7 was asked for and did not start: CUDA failure 35") as caught:
+    with pytest.raises(DeviceError, match="cuda:7 was requested but did not start: CUDA failure 35") as caught:
         session.open_session(GRAPH, device="cuda:7")
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
     with caplog.at_level(logging.INFO, logger="onnx_textgen"):
         assert str(session.open_session(GRAPH, device="auto").device) == "cpu"
-    assert "taking the CPU: cuda:0 was asked for and did not start: CUDA failure 35" in caplog.text
+    assert "using the CPU: cuda:0 was requested but did not start: CUDA failure 35" in caplog.text
 
 
 def test_a_graph_that_cannot_be_opened_is_a_package_error_also_where_cuda_was_tried_first(
@@ -115,7 +115,7 @@ def test_auto_takes_cuda_only_where_its_attention_runs_there(
     monkeypatch.setattr(onnxruntime, "InferenceSession", WorkingCuda)
     with caplog.at_level(logging.INFO, logger="onnx_textgen"):
         assert str(session.open_session(GRAPH, device="auto").device) == "cpu"
-        assert "taking the CPU: ONNX Runtime has CUDA attention for float16 alone" in caplog.text
+        assert "using the CPU: ONNX Runtime has CUDA attention only for a float16 cache" in caplog.text
         assert str(session.open_session(GRAPH, device="cuda").device) == "cuda:0"
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     for name, value in (("element_type", "tensor(float16)"), ("present", "total_length")):

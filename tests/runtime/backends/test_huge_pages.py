@@ -1,4 +1,4 @@
-"""Memory in huge pages: which pieces are taken, and that what they hold stays."""
+"""Memory in huge pages: which regions are collapsed, and that their contents stay."""
 
 import mmap
 import sys
@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.backends.huge_pages import HUGE_PAGE, gather, new_memory_in_huge_pages, without
+from onnx_textgen.backends.huge_pages import HUGE_PAGE, collapse, new_memory_in_huge_pages, subtract
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell what memory is in use")
-pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=6)
+regions = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=6)
 
 
-@given(pieces, pieces)
-def test_what_is_left_of_pieces_is_every_address_that_no_known_one_has(some: list, known: list) -> None:
-    for piece in some:
-        left = [address for start, end in without([piece], known) for address in range(start, end)]
-        assert left == [address for address in range(*piece) if not any(first <= address < last for first, last in known)]
+@given(regions, regions)
+def test_what_is_left_of_regions_is_every_address_that_no_known_one_has(some: list, known: list) -> None:
+    for region in some:
+        left = [address for start, end in subtract([region], known) for address in range(start, end)]
+        assert left == [address for address in range(*region) if not any(first <= address < last for first, last in known)]
 
 
 def in_huge_pages(array: np.ndarray) -> int:
@@ -42,21 +42,21 @@ def small_pages(size: int) -> np.ndarray:
 
 
 def wait() -> None:
-    """Until what is being gathered is."""
+    """Wait until the collapse has ended."""
     for thread in threading.enumerate():
         if thread.name == "huge pages":
             thread.join()
 
 
 @on_linux
-def test_new_memory_that_is_in_use_is_gathered_and_keeps_what_it_holds() -> None:
+def test_new_memory_that_is_in_use_is_collapsed_and_keeps_its_contents() -> None:
     with new_memory_in_huge_pages():
         array = small_pages(16 * HUGE_PAGE)
         array[:] = content = np.arange(array.size, dtype=np.uint32).astype(np.uint8)
     wait()
     assert (array == content).all()
     if in_huge_pages(array) == 0:
-        pytest.skip("this kernel gathers no memory: older than Linux 6.1, or built without huge pages")
+        pytest.skip("this kernel collapses no memory: older than Linux 6.1, or built without huge pages")
     assert in_huge_pages(array) >= 8 * HUGE_PAGE
 
 
@@ -71,8 +71,8 @@ def test_memory_that_is_hardly_in_use_stays_so() -> None:
 
 
 @on_linux
-def test_a_piece_that_is_gone_meanwhile_does_no_harm() -> None:
+def test_a_region_that_was_freed_does_no_harm() -> None:
     memory = mmap.mmap(-1, 4 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     start = np.frombuffer(memory, dtype=np.uint8).ctypes.data
     memory.close()
-    gather([(start, start + 4 * HUGE_PAGE)])
+    collapse([(start, start + 4 * HUGE_PAGE)])

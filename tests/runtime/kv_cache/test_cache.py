@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.backends.onnxruntime_session import LentMemory, OrtValue
+from onnx_textgen.backends.onnxruntime_session import OrtValue, ReusableBuffer
 from onnx_textgen.errors import ModelError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.kv_cache import growing
@@ -193,7 +193,7 @@ def test_logits_that_somebody_holds_are_not_written_over(exact: Model) -> None:
     ],
 )
 def test_memory_is_lent_again_only_when_no_view_of_it_is_left(view) -> None:
-    memory = LentMemory((1, 3, 8), np.float32)
+    memory = ReusableBuffer((1, 3, 8), np.float32)
     assert memory.is_free
     held = view(memory.lend())
     assert not memory.is_free

@@ -138,7 +138,7 @@ def test_a_folder_that_optimum_made_gives_the_tokens_and_scores_of_transformers(
 def test_a_folder_without_settings_is_read_by_its_graph_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = onnx_textgen.load(write(tmp_path / "bare", Builder(GROWING).model()), threads=1, device="cpu")
     assert model.generate(PROMPTS[0], max_new_tokens=5, temperature=0).token_ids == tuple(GROWING.greedy(PROMPTS[0], 5))
-    assert "nothing says how long a text may be; taking 2048 tokens" in caplog.text
+    assert "no settings give the context length; using 2048 tokens" in caplog.text
     sizes = model.manifest.geometry
     assert (sizes.layers, sizes.kv_heads, sizes.head_size, sizes.vocab_size) == (2, 2, 8, VOCAB_SIZE)
 
@@ -173,7 +173,7 @@ def test_one_of_several_graphs_is_chosen_by_its_name_or_by_the_caller(tmp_path: 
     (folder / "onnx" / "model_q4.onnx").unlink()
     (folder / "onnx" / "model_fp16.onnx").rename(folder / "onnx" / "mine.onnx")
     with pytest.raises(
-        PackageError, match=r"2 graphs and none has a usual name; give the path of one: onnx/mine.onnx, onnx/model_zzz.onnx"
+        PackageError, match=r"2 graphs, none with a usual name; give the path of one: onnx/mine.onnx, onnx/model_zzz.onnx"
     ):
         onnx_textgen.load(folder)
 
@@ -249,7 +249,7 @@ def test_functions_that_would_keep_the_engine_busy_without_end_are_refused_befor
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
     folder = with_functions(tmp_path / "bomb")
-    with pytest.raises(PackageError, match=r"model\.onnx defines functions of its own"):
+    with pytest.raises(PackageError, match=r"model\.onnx defines functions"):
         onnx_textgen.load(folder, device="cpu")
     GROWING.package(tmp_path)
     (tmp_path / "model.onnx").write_bytes((folder / "model.onnx").read_bytes())
@@ -261,7 +261,7 @@ def test_functions_that_would_keep_the_engine_busy_without_end_are_refused_befor
 def test_files_that_are_no_graph_are_refused_at_once(content: bytes, tmp_path: Path) -> None:
     folder = optimum(tmp_path / "folder", GROWING, "as it is")
     (folder / "model.onnx").write_bytes(content)
-    with pytest.raises(PackageError, match=r"model\.onnx is no graph, or not whole"):
+    with pytest.raises(PackageError, match=r"model\.onnx is not a graph, or is incomplete"):
         onnx_textgen.load(folder, device="cpu")
 
 
@@ -269,7 +269,7 @@ def test_a_pipe_in_the_place_of_the_graph_is_refused_and_not_waited_for(tmp_path
     folder = optimum(tmp_path / "folder", GROWING, "as it is")
     (folder / "model.onnx").unlink()
     os.mkfifo(folder / "model.onnx")
-    with pytest.raises(PackageError, match=r"model\.onnx is no file"):
+    with pytest.raises(PackageError, match=r"model\.onnx is not a file"):
         onnx_textgen.load(folder, device="cpu")
 
 
@@ -277,12 +277,12 @@ REFUSED = {
     "geometry.head_size should be at least 1 and at most 16,777,216": lambda folder: lacking(folder, head_size=2**40),
     "names the graph '../model.onnx', which is not in the folder": lambda folder: lacking(folder, filename="../model.onnx"),
     "describes a pipeline of several graphs": lambda folder: lacking(folder, pipeline=[{}]),
-    "wants the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
+    "needs the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
     "the graph has no cache": without_cache,
-    "has a decoder in two graphs or half of one": lambda folder: optimum(folder, GROWING, "as it is", "decoder_model.onnx"),
+    "has a decoder in two graphs, or half of one": lambda folder: optimum(folder, GROWING, "as it is", "decoder_model.onnx"),
     "config.json is not valid JSON": lambda folder: (optimum(folder, GROWING, "as it is") / "config.json").write_text("{"),
     "has no manifest.json and no graph": lambda folder: folder.mkdir(),
-    "wants the input 'ids'": lambda folder: without(genai(folder, GROWING, "other names") / "genai_config.json", "inputs"),
+    "needs the input 'ids'": lambda folder: without(genai(folder, GROWING, "other names") / "genai_config.json", "inputs"),
     "lacks input_ids or logits": lambda folder: without(genai(folder, GROWING, "other names") / "genai_config.json", "outputs"),
 }
 
@@ -308,9 +308,9 @@ BROKEN = {
     "chat_template.jinja is not UTF-8 text": lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff\xfe"),
     "is not UTF-8 text": lambda folder: (folder / "config.json").write_bytes(b"\xff"),
     "nowhere.onnx is not a folder": lambda folder: folder / "nowhere.onnx",
-    "the key 'vocab_size' is there twice": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
-    "tokenizer.json has more than 64 MiB": lambda folder: (folder / "tokenizer.json").write_bytes(b" " * (2**26 + 1)),
-    "config.json has more than 16 MiB": lambda folder: (folder / "config.json").write_bytes(b" " * (2**24 + 1)),
+    "the key 'vocab_size' occurs twice": lambda folder: (folder / "config.json").write_text('{"vocab_size": 1, "vocab_size": 2}'),
+    "tokenizer.json is larger than 64 MiB": lambda folder: (folder / "tokenizer.json").write_bytes(b" " * (2**26 + 1)),
+    "config.json is larger than 16 MiB": lambda folder: (folder / "config.json").write_bytes(b" " * (2**24 + 1)),
     "config.json should hold a JSON object, found list": lambda folder: (folder / "config.json").write_text("[]"),
 }
 
@@ -370,7 +370,7 @@ def test_the_command_line_generates_describes_and_says_that_nothing_can_be_verif
     assert capsys.readouterr().out.strip() == ",".join(map(str, SHARED.greedy(PROMPTS[0], 4)))
     assert run(["info", str(folder)]) == 0
     told = capsys.readouterr().out
-    assert "read by its genai_config.json" in told
+    assert "settings from genai_config.json" in told
     assert "256 bytes a token" in told
     assert "none; a model that onnx-textgen exports" in told
     assert run(["verify", str(folder)]) == 1

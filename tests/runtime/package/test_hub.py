@@ -13,7 +13,7 @@ import onnx_textgen
 from onnx_textgen.diagnostics import inventory
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package import hub
-from onnx_textgen.package.hub import HubName, locate, read_name, wanted
+from onnx_textgen.package.hub import HubName, files_to_fetch, locate, parse_hub_name
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import manifest_to_json
@@ -94,15 +94,15 @@ def server(cache, monkeypatch):
     ],
 )
 def test_what_is_a_name_on_the_hub(text, name):
-    assert read_name(text) == name
+    assert parse_hub_name(text) == name
 
 
 def test_a_folder_that_is_there_is_no_name_on_the_hub_unless_it_is_marked(tmp_path, monkeypatch):
     (tmp_path / "owner" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert read_name("owner/name") is None
+    assert parse_hub_name("owner/name") is None
     assert locate("owner/name") == Path("owner/name")
-    assert read_name("hf:owner/name") == HubName("owner/name")
+    assert parse_hub_name("hf:owner/name") == HubName("owner/name")
 
 
 WAYS_OUT = ["hf:a/b/..", "hf:a/b/../../../outside", "hf:a/b/onnx/../../c", "hf:a/b@../../c", "hf:a/b/c@..", "hf:a/b/c\\..\\..\\d"]
@@ -111,7 +111,7 @@ WAYS_OUT = ["hf:a/b/..", "hf:a/b/../../../outside", "hf:a/b/onnx/../../c", "hf:a
 @pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:/a/b", "hf:a/b@", "hf:../b", *WAYS_OUT])
 def test_a_marked_name_that_is_none_is_an_error(text):
     with pytest.raises(PackageError, match="write hf:owner/name"):
-        read_name(text)
+        parse_hub_name(text)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_a_marked_name_that_is_none_is_an_error(text):
     ],
 )
 def test_one_graph_is_fetched_with_what_lies_beside_it_and_nothing_else(files, inside, expected):
-    assert sorted(wanted(files, HubName("a/b", inside))) == sorted(expected or files[:3])
+    assert sorted(files_to_fetch(files, HubName("a/b", inside))) == sorted(expected or files[:3])
 
 
 def test_a_repository_without_a_graph_is_answered_with_the_line_that_makes_one():
     with pytest.raises(PackageError, match="onnx-textgen export a/b --out DIR"):
-        wanted(["config.json", "model.safetensors"], HubName("a/b"))
+        files_to_fetch(["config.json", "model.safetensors"], HubName("a/b"))
     with pytest.raises(PackageError, match="such as hf:a/b/cpu/int4"):
-        wanted(["cpu/int4/model.onnx"], HubName("a/b"))
+        files_to_fetch(["cpu/int4/model.onnx"], HubName("a/b"))
 
 
 @pytest.mark.parametrize("text", ["someone/story", "hf:someone/story"])
@@ -236,7 +236,7 @@ def test_the_library_of_the_hub_is_left_alone_until_a_name_asks_for_it():
     "name", ["hf:own/mod\n", "hf:own/mod/a\nb", "hf:own/mod/\x1b[31m", "hf:own/mod@a\0b", "hf:own/" + "m" * 5_000]
 )
 def test_a_name_that_is_no_short_line_is_refused_in_one(name):
-    with pytest.raises(PackageError, match="is no name on the hub") as caught:
+    with pytest.raises(PackageError, match="is not a name on the hub") as caught:
         locate(name)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 

@@ -50,7 +50,7 @@ def verify_package(
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
     """
-    from ...package.foreign import home_of, is_foreign  # noqa: PLC0415
+    from ...package.foreign import folder_of, is_foreign  # noqa: PLC0415
     from ...package.hub import locate  # noqa: PLC0415
     from ...package.integrity import check_files  # noqa: PLC0415
     from ...package.manifest import INT8_CACHE_GRAPH, MANIFEST  # noqa: PLC0415
@@ -60,7 +60,7 @@ def verify_package(
     path = locate(options.one_folder(folder, model))
     if is_foreign(path):
         raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
-    named, path = path, home_of(path)
+    named, path = path, folder_of(path)
     manifest = read_manifest(path)
     check_files(path, manifest)
 
