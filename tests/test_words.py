@@ -24,6 +24,7 @@ SCOPE = (
     "export",
     "examples",
     "artifacts",
+    "runtime/onnx_textgen/api",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""
