@@ -25,6 +25,7 @@ SCOPE = (
     "examples",
     "artifacts",
     "runtime/onnx_textgen/api",
+    "runtime/onnx_textgen/options",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""
