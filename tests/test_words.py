@@ -25,6 +25,7 @@ SCOPE = (
     "examples",
     "artifacts",
     "runtime/onnx_textgen/api",
+    "runtime/onnx_textgen/cli",
     "runtime/onnx_textgen/options",
     "runtime/onnx_textgen_server",
 )

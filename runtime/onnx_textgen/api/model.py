@@ -142,10 +142,7 @@ class Model:
         return Conversation.load(self.generator, path)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
-        """One prompt's token ids, after checks: not empty, in the vocabulary, and the context has space for `new_tokens` more.
-
-        `any_length` skips the check of the context. Raises `PromptError`.
-        """
+        """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""
         return self.encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -193,8 +190,7 @@ class Model:
         """Generate a whole text; for a list of prompts, a list of texts, which are decoded together.
 
         `options` are those of `GenerationConfig`. The same prompt and seed give the same text alone, in any row of a list, and
-        streamed. `cancel` ends the texts from another thread; the results then hold the texts so far. Raises `PromptError` and
-        `OptionError`.
+        streamed. `cancel`, from another thread, ends the texts and keeps them so far. Raises `PromptError` and `OptionError`.
         """
         config, prompts = self.generator.config(options), prompt if is_batch(prompt) else [prompt]
         found = self.generator.generate(prompts, config, cancel)  # type: ignore[arg-type]
@@ -279,9 +275,9 @@ class Model:
     def embed(self, text: Prompt | Prompts, *, pooling: Pooling = "mean", normalize: bool = True) -> Vectors:
         """Embed a text as a vector [width], or a list of texts as vectors [texts, width], float32, pooled from hidden states.
 
-        `pooling`: the mean over the tokens, or the last token, the only one that attends to the whole text; the documentation of
-        an embedding model says which. `normalize` scales vectors to length 1. Raises `PackageError` for a package without hidden
-        states, `OptionError` and `PromptError`.
+        `pooling`: the mean over the tokens, or the last token, which alone attends to the whole text; an embedding model's
+        documentation says which. `normalize` scales to length 1. Raises `OptionError`, `PromptError`, and `PackageError` if the
+        package has no hidden states.
 
         >>> load().embed("A dog.")  # doctest: +SKIP
         array([0.02, -0.11, ...], dtype=float32)
