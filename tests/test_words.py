@@ -26,6 +26,7 @@ SCOPE = (
     "artifacts",
     "runtime/onnx_textgen/api",
     "runtime/onnx_textgen/cli",
+    "runtime/onnx_textgen/diagnostics",
     "runtime/onnx_textgen/options",
     "runtime/onnx_textgen_server",
 )
