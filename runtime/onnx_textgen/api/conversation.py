@@ -197,7 +197,7 @@ class Conversation:
         if token_ids:
             session._token_ids = generator.encoder.encode(token_ids, new_tokens=0)
         if messages and opened.chat_template is None:
-            raise PackageError(f"{path} is a chat, and this model has no chat template")
+            raise PackageError(f"{path} is a chat, and this package has no chat template; load it with one that has")
         session.messages = messages
         return session
 

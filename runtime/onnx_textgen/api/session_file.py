@@ -86,7 +86,7 @@ def reading_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or first_line(error)
-        raise PackageError(f"{str(path)[:200]} cannot be read ({why}); give a file that a session was saved in") from error
+        raise PackageError(f"{str(path)[:200]} cannot be read ({why}); give the file of a saved session") from error
     except BROKEN as error:
         raise PackageError(f"{path} is not a saved session, or is damaged ({first_line(error)}); save it again") from error
 
@@ -141,7 +141,7 @@ def check_declared_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Non
             raise ValueError(f"{entry.filename} declares more bytes than it has")
 
 
-def check_array(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:  # noqa: ANN401 - whatever the file holds
+def check_array(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:  # noqa: ANN401 - of any type, from a file
     """Raise `ValueError` for an array of another shape or type."""
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(f"it holds {array.dtype} {array.shape} instead of {dtype} {shape}")

@@ -62,10 +62,10 @@ def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
         refuse(names & {*DRAFTS}, "with more than one text, because only a single text is drafted")
     if config.ignore_eos:
         refuse(names & {"min_new_tokens"}, "with ignore_eos")
-    check_numbers(config)
+    check_combinations(config)
 
 
-def check_numbers(config: GenerationConfig) -> None:
+def check_combinations(config: GenerationConfig) -> None:
     """Raise `OptionError` if there are two constraints, or numbers contradict each other."""
     given = [name for name in CONSTRAINTS if getattr(config, name) is not None]
     if len(given) > 1:

@@ -124,7 +124,7 @@ def shown_prompt(start: str | list[int], model: Model) -> str:
 @contextlib.contextmanager
 def ctrl_c_cancels() -> Iterator[Cancellation]:
     """While the context is open, the first Ctrl-C ends the texts and keeps them; the next one ends the process as usual."""
-    from ...cancellation import Cancellation  # noqa: PLC0415  (the model's code)
+    from ...cancellation import Cancellation  # noqa: PLC0415  (imports the model's code)
 
     cancel, before = Cancellation(), signal.getsignal(signal.SIGINT)
 

@@ -37,7 +37,7 @@ def show_info(
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
-    from ...package.foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+    from ...package.foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (imports ONNX Runtime, which takes half a second)
     from ...package.hub import locate  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 

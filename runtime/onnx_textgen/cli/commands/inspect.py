@@ -44,7 +44,7 @@ def inspect_prompt(
         onnx-textgen inspect "Once upon a time" --top-k 40 --top-p 0.9 --seed 7
     """
     from ...diagnostics.inspection import inspect_steps  # noqa: PLC0415
-    from ...options.generation_config import make_generation_config  # noqa: PLC0415  (the model's code)
+    from ...options.generation_config import make_generation_config  # noqa: PLC0415  (imports the model's code)
 
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads)

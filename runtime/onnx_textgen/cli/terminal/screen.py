@@ -202,7 +202,7 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, default=as_json))
 
 
-def as_json(value: Any) -> dict[str, Any] | str:  # noqa: ANN401 - whatever JSON has no form for
+def as_json(value: Any) -> dict[str, Any] | str:  # noqa: ANN401 - any value that JSON has no form for
     """Convert a record to an object, a path to a text."""
     return str(value) if isinstance(value, Path) else dataclasses.asdict(value)
 

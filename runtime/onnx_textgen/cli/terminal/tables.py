@@ -122,7 +122,7 @@ def split_at(text: str, width: int) -> tuple[str, str]:
 
 def wrap(console: Console, text: str, width: int) -> list[str]:
     """Break a text into lines of at most `width` columns, between words, and within a word only if it is longer than that."""
-    from rich.text import Text  # noqa: PLC0415  (see `screen.screen`)
+    from rich.text import Text  # noqa: PLC0415  (see `screen.make_console`)
 
     return [line.plain.rstrip() for line in Text(text).wrap(console, max(1, width), overflow="fold")] or [""]
 

@@ -275,7 +275,7 @@ def test_what_cannot_be_saved_or_loaded_is_one_line_and_the_talk_goes_on(chat, c
     assert chat(chat_model, *lines, options=["-n", "3"]) == 0
     err = capsys.readouterr().err
     assert err.count("error: ") == 5
-    assert f"{place} cannot be read (No such file or directory); give a file that a session was saved in" in err
+    assert f"{place} cannot be read (No such file or directory); give the file of a saved session" in err
     assert re.search(r"exchanges +2\n", err)
 
 
