@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from onnx_textgen.cli.app import DEBUG_VARIABLE, write_whatever_comes
+from onnx_textgen.cli.app import DEBUG_VARIABLE, accept_any_text
 
 from .law import HARMLESS, REFUSED, SEED, Case, Law, Violation
 
@@ -175,5 +175,5 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the attacked code prints is no answer
-    write_whatever_comes(sys.stdout)  # as the command line does, before it runs
+    accept_any_text(sys.stdout)  # as the command line does, before it runs
     serve(sys.stdin, told)

@@ -229,7 +229,7 @@ def test_closing_the_page_ends_what_is_being_written(page_of, eventually, capfd)
 
 
 def test_a_host_that_no_machine_has_is_one_readable_line(page):
-    with pytest.raises(OptionError, match=r"--host no\.such\.host\.invalid is no address"):
+    with pytest.raises(OptionError, match=r"--host no\.such\.host\.invalid is not an address"):
         serve(page, host="no.such.host.invalid", port=0, allow_public=True)
 
 

@@ -79,7 +79,7 @@ def test_a_port_that_is_taken_is_one_line_and_no_address_is_told_nor_a_model_loa
 def test_a_host_that_is_none_of_this_machine_is_one_line(capsys) -> None:
     assert run(["serve", "story", "--host", "192.0.2.1", "--allow-public"]) == 2  # an address for documents
     why = os.strerror(errno.EADDRNOTAVAIL)
-    said = f"error: --host 192.0.2.1 is no address or name of this machine: {why}; choose another\n"
+    said = f"error: --host 192.0.2.1 is not an address or name of this machine: {why}; choose another\n"
     assert capsys.readouterr() == ("", said)
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING
 
-from onnx_textgen.diagnostics.inspection import Step, Token, Weighing, look_at_step, tokens_of, weigh
+from onnx_textgen.diagnostics.inspection import SamplingInspection, Step, Token, inspect_sampling, inspect_step, tokens_of
 from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.sampling.sampler import Chooser
@@ -32,7 +32,7 @@ class InspectedStep:
     run: Step
     """The fed tokens and the cache; its choice is the first one made."""
     logits: Logits
-    weighing: Weighing
+    weighing: SamplingInspection
     """The current choice."""
 
 
@@ -73,8 +73,9 @@ class StepInspector:
         new_ids = self.chosen_before(len(self.steps))
         chooser, first = self.chooser(), self.decoder.reusable(self.ids + new_ids)
         logits = prefill(self.decoder, self.ids + new_ids).copy()
-        run = look_at_step(self.model, self.decoder, logits, chooser, new_ids, first=first, limit=CANDIDATES)
-        self.steps.append(InspectedStep(run, logits, weigh(self.model, logits, chooser, new_ids, limit=CANDIDATES)))
+        run = inspect_step(self.model, self.decoder, logits, chooser, new_ids, first=first, limit=CANDIDATES)
+        sampling = inspect_sampling(self.model, logits, chooser, new_ids, limit=CANDIDATES)
+        self.steps.append(InspectedStep(run, logits, sampling))
 
     def choose_again(self, number: int, config: GenerationConfig) -> None:
         """Apply other options to a step. If another token is chosen, the later steps are dropped."""
@@ -83,7 +84,8 @@ class StepInspector:
             return
         step = self.steps[number]
         before = step.weighing.chosen.id
-        step.weighing = weigh(self.model, step.logits, self.chooser(), self.chosen_before(number), limit=CANDIDATES)
+        new_ids = self.chosen_before(number)
+        step.weighing = inspect_sampling(self.model, step.logits, self.chooser(), new_ids, limit=CANDIDATES)
         if step.weighing.chosen.id != before:
             del self.steps[number + 1 :]
 

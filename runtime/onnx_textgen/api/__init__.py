@@ -1,1 +1,1 @@
-"""What a program holds: a model, a conversation, and how they are opened."""
+"""The objects that a program works with, a model and a conversation, and the functions that open them."""

@@ -1,4 +1,4 @@
-"""A callable for batch engines: a batch of prompts in, the batch with texts out, on any worker the same."""
+"""A callable for batch engines: takes a batch of prompts, returns the batch with texts, the same on every worker."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .loading import load
 from .model import Model
 
 LOADING = threading.Lock()
-"""Several threads of one worker load one model."""
+"""Makes the threads of one worker load the model once."""
 
 
 class BatchGenerator:
-    """Generates a text for each row of a batch; picklable, the model is loaded where it is called first.
+    """Generates a text for each row of a batch; it can be pickled, and each process loads the model at the first call.
 
-    A row's text depends on its prompt and its seed alone: not on the rows beside it, nor on how rows are divided among workers. A
-    row without a seed of its own has one made of the prompt and of `seed`, so equal prompts have equal texts; give a column of
-    seeds to have them differ.
+    A row's text depends only on its prompt and its seed: not on the other rows, nor on how rows are divided among workers. A row
+    without a seed gets one computed from its prompt and `seed`, so equal prompts get equal texts; a column of seeds makes them
+    differ.
 
     >>> generate = BatchGenerator("story", max_new_tokens=5, seed=1)
     >>> generate({"prompt": ["Once upon a time", "The dog"]})["finish_reason"]
@@ -47,9 +47,9 @@ class BatchGenerator:
         batch_size: int = 8,
         **options: Any,  # noqa: ANN401 - those of GenerationConfig, checked below
     ) -> None:
-        """`prompt`, `output`, `seed_column`: names of columns; `options`: those of `GenerationConfig`, one text for each prompt.
+        """`prompt`, `output`, `seed_column`: names of columns; `options`: those of `GenerationConfig`, with one text per prompt.
 
-        Raises `OptionError` here already, before any worker starts.
+        Raises `OptionError` here, before any worker starts.
         """
         self.package, self.columns = package, (prompt, output, seed_column)
         self.seed = whole_number("seed", seed, 0)
@@ -61,22 +61,22 @@ class BatchGenerator:
         self._model: Model | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the model, which the other process loads for itself."""
+        """The state without the model, which the other process loads itself."""
         return {**self.__dict__, "_model": None}
 
     @property
     def model(self) -> Model:
-        """The model, loaded now if it was not yet."""
+        """The model; the first use loads it."""
         with LOADING:
             if self._model is None:
                 self._model = load(self.package, **self.loading)  # type: ignore[arg-type]
             return self._model
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """The batch's columns, and those of the results: the text, `finish_reason` and `generated_tokens`.
+        """Generate, and return the batch's columns with three more: the texts, `finish_reason` and `generated_tokens`.
 
         Columns are lists, arrays or any other sequences; a prompt is a text or token ids. Raises `OptionError` for a batch without
-        prompts or with a column of another length, `PromptError` for a prompt that is none.
+        a column of prompts or with fewer or more seeds than prompts, `PromptError` for a prompt of another type.
         """
         prompt, output, seed_column = self.columns
         if prompt not in batch:
@@ -96,17 +96,17 @@ class BatchGenerator:
         }
 
     def seed_of(self, prompt: object) -> int:
-        """A seed that is the same on every worker."""
+        """A seed computed from the prompt, the same on every worker."""
         text = prompt if isinstance(prompt, str) else ",".join(map(str, items_of(prompt)))
         return int.from_bytes(hashlib.sha256(f"{self.seed}\n{text}".encode("utf-8", "surrogatepass")).digest()[:4], "big") >> 1
 
     def generate(self, prompts: Sequence[Any], seeds: Sequence[Any]) -> list[Generation]:
-        """A text for each prompt, with a seed each."""
+        """Generate a text for each prompt, each with its seed."""
         model = self.model
         rows = [model.generator.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
         model.generator.engine.finish([Request(row, Watch(None, row.config.max_time), streams=False, caller=rows) for row in rows])
         return [row.result() for row in rows]
 
     def config(self, model: Model, seed: object) -> GenerationConfig:
-        """The options with a row's seed, which arrays hold as numbers of their own."""
+        """The options with a row's seed; a seed from an array is converted to int."""
         return model.config({**self.options, "seed": int(seed) if hasattr(seed, "__index__") else seed})

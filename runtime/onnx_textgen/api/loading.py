@@ -1,4 +1,4 @@
-"""Open a model folder: ours after checking every hash, or another exporter's; and a smaller model beside it that guesses for it."""
+"""Opens a model folder: a package after checking every hash, or another exporter's folder; and a draft model for it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,18 @@ def load(
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
-    `owner/name`, or `hf:owner/name`, is a model of the Hugging Face hub where there is no such folder; it is fetched once. A folder
-    that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. The path of
-    `int8_cache_model.onnx` in a folder of ours, where it was exported with that, keeps keys and values at 8 bits. `device` is
-    `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime, `openvino` or `openvino:bf16` for that engine on the CPU; `threads` the
-    number of CPU threads (default: one per core); `capacity` the tokens a new text's cache has room for at first (it grows);
-    `prefix_cache` the most bytes of keys and values that are kept from earlier calls, for later ones that begin alike (0: none);
-    `batch_size` the most texts, of all callers, that go on side by side; `assistant_model` a smaller model of the same tokenizer, a
-    folder or an open one, that guesses tokens ahead so that the large one checks several in a run (see `num_assistant_tokens`).
+    If no folder is called `owner/name`, that (or `hf:owner/name`) is a model of the Hugging Face hub; it is fetched once. A folder
+    that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. If a package was
+    exported with an 8-bit cache, the path of its `int8_cache_model.onnx` opens it with keys and values of 8 bits.
+
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime; `openvino` or `openvino:bf16` for OpenVINO on the CPU.
+    - `threads`: number of CPU threads (default: one per core).
+    - `capacity`: tokens that a new text's cache has memory for at first; it grows.
+    - `prefix_cache`: most bytes of keys and values kept from earlier calls, for later prompts with the same beginning (0: none).
+    - `batch_size`: most texts, of all callers, that are decoded together.
+    - `assistant_model`: a smaller model with the same tokenizer, as a folder or open, that drafts tokens; the large model verifies
+      a draft in one run (see `num_assistant_tokens`).
+
     Raises `PackageError`, `DeviceError`, `OptionError`.
 
     >>> model = load()
@@ -62,13 +66,18 @@ def load(
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):
             assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
-        assist(model, assistant_model)
+        set_assistant(model, assistant_model)
     return model
 
 
 def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Manifest, Path, Graph, str | None]:
+<<<<<<< HEAD
     """The manifest of a package or of another exporter's folder, its graph's path, the open graph, and the chat template."""
     folder, graph = folder_of(place), Path(GRAPH)
+=======
+    """Open a package or another exporter's folder: returns its manifest, its graph's path, the open graph and the chat template."""
+    folder, graph = home_of(place), Path(GRAPH)
+>>>>>>> prose-h2
     session: Graph
     if is_foreign(place):
         if device in PRECISIONS:
@@ -92,26 +101,26 @@ def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Mani
 
 
 def listed_template(folder: Path, manifest: Manifest) -> str | None:
-    """The chat template that a manifest lists, by the bytes that it describes; None where it lists none, whatever lies there."""
+    """The chat template that a manifest lists, checked by its hash; None if it lists none, even if the folder has such a file."""
     listed = manifest.files.get(CHAT_TEMPLATE)
     return None if listed is None else read_text(folder / CHAT_TEMPLATE, sha256=listed.sha256)
 
 
 def open_graph(path: Path, *, device: str, threads: int | None) -> Graph:
-    """The graph at `path` on the engine that the device names."""
+    """Open the graph at `path` on the engine that `device` names."""
     if device in PRECISIONS and path.name == INT8_CACHE_GRAPH:
-        raise DeviceError(f"OpenVINO keeps keys and values in its own way; give it the folder {path.parent}")
+        raise DeviceError(f"OpenVINO stores keys and values in its own format; give it the folder {path.parent}")
     if device in PRECISIONS:
         return open_openvino(path, device=device, threads=threads)
     return open_session(path, device=device, threads=threads)
 
 
-def assist(model: Model, other: Model) -> None:
-    """Let another model guess for `model`; raises `OptionError` where ids mean something else to it, or it cannot go back."""
+def set_assistant(model: Model, other: Model) -> None:
+    """Make `other` the draft model of `model`; raises `OptionError` if their ids differ, or if `other` cannot be rolled back."""
     if difference := difference_of_ids(model, other):
-        raise OptionError(f"{other.folder} cannot guess for {model.folder}: {difference}; take a model of the same tokenizer")
+        raise OptionError(f"{other.folder} cannot draft for {model.folder}: {difference}; take a model with the same tokenizer")
     if any(tensor.kind == "state" for tensor in other.opened.cache_tensors):
-        raise OptionError(f"{other.folder} cannot guess: it has states, which do not go back to before a guess; take a transformer")
+        raise OptionError(f"{other.folder} cannot draft: its recurrent states cannot be rolled back; take a transformer")
     seconds, seconds_of_model = (
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
     )
@@ -119,7 +128,7 @@ def assist(model: Model, other: Model) -> None:
 
 
 def difference_of_ids(model: Model, other: Model) -> str:
-    """In what way token ids do not mean the same to two models; empty where they do. Rows of logits may be padded differently."""
+    """How the token ids of two models differ; empty if they are the same. Padding of the logits does not count as a difference."""
     if model.has_tokenizer and other.has_tokenizer:
         return model.tokenizer.difference_to(other.tokenizer)
     if model.has_tokenizer or other.has_tokenizer:

@@ -1,4 +1,4 @@
-"""The model a user holds: every call of the library, each passed on to the part that does it."""
+"""The model that a user works with: every call of the library, each passed to the part that does the work."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from .text_generator import TextGenerator
 
 MOST_ROWS = 256
 PREFIX_CACHE = 256 * 2**20
-"""Bytes of keys and values kept from earlier calls, unless the caller says otherwise."""
+"""Default limit of the bytes of keys and values kept from earlier calls."""
 Prompts = list[str] | list[list[int]]
 
 
 class Model:
-    """A model folder at work. Safe to use from several threads: their texts are decoded together, one step of the graph for all."""
+    """An open model. Safe to use from several threads: their texts are decoded together, one run of the graph per step for all."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Model:
         self.scorer = Scorer(self.opened, self.encoder)
 
     def close(self) -> None:
-        """Release the graph, its weights and all keys and values now rather than when Python gets to it; safe to call twice.
+        """Release the graph, its weights and all keys and values at once, not at garbage collection; safe to call twice.
 
-        What computes raises `ModelError` from then on, sessions included; call it when no text is being generated. `with load() as
-        model:` closes at its end.
+        Call it when no text is being generated. Later calls that need the graph raise `ModelError`, those of sessions too.
+        `with load() as model:` closes at its end.
         """
         self.opened.close()
         self.generator.close()
@@ -78,7 +78,7 @@ class Model:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"an open model cannot be pickled or copied; open {self.folder} where it is wanted: onnx_textgen.load(...)")
+        raise TypeError(f"an open model cannot be pickled or copied; open {self.folder} where it is needed: onnx_textgen.load(...)")
 
     @property
     def folder(self) -> Path:
@@ -87,7 +87,7 @@ class Model:
 
     @property
     def manifest(self) -> Manifest:
-        """What the package says of itself: geometry, precision, special tokens, certificate."""
+        """The package's description: geometry, precision, special tokens, certificate."""
         return self.opened.manifest
 
     @property
@@ -102,33 +102,33 @@ class Model:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether the package has one; without it a model takes and gives token ids."""
+        """Whether the package has a tokenizer; without one the model works on token ids only."""
         return self.opened.tokenizer_if_any is not None
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """The package's tokenizer; raises `PackageError` where it has none and works on token ids only."""
+        """The package's tokenizer; raises `PackageError` if it has none."""
         return self.opened.tokenizer
 
     @property
     def device(self) -> str:
-        """Where it runs: `cpu` or `cuda:0`."""
+        """The device that the graph runs on: `cpu` or `cuda:0`."""
         return str(self.graph.device)
 
     def piece(self, token_id: int) -> str:
-        """The text of one id, for a person to read; `<5>` where the package has no tokenizer."""
+        """The text of one id, for a person to read; `<5>` if the package has no tokenizer."""
         return self.opened.piece(token_id)
 
     def memory(self, tokens: int | None = None, batch: int = 1) -> MemoryPlan:
-        """What keys and values of `tokens` tokens take (default: a full context), in `batch` texts at once."""
+        """The memory that the caches of `batch` texts of `tokens` tokens each take; default: a full context."""
         return self.opened.memory(tokens, batch)
 
     def new_context(self, *, output: str = LOGITS) -> Decoder:
-        """An empty decoder; pass the same one to `stream` call after call, and what their prompts share is computed once."""
+        """An empty decoder; if several calls of `stream` get the same one, the beginning that their prompts share is fed once."""
         return self.opened.new_context(output=output)
 
     def session(self) -> Conversation:
-        """An empty session: a text or a chat that is appended to and generated from, taken back, forked and saved.
+        """An empty session: a text or a chat that can be appended to, generated from, rolled back, forked and saved.
 
         >>> session = load().session()
         >>> session.append("Once upon a time")
@@ -138,22 +138,22 @@ class Model:
         return Conversation(self.generator)
 
     def load_session(self, path: str | Path) -> Conversation:
-        """A session that `Conversation.save` wrote; raises `PackageError` for a file of another model, or none at all."""
+        """Read a session that `Conversation.save` wrote; raises `PackageError` for any other file, or one of another model."""
         return Conversation.load(self.generator, path)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
-        """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
+        """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""
         return self.encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a chat, through the model's template, up to where the next answer begins; checked as `encode` does.
+        """Token ids of a chat by the model's template, up to the beginning of the next answer; checked as `encode` does.
 
-        Raises `TemplateError` where there is no template, or it refuses the messages.
+        Raises `TemplateError` if the package has no template, or the template refuses the messages, and `PromptError`.
         """
         return self.encoder.encode_chat(messages)
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
-        """The options of a call over the package's defaults, as `generate` would take them; raises `OptionError`."""
+        """The options that `generate` would use: `options`, then the package's defaults; raises `OptionError`."""
         return self.generator.config(options)
 
     def stream(
@@ -165,12 +165,12 @@ class Model:
         cancel: Cancellation | None = None,
         **options: Unpack[Options],
     ) -> Generator[Chunk, None, None]:
-        """Generate one chunk per token; closing the iterator stops the work.
+        """Generate a text, one chunk per token; closing the iterator ends it.
 
-        `options` are those of `GenerationConfig`, checked at once, not at the first chunk. `context` keeps the cache between
-        calls: the tokens a new prompt shares with the last one are not computed again. `on_progress` is told after each part of a
-        long prompt. `cancel` ends the text from another thread. Raises `PromptError` and `OptionError`; the latter also later,
-        where another stream used the same context in between.
+        `options` are those of `GenerationConfig`; they are checked at once, not at the first chunk. `context` keeps the cache
+        between calls: the beginning that a prompt shares with the last one is not computed again. `on_progress` is called after
+        each part of a long prompt. `cancel` ends the text from another thread. Raises `PromptError` and `OptionError`; during the
+        iteration `OptionError` too, if another stream has used the same context meanwhile.
 
         >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
         ...     print(chunk.text, end="")
@@ -187,10 +187,10 @@ class Model:
     def generate(
         self, prompt: Prompt | Prompts, *, cancel: Cancellation | None = None, **options: Unpack[Options]
     ) -> Generation | list[Generation]:
-        """Generate a whole text; a list of prompts gives a list of texts, computed side by side.
+        """Generate a whole text; for a list of prompts, a list of texts, which are decoded together.
 
         `options` are those of `GenerationConfig`. The same prompt and seed give the same text alone, in any row of a list, and
-        streamed. `cancel` ends the texts from another thread, and gives what there is. Raises `PromptError` and `OptionError`.
+        streamed. `cancel`, from another thread, ends the texts and keeps them so far. Raises `PromptError` and `OptionError`.
         """
         config, prompts = self.generator.config(options), prompt if is_batch(prompt) else [prompt]
         found = self.generator.generate(prompts, config, cancel)  # type: ignore[arg-type]
@@ -207,14 +207,14 @@ class Model:
     async def agenerate(
         self, prompt: Prompt | Prompts, *, cancel: Cancellation | None = None, **options: Unpack[Options]
     ) -> Generation | list[Generation]:
-        """`generate` for asyncio: the event loop runs meanwhile. Cancelling the task ends the work, as `cancel` does."""
-        own = Cancellation(cancel)  # others may share the caller's, which the end of this call must not cancel
+        """`generate` for asyncio: it does not block the event loop. Cancelling the task ends the texts, as `cancel` does."""
+        own = Cancellation(cancel)  # other calls may share the caller's object, so the end of this call must not cancel it
         return await call(lambda: self.generate(prompt, cancel=own, **options), own)
 
     async def astream(
         self, prompt: Prompt, *, cancel: Cancellation | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[Chunk, None]:
-        """`stream` for asyncio: `async for chunk in model.astream(...)`; leaving it, or cancelling the task, ends the work."""
+        """`stream` for asyncio: `async for chunk in model.astream(...)`; leaving the loop or cancelling the task ends the text."""
         own = Cancellation(cancel)
         async with contextlib.aclosing(iterate(lambda: self.stream(prompt, cancel=own, **options), own)) as chunks:
             async for chunk in chunks:
@@ -245,11 +245,11 @@ class Model:
         stride: int | None = None,
         cancel: Cancellation | None = None,
     ) -> Score | list[Score]:
-        """Log-probabilities of a text (or of token ids) under the model, or of a list of them.
+        """Log-probabilities of a text (or of token ids) under the model; for a list of texts, a list of scores.
 
-        With a `continuation` the text is a prompt, and the score tells where it ends. `logprobs` gives so many of the likeliest
-        tokens at each place. A text longer than the context needs a `stride`, see `scoring.score_tokens`. Raises `PromptError`,
-        and `InterruptedRunError` where `cancel` ends it from another thread.
+        With a `continuation` the text is its prompt, and the score says where the prompt ends. `logprobs`: number of most likely
+        tokens to return at each position. A text longer than the context needs a `stride`, see `scoring.score_tokens`. Raises
+        `PromptError` and `OptionError`, and `InterruptedRunError` if `cancel` ends it from another thread.
 
         >>> model = load()
         >>> model.score("The cat", continuation=" sat").continuation_logprobs  # doctest: +SKIP
@@ -262,9 +262,10 @@ class Model:
         return scores if is_batch(text) else scores[0]
 
     def rank(self, prompt: str, choices: Sequence[str], *, by: Measure = "total") -> list[Choice]:
-        """The choices as continuations of the prompt, the likeliest first, by their whole probability, per token or per byte.
+        """Score the choices as continuations of the prompt, and return them most likely first.
 
-        The prompt is computed once. Raises `PromptError` and `OptionError`.
+        `by`: what is compared, the log-probability of the whole continuation, per token or per byte. The prompt is computed once.
+        Raises `PromptError` and `OptionError`.
 
         >>> [choice.text for choice in load().rank("The dog wagged its", [" tail", " seven"])]
         [' tail', ' seven']
@@ -272,10 +273,11 @@ class Model:
         return self.scorer.rank(prompt, choices, by=by)
 
     def embed(self, text: Prompt | Prompts, *, pooling: Pooling = "mean", normalize: bool = True) -> Vectors:
-        """A text as one vector [width], or a list of texts as vectors [texts, width]: hidden states of its tokens, float32.
+        """Embed a text as a vector [width], or a list of texts as vectors [texts, width], float32, pooled from hidden states.
 
-        `pooling`: their mean, or the last token's, which alone has seen the whole text; a model trained to embed says which.
-        `normalize` makes vectors of length 1. Raises `PackageError` for a package without hidden states, and `PromptError`.
+        `pooling`: the mean over the tokens, or the last token, which alone attends to the whole text; an embedding model's
+        documentation says which. `normalize` scales to length 1. Raises `OptionError`, `PromptError`, and `PackageError` if the
+        package has no hidden states.
 
         >>> load().embed("A dog.")  # doctest: +SKIP
         array([0.02, -0.11, ...], dtype=float32)
@@ -285,11 +287,11 @@ class Model:
         return vectors if is_batch(text) else cast("Vectors", vectors[0])
 
     def attentions(self, text: Prompt, *, last: int | None = None) -> AttentionMaps:
-        """How much each token of a text (or of token ids) looks at each one before it, in every layer and head.
+        """Attention weights of a text (or of token ids): how much each token attends to each token up to itself.
 
-        `weights` is float32 [layers, heads, tokens, tokens]: shares from 0 to 1, a row for each token that looks. `last` gives
-        the rows of the last so many tokens alone, [layers, heads, last, tokens]. Raises `PackageError` for a package that was not
-        exported with `--attention-maps`, and `PromptError`, also for a text whose maps take more than 256 MiB.
+        `weights` is float32 [layers, heads, tokens, tokens] from 0 to 1, with one row per query token. `last`: number of last
+        tokens to return rows for, [layers, heads, last, tokens]. Raises `PackageError` for a package that was exported without
+        `--attention-maps`, `OptionError`, and `PromptError`, also for a text whose maps take more than 256 MiB.
 
         >>> maps = load().attentions("The dog ran")
         >>> maps.weights.shape, maps.pieces

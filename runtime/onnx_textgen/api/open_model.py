@@ -1,4 +1,4 @@
-"""An open package: its manifest, graph, tokenizer and template, and empty caches over them. It generates nothing itself."""
+"""An open package: its manifest, graph, tokenizer and template, and new decoders with empty caches. It generates nothing itself."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from ..text.tokenizer import TextTokenizer
 
 @dataclasses.dataclass(eq=False, repr=False)
 class OpenModel:
-    """What every part of a `Model` works with. Nothing of it changes, except that `close` releases the graph."""
+    """The data that all parts of a `Model` share. It does not change, except that `close` releases the graph."""
 
     folder: Path
     manifest: Manifest
     graph: Graph
     tokenizer_if_any: TextTokenizer | None
-    """None for a model that takes and gives token ids only."""
+    """None for a model that works on token ids only."""
     chat_template: str | None
     capacity: int | None = None
-    """Tokens that a new cache has room for at first; None: the backend's choice."""
+    """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
 
     @property
@@ -41,22 +41,20 @@ class OpenModel:
         return isinstance(self.graph, ClosedGraph)
 
     def close(self) -> None:
-        """Release the graph; whoever asks for it from then on gets a `ModelError`."""
+        """Release the graph; any later use of it raises `ModelError`."""
         self.graph = cast("Graph", ClosedGraph())
         for read in ("capabilities", "cache_tensors", "attention_graph"):
             self.__dict__.pop(read, None)
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """The package's tokenizer; raises `PackageError` where it has none."""
+        """The package's tokenizer; raises `PackageError` if it has none."""
         if self.tokenizer_if_any is None:
-            raise PackageError(
-                f"{self.folder} has no {TOKENIZER}, so it takes and gives token ids; export it again with --tokenizer"
-            )
+            raise PackageError(f"{self.folder} has no {TOKENIZER} and works on token ids only; export it again with --tokenizer")
         return self.tokenizer_if_any
 
     def piece(self, token_id: int) -> str:
-        """The text of one id, for a person to read; `<5>` where the package has no tokenizer."""
+        """The text of one id, for a person to read; `<5>` if the package has no tokenizer."""
         return f"<{token_id}>" if self.tokenizer_if_any is None else self.tokenizer_if_any.piece(token_id)
 
     @functools.cached_property
@@ -65,7 +63,7 @@ class OpenModel:
         return Capabilities.of(self.graph, self.manifest.geometry)
 
     def new_context(self, *, output: str = LOGITS) -> Decoder:
-        """An empty decoder of one row; `output` names another output of the graph than the logits."""
+        """An empty decoder of one row; `output` is the output of the graph that it reads."""
         capabilities = self.capabilities if output == LOGITS else None
         return Decoder(self.graph, self.manifest.geometry, capacity=self.capacity, output=output, capabilities=capabilities)
 
@@ -75,18 +73,18 @@ class OpenModel:
 
     @functools.cached_property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
-        """All that the graph carries from run to run."""
+        """The tensors that the graph passes from one run to the next."""
         return self.graph.cache_tensors
 
     def memory(self, tokens: int | None = None, batch: int = 1) -> MemoryPlan:
-        """The memory that keys and values of `batch` texts of `tokens` tokens take; None: a full context."""
+        """The memory that the caches of `batch` texts of `tokens` tokens each take; None: a full context."""
         most = self.manifest.geometry.context_length
         length = most if tokens is None else whole_number("tokens", tokens, 0, most)
         return plan(self.cache_tensors, length, whole_number("batch", batch, 1))
 
     @functools.cached_property
     def digest(self) -> str:
-        """A sha256 of this graph and its weights. Files that the manifest has no hash of are read for it."""
+        """A sha256 of this graph and its weights; files without a hash in the manifest are read to compute it."""
         return package_digest(self.folder, self.manifest, self.graph_name)
 
     @property
@@ -96,9 +94,10 @@ class OpenModel:
 
     @functools.cached_property
     def attention_graph(self) -> Session:
-        """The graph that gives attention weights, opened at its first use; its files are checked again, since time has passed.
+        """The graph that returns attention weights, opened at its first use; the files are checked again because time has passed.
 
-        It runs on the CPU: ONNX Runtime's attention on CUDA gives no weights after softmax (microsoft/onnxruntime#28351).
+        It runs on the CPU: ONNX Runtime's attention on CUDA returns no weights after softmax (microsoft/onnxruntime#28351).
+        Raises `PackageError` if the package was exported without `--attention-maps`.
         """
         if not self.has_attention_maps:
             raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
@@ -109,7 +108,7 @@ class OpenModel:
 
 
 def read_tokenizer(folder: Path, manifest: Manifest) -> TextTokenizer | None:
-    """The tokenizer that a manifest lists, checked by its hash; None where it lists none."""
+    """The tokenizer that a manifest lists, checked by its hash; None if it lists none."""
     if (listed := manifest.files.get(TOKENIZER)) is None:
         return None
     return TextTokenizer.from_file(folder / TOKENIZER, sha256=listed.sha256, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)

@@ -1,4 +1,4 @@
-"""From a prompt, a chat, or a prompt and its continuation to token ids that the model can take; everything else is refused."""
+"""Encodes a prompt, a chat, or a prompt with its continuation to token ids that the model accepts, and refuses all others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..text.prompts import Prompt, read_token_ids
 from .open_model import OpenModel
 
 CHARACTERS_PER_TOKEN = 256
-"""No tokenizer makes fewer tokens than one per so many characters; a longer prompt is refused before it is tokenized."""
+"""Most characters that any tokenizer puts into one token; a prompt with more per token is refused before it is tokenized."""
 
 
 class PromptEncoder:
-    """Encodes for one open model."""
+    """Encodes prompts for one open model."""
 
     def __init__(self, opened: OpenModel) -> None:
         self.opened = opened
@@ -26,11 +26,14 @@ class PromptEncoder:
         self.context_length, self.vocab_size = geometry.context_length, geometry.vocab_size
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
-        """One prompt's token ids, checked: not empty, inside the vocabulary, with room for `new_tokens` more."""
+        """One prompt's token ids, after checks: not empty, in the vocabulary, and the context has space for `new_tokens` more.
+
+        `any_length` skips the check of the context. Raises `PromptError`.
+        """
         if isinstance(prompt, str):
             if not prompt:
                 bos_id = self.opened.manifest.bos_id
-                begin = f" or the begin token alone: [{bos_id}]" if bos_id is not None else ""
+                begin = f", or only the begin token: [{bos_id}]" if bos_id is not None else ""
                 raise PromptError(f"the prompt is empty; give some text{begin}")
             if not any_length:
                 self.check_characters(prompt)
@@ -44,9 +47,9 @@ class PromptEncoder:
         return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a chat, through the model's template, up to where the next answer begins; checked as `encode` does.
+        """Token ids of a chat by the model's template, up to the beginning of the next answer; checked as `encode` does.
 
-        Raises `TemplateError` where there is no template, or it refuses the messages.
+        Raises `TemplateError` if the package has no template, or the template refuses the messages, and `PromptError`.
         """
         manifest = self.opened.manifest
         if self.opened.chat_template is None:
@@ -59,16 +62,16 @@ class PromptEncoder:
             eos_token=tokenizer.piece(manifest.eos_ids[0]) if manifest.eos_ids else "",
         )
         self.check_characters(text)
-        return self.encode(tokenizer.encode(text, add_special_tokens=False))  # the template has written the special ones
+        return self.encode(tokenizer.encode(text, add_special_tokens=False))  # the template wrote the special tokens
 
     def encode_pair(
         self, text: Prompt, continuation: str | Sequence[int] | None, *, any_length: bool = False
     ) -> tuple[list[int], int]:
-        """Token ids of a text and its continuation, and how many of them are the text's; 0 without a continuation."""
+        """Token ids of a text with its continuation, and the number of the text's ids; 0 without a continuation."""
         if continuation is None:
             return self.encode(text, new_tokens=0, any_length=any_length), 0
         if isinstance(text, str) != isinstance(continuation, str):
-            raise PromptError("prompt and continuation are one text and one list of ids; give both as text, or both as ids")
+            raise PromptError("of prompt and continuation, one is text and one is ids; give both as text, or both as ids")
         if isinstance(text, str) and isinstance(continuation, str):
             self.encode(text + continuation, new_tokens=0, any_length=any_length)
             return split_pair(self.opened.tokenizer.encode, text, continuation)
@@ -76,19 +79,19 @@ class PromptEncoder:
         return self.encode([*prompt_ids, *read_token_ids(continuation)], new_tokens=0, any_length=any_length), len(prompt_ids)
 
     def check_vocabulary(self, ids: Sequence[int]) -> None:
-        """Raise `PromptError` for an id that has no row of logits."""
+        """Raise `PromptError` for an id outside the vocabulary."""
         if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
             raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {self.vocab_size - 1}")
 
     def check_characters(self, text: str) -> None:
-        """Raise `PromptError` for a text that is too long whatever its tokens are."""
+        """Raise `PromptError` for a text that is too long for any tokenizer."""
         if len(text) > self.context_length * CHARACTERS_PER_TOKEN:
             raise PromptError(
                 f"the prompt has {len(text):,} characters; this model takes {self.context_length:,} tokens. Shorten it"
             )
 
     def check_options(self, config: GenerationConfig) -> None:
-        """Raise `OptionError` for an option that names an id outside the vocabulary, or needs a tokenizer that is not there."""
+        """Raise `OptionError` for an option with an id outside the vocabulary, or one that needs a tokenizer if there is none."""
         if config.stop and self.opened.tokenizer_if_any is None:
             raise OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens")
         named = {

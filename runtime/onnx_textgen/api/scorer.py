@@ -1,4 +1,4 @@
-"""What a model says of a text that is there: log-probabilities, ranked continuations, embeddings, attention weights."""
+"""What a model computes for a given text: log-probabilities, ranked continuations, embeddings, attention weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEASURES = {"total": "logprob", "token": "logprob_per_token", "byte": "logprob_p
 
 
 class Scorer:
-    """Scores with one open model, each text over a cache that is dropped afterwards."""
+    """Scores texts with one open model; each call has its own decoder, which is released afterwards."""
 
     def __init__(self, opened: OpenModel, encoder: PromptEncoder) -> None:
         self.opened, self.encoder = opened, encoder
@@ -42,7 +42,7 @@ class Scorer:
         stride: int | None,
         cancel: Cancellation | None,
     ) -> Score:
-        """One text's score; see `Model.score`."""
+        """Score one text; see `Model.score`."""
         logprobs = whole_number("logprobs", logprobs, 0, MOST_ALTERNATIVES)
         stride = None if stride is None else whole_number("stride", stride, 1)
         ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
@@ -57,7 +57,7 @@ class Scorer:
         return Score(tuple(ids), values, size, alternatives, prompt_tokens)
 
     def rank(self, prompt: str, choices: Sequence[str], *, by: Measure) -> list[Choice]:
-        """The choices as continuations of the prompt, the likeliest first; see `Model.rank`."""
+        """Score the choices as continuations of the prompt, most likely first; see `Model.rank`."""
         if by not in MEASURES:
             raise OptionError(f"by should be one of {', '.join(map(repr, MEASURES))}, found {shown(by)}")
         if isinstance(choices, str) or not choices or not all(choices):
@@ -71,7 +71,7 @@ class Scorer:
         return sorted(ranked, key=lambda choice: -getattr(choice, MEASURES[by]))
 
     def embed(self, texts: Sequence[Prompt], *, pooling: Pooling, normalize: bool) -> Vectors:
-        """Texts as vectors [texts, width]; see `Model.embed`."""
+        """Embed texts as vectors [texts, width]; see `Model.embed`."""
         if not isinstance(pooling, str) or pooling not in get_args(Pooling):
             raise OptionError(f"pooling should be one of {', '.join(map(repr, get_args(Pooling)))}, found {shown(pooling)}")
         graph = self.opened.graph
@@ -84,7 +84,7 @@ class Scorer:
         return vectors
 
     def attentions(self, text: Prompt, *, last: int | None) -> AttentionMaps:
-        """How much each token looks at each one before it; see `Model.attentions`."""
+        """Attention weights of a text; see `Model.attentions`."""
         rows = None if last is None else whole_number("last", last, 1)
         graph, ids = self.opened.attention_graph, self.encoder.encode(text, new_tokens=0)
         check_fits(plan(graph.cache_tensors, len(ids)))

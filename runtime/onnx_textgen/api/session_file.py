@@ -1,6 +1,6 @@
-"""The file of a saved session: NumPy's archive of arrays, with token ids, messages, and the digest of the model it belongs to.
+"""The file of a saved session: an archive of NumPy arrays with token ids, messages, a cache and the digest of its model.
 
-The archive has a checksum of every entry. Nothing in it is code, and no entry is larger than the model's own cache could be.
+The archive has a checksum of every entry. It holds no code, and a file that is larger than any session of the model is refused.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ BROKEN = (
     *(zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError),
     *(EOFError, NotImplementedError, RuntimeError, MemoryError, OverflowError),
 )
-"""What zipfile, NumPy and JSON raise for files that are not what they should be."""
+"""The exceptions of zipfile, NumPy and JSON for a damaged file, or one of another kind."""
 MOST_HEADER_BYTES = 64 * 2**20
-LONGEST_SAVE = 3600
-"""Seconds."""
+LONGEST_SAVE_SECONDS = 3600
+"""A partial file older than this belongs to no save that still runs."""
 
 
 def write_session(
     path: Path, digest: str, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]], snapshot: Snapshot | None
 ) -> None:
-    """Write a session to a file next to `path`, then rename it; leftovers of saves that were killed are removed."""
+    """Write a session to a file next to `path`, then rename it. Partial files of saves that were killed are removed.
+
+    Raises `PackageError` if the messages are not JSON, or the file cannot be written.
+    """
     snapshot = snapshot or Snapshot((), {})
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.uses_long_rope, sorted(snapshot.states)
@@ -54,7 +57,7 @@ def write_session(
     for length, states in snapshot.states.items():
         arrays |= {f"{STATE}{length}/{name}": array for name, array in states.items()}
     try:
-        sweep(path)
+        remove_partial_files(path)
         with partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
             file.flush()
@@ -67,86 +70,86 @@ def write_session(
             partial.unlink(missing_ok=True)
 
 
-def sweep(path: Path) -> None:
-    """Clear away what saves to `path` left when they were killed: files so old that no save can be at them."""
+def remove_partial_files(path: Path) -> None:
+    """Remove the partial files of saves to `path` that were killed: those so old that no running save can own them."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.partial-[0-9a-f]{{8}}")
-    with contextlib.suppress(OSError):  # of another user, or cleared away by another save: nothing that this one needs
+    with contextlib.suppress(OSError):  # files of another user, or removed by another save: this save does not need them
         for left in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
-            if time.time() - left.stat().st_mtime > LONGEST_SAVE:
+            if time.time() - left.stat().st_mtime > LONGEST_SAVE_SECONDS:
                 left.unlink()
 
 
 @contextlib.contextmanager
-def no_session(path: Path) -> Iterator[None]:
-    """Turn whatever a broken archive raises into one line, and what the file system refuses."""
+def reading_errors(path: Path) -> Iterator[None]:
+    """Raise a `PackageError` of one line for any error of the file system or of a damaged archive."""
     try:
         yield
     except OSError as error:
         why = error.strerror or first_line(error)
-        raise PackageError(f"{str(path)[:200]} cannot be read ({why}); give a file that a session was saved in") from error
+        raise PackageError(f"{str(path)[:200]} cannot be read ({why}); give the file of a saved session") from error
     except BROKEN as error:
-        raise PackageError(f"{path} is no saved session, or damaged ({first_line(error)}); save it again") from error
+        raise PackageError(f"{path} is not a saved session, or is damaged ({first_line(error)}); save it again") from error
 
 
 def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], list[Mapping[str, Any]], Snapshot]:
-    """Token ids, messages, and what `context` can be restored from; raises `PackageError` for a file that is not of this model."""
-    with no_session(path):
+    """Token ids, messages and a snapshot to restore `context` from; raises `PackageError` for a file that is not of this model."""
+    with reading_errors(path):
         if path.exists() and not path.is_file():
-            raise ValueError("it is no file")  # a device would be read without end, a pipe waited for
+            raise ValueError("it is not a file")  # reading a device might never end, and a pipe might block
         with zipfile.ZipFile(path) as archive:
             limit = 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
             if sum(entry.file_size for entry in archive.infolist()) > limit:
                 raise ValueError("it is larger than any session of this model")
             for entry in archive.infolist():
-                check_claim(archive, entry)
+                check_declared_size(archive, entry)
         with np.load(path, allow_pickle=False) as arrays:
             header = json.loads(arrays[HEADER].tobytes())
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']!r:.60}")
             if header["model"] != digest:
                 raise PackageError(f"{path} was saved with another model; load it with that one")
-            token_ids, held = arrays[TOKENS].tolist(), arrays[f"{TOKENS}_held"].tolist()
-            check_ids(token_ids, held, context)
+            token_ids, cached_ids = arrays[TOKENS].tolist(), arrays[f"{TOKENS}_held"].tolist()
+            check_ids(token_ids, cached_ids, context)
             messages: list[Mapping[str, Any]] = [dict(message) for message in header["messages"]]
             states = {
                 int(length): {one.past: arrays[f"{STATE}{length}/{one.past}"] for one in context.cache.states.tensors}
                 for length in header["states"]
             }
-            cached = [one for one in context.cache.tensors if one.length_axis is not None]
-            tensors = {one.past: arrays[CACHE + one.past] for one in cached if held}
-    with no_session(path):
-        for one in cached if held else ():
-            check_array(tensors[one.past], one.sized(1, len(held)), one.dtype)
+            cache_tensors = [one for one in context.cache.tensors if one.length_axis is not None]
+            tensors = {one.past: arrays[CACHE + one.past] for one in cache_tensors if cached_ids}
+    with reading_errors(path):
+        for one in cache_tensors if cached_ids else ():
+            check_array(tensors[one.past], one.sized(1, len(cached_ids)), one.dtype)
         for length, each in states.items():
-            if not 0 <= length <= len(held):
-                raise ValueError(f"it has states behind {length} of {len(held)} tokens")
+            if not 0 <= length <= len(cached_ids):
+                raise ValueError(f"it has states at token {length} of {len(cached_ids)}")
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
-        snapshot = Snapshot(tuple(held), tensors, states, bool(header["is_beyond"]))
-        if snapshot.usable(len(held)) != len(held) or (held and bool(states) != context.capabilities.has_states):
-            raise ValueError("its states do not go with its tokens")
+        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]))
+        if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
+            raise ValueError("its states do not match its tokens")
         return token_ids, messages, snapshot
 
 
-def check_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Raise `ValueError` for an array that says it is larger than its entry, before memory is made for it."""
+def check_declared_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Raise `ValueError` for an array that declares more bytes than its entry has, before memory is allocated for it."""
     with archive.open(entry) as file:
         if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError(f"{entry.filename} is no array of this format")
+            raise ValueError(f"{entry.filename} is not an array of this format")
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         if math.prod(shape) * dtype.itemsize > entry.file_size:
-            raise ValueError(f"{entry.filename} says that it is larger than it is")
+            raise ValueError(f"{entry.filename} declares more bytes than it has")
 
 
-def check_array(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:  # noqa: ANN401 - whatever the file holds
+def check_array(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:  # noqa: ANN401 - of any type, from a file
     """Raise `ValueError` for an array of another shape or type."""
     if array.shape != shape or array.dtype != dtype:
-        raise ValueError(f"it holds {array.dtype} {array.shape} in place of {dtype} {shape}")
+        raise ValueError(f"it holds {array.dtype} {array.shape} instead of {dtype} {shape}")
 
 
-def check_ids(token_ids: list[int], held: list[int], context: Decoder) -> None:
-    """Raise `ValueError` for ids that are no text of the model."""
+def check_ids(token_ids: list[int], cached_ids: list[int], context: Decoder) -> None:
+    """Raise `ValueError` for ids outside the vocabulary, or more than the context holds."""
     geometry = context.geometry
-    for ids in (token_ids, held):
+    for ids in (token_ids, cached_ids):
         if len(ids) > geometry.context_length or not all(isinstance(i, int) and 0 <= i < geometry.vocab_size for i in ids):
-            raise ValueError("its token ids are no text of this model")
+            raise ValueError("its token ids do not fit this model")

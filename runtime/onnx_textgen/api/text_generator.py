@@ -1,4 +1,4 @@
-"""From a prompt and options to texts: makes a `Continuation` for each and hands it to the model's engine, or to a beam search."""
+"""Generates texts for prompts and options: makes a `Continuation` for each, and runs it in the model's engine or a beam search."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from .prompt_encoder import PromptEncoder
 
 
 class TextGenerator:
-    """Generates with one open model. Safe to use from several threads, whose texts are decoded together."""
+    """Generates with one open model. Safe to use from several threads: their texts are decoded together."""
 
     def __init__(self, opened: OpenModel, encoder: PromptEncoder, prefixes: PrefixStore, *, batch_size: int) -> None:
         self.opened, self.encoder, self.prefixes = opened, encoder, prefixes
         geometry, eos_ids = opened.manifest.geometry, opened.manifest.eos_ids
         self.limits = Limits(frozenset(eos_ids), geometry.context_length, geometry.vocab_size)
         self.batch_size = batch_size
-        """The most texts that are decoded together."""
+        """Most texts that are decoded together."""
         self.engine = Engine(opened.new_rows, prefixes, rows=batch_size)
         self.rules = Rules(opened.tokenizer_if_any, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
         self.verification = Verification(opened.graph, geometry)
         self.assistant: Source | None = None
-        """The draft model, where there is one."""
+        """The draft model, if one was loaded."""
 
     def close(self) -> None:
-        """Release what was made for texts; the model is closed."""
+        """Release the caches and the draft model; `Model.close` calls it."""
         self.prefixes.clear()
         self.engine = Engine(self.opened.new_rows, self.prefixes, rows=self.batch_size)
         self.verification, self.assistant = Verification(self.opened.graph, self.opened.manifest.geometry), None
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
-        """The call's options over the package's defaults; raises `OptionError`."""
+        """The options of a call: `options`, then the package's defaults; raises `OptionError`."""
         config = make_generation_config(self.opened.manifest.generation, options)
         if self.assistant is None and options.get("num_assistant_tokens"):
             raise OptionError("num_assistant_tokens needs a draft model; pass assistant_model to load()")
@@ -67,20 +67,20 @@ class TextGenerator:
         on_progress: Callable[[Progress], None] | None = None,
         cancel: Cancellation | None = None,
     ) -> Generator[Chunk, None, None]:
-        """The chunks of one text; what is wrong with the prompt or the options is raised at once, not at the first chunk."""
+        """Stream the chunks of one text; raises errors of the prompt and the options at once, not at the first chunk."""
         if context is not None and (context.graph is not self.opened.graph or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
         if config.gives_several:
-            raise OptionError("a stream gives one text while it is written; call generate() to search or draw several")
+            raise OptionError("a stream generates one text; for more, call generate()")
         request = Request(self.begin(prompt, config), Watch(cancel, config.max_time), on_progress=on_progress)
         return self.engine.chunks(request) if context is None else stream_over(context, request)
 
     def generate(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
-        """For each prompt a text: by beam search, or the best of those that were drawn."""
+        """Generate a text for each prompt, by beam search or by drawing."""
         return (self.search if config.num_beams > 1 else self.draw)(prompts, config, cancel)
 
     def draw(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
-        """Draw `config.texts` texts for each prompt, all as rows of the engine."""
+        """Draw `config.texts` texts for each prompt as rows of the engine, and return the best as one result per prompt."""
         groups = [self.begin_samples(each, config, config.texts) for each in prompts]
         watches = [Watch(cancel, config.max_time) for _ in groups]
         requests = [
@@ -93,7 +93,7 @@ class TextGenerator:
         return [joined([text.result() for text in best_drawn(group, count, compares=compares)]) for group in groups]
 
     def search(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
-        """Beam search, one prompt after the other, each over a decoder of its own."""
+        """Run a beam search for one prompt after the other, each with a separate decoder."""
         watch, found = Watch(cancel, config.max_time), list[Generation]()
         for prompt in prompts:
             continuation, decoder = self.begin(prompt, config), self.opened.new_rows(config.num_beams)
@@ -102,14 +102,14 @@ class TextGenerator:
         return found
 
     def begin_samples(self, prompt: Prompt, config: GenerationConfig, count: int) -> list[Continuation]:
-        """`count` continuations of one prompt and one seed, which differ in their sample number; none has a token yet."""
+        """Begin `count` continuations of one prompt and one seed, with different sample numbers and no tokens yet."""
         first = self.begin(prompt, config)
         return [first, *(self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, count))]
 
     def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0) -> Continuation:
-        """A continuation of `prompt` that has no token yet; draws a seed where the caller gave none.
+        """Begin a continuation of `prompt`, with no token yet; draws a seed if the caller gave none.
 
-        Raises `PromptError`, and `OptionError` for options that this model cannot follow or has no memory for.
+        Raises `PromptError`, and `OptionError` for options that this model cannot follow or that need too much memory.
         """
         if config.seed is None:
             config = dataclasses.replace(config, seed=secrets.randbits(31))
@@ -140,7 +140,7 @@ class TextGenerator:
         return continuation
 
     def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig, sample: int) -> Drafter | None:
-        """What drafts the next tokens of a text: prompt lookup, the draft model, or nothing."""
+        """The drafter of a text: prompt lookup, the draft model, or None."""
         if config.gives_several:
             return None
         if config.prompt_lookup_num_tokens:

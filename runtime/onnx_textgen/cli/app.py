@@ -1,4 +1,4 @@
-"""The commands put together, and how the process ends."""
+"""Assembles the commands, runs one, and ends the process with its exit code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .wrong_usage import usage_message
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
 PIPE_CLOSED = 128 + 13
-"""What a shell tells of a process that SIGPIPE ended, as it ends other programs whose reader has gone."""
+"""The exit code that a shell reports for a process that SIGPIPE ended, as it ends other programs whose reader closed the pipe."""
 
-# The base of all usage errors: typer exports only this leaf of it, and the module above it moved between versions of typer.
+# The base class of all usage errors. typer exports only this subclass, and the module of the base moved between versions of typer.
 ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ app = typer.Typer(
 
 
 class Colour(StrEnum):
-    """When to colour what is printed."""
+    """When to colour the output."""
 
     auto = "auto"
     always = "always"
@@ -46,7 +46,7 @@ class Colour(StrEnum):
 def print_version(wanted: bool) -> None:
     """Print the version and end, if `--version` was given."""
     if wanted:
-        from importlib.metadata import version  # noqa: PLC0415  (milliseconds that no other command should pay)
+        from importlib.metadata import version  # noqa: PLC0415  (takes milliseconds, which no other command needs)
 
         typer.echo(f"onnx-textgen {version('onnx-textgen')}")
         raise typer.Exit
@@ -62,8 +62,8 @@ def describe(
 ) -> None:
     """Generate text from exported PyTorch decoders, without PyTorch.
 
-    Each command explains itself: onnx-textgen generate -h. In place of the options --model, --device and --threads of any command
-    the variables ONNX_TEXTGEN_MODEL, ONNX_TEXTGEN_DEVICE and ONNX_TEXTGEN_THREADS may be set.
+    Each command has a help page: onnx-textgen generate -h. The variables ONNX_TEXTGEN_MODEL, ONNX_TEXTGEN_DEVICE and
+    ONNX_TEXTGEN_THREADS set the options --model, --device and --threads of every command.
 
     Try:
         onnx-textgen generate
@@ -96,14 +96,14 @@ extensions.add_extensions(app)
 
 def main() -> None:
     """Run the command line of this process and end the process."""
-    write_whatever_comes(sys.stdout)
-    write_whatever_comes(sys.stderr)
+    accept_any_text(sys.stdout)
+    accept_any_text(sys.stderr)
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        code = leave_pipe()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # from here on Ctrl-C ends the process without a word
+        code = discard_output()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C now ends the process without a traceback
     sys.exit(code)
 
 
@@ -111,12 +111,12 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; every error becomes one line on stderr."""
     debug = bool(os.environ.get(DEBUG_VARIABLE))
     try:
-        # Without standalone mode typer returns the exit code of typer.Exit, 130 for Ctrl-C among them.
+        # Without standalone mode typer returns the exit code of typer.Exit; for Ctrl-C that is 130.
         result = typer.main.get_command(app)(arguments, prog_name="onnx-textgen", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except SystemExit as error:  # typer ends the process itself where a pipe's reader has gone
+    except SystemExit as error:  # typer ends the process itself if the reader of a pipe closed it
         if isinstance(error.__context__, BrokenPipeError):
-            return leave_pipe()
+            return discard_output()
         raise
     except ClickError as error:
         return fail(usage_message(error, arguments, COMMANDS), code=getattr(error, "exit_code", 2))
@@ -126,7 +126,7 @@ def run(arguments: list[str]) -> int:
         return fail(str(error), code=2 if isinstance(error, OptionError) else 1)
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # the last resort: a person gets a line, a developer asks for the traceback
+    except Exception as error:  # anything unexpected: one line for users, a traceback for developers who ask for it
         if debug:
             raise
         if (reason := wrong_version(error)) is not None:
@@ -135,19 +135,19 @@ def run(arguments: list[str]) -> int:
 
 
 def fail(message: str, code: int = 1) -> int:
-    """Say what went wrong in one line on stderr and return the exit code."""
+    """Write an error as one line to stderr and return the exit code."""
     screen.note("error: " + " ".join(message.split()))
     return code
 
 
-def write_whatever_comes(stream: TextIO) -> None:
-    """Make a stream take any text: UTF-8 into files and pipes, the terminal's own encoding with replacements otherwise."""
+def accept_any_text(stream: TextIO) -> None:
+    """Make a stream accept any text: as UTF-8 in files and pipes, with replacement characters in a terminal's encoding."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
 
 
-def leave_pipe() -> int:
-    """Forget the streams after their reader has gone, or the interpreter complains about them while it ends; the exit code."""
+def discard_output() -> int:
+    """Redirect the streams of a closed pipe to nowhere, because the interpreter flushes them at its end; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return PIPE_CLOSED

@@ -1,6 +1,6 @@
-"""Commands that other packages bring: `export`, `demo`, and any in the entry-point group `onnx_textgen.commands`.
+"""Commands of other packages: `export`, `demo`, `serve`, and any in the entry-point group `onnx_textgen.commands`.
 
-Each is a typer app that is imported only when its command runs, so the runtime needs nothing of theirs.
+Each is a typer app that is imported only when its command runs, so the runtime does not depend on them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EXTRA_MODULES = {
 
 
 class ExtensionError(OnnxTextgenError):
-    """A command whose package is not installed, or only in part."""
+    """A command whose package is missing or incomplete."""
 
 
 def add_extensions(app: typer.Typer) -> None:
-    """Add a command for every entry point of the group, and for the known ones even where they are not installed."""
+    """Add a command for every entry point of the group, and for each known command even if it is not installed."""
     found = {point.name: point for point in entry_points(group=GROUP)}
-    # Every argument, -h too, belongs to the app behind the command.
+    # Every argument, also -h, is passed to the app of the command.
     settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     for name in sorted(SUMMARIES.keys() | found.keys()):
         summary = SUMMARIES.get(name) or f"Added by {found[name].value}."
@@ -46,7 +46,7 @@ def add_extensions(app: typer.Typer) -> None:
 
 
 def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], None]:
-    """A command that hands all its arguments to the app behind an entry point."""
+    """Make a command that passes all its arguments to the app of an entry point."""
 
     def run_extension(context: typer.Context) -> None:
         if point is None:
@@ -61,17 +61,17 @@ def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], No
 
 @contextlib.contextmanager
 def explain_missing(wanting: str, extra: str) -> Iterator[None]:
-    """Answer the lack of a module that an extra brings with the line that adds it, and a version that does not do likewise."""
+    """Raise an `ExtensionError` that says how to install a module of an extra that is missing or has the wrong version."""
     try:
         yield
     except (ImportError, AttributeError) as error:
         if (reason := wrong_version(error)) is not None:
             raise ExtensionError(f"{wanting} cannot start: {reason}") from error
         if not isinstance(error, ModuleNotFoundError) or (error.name or "").partition(".")[0] not in EXTRA_MODULES.get(extra, ()):
-            raise  # a module that a user's own code wants
+            raise  # the module is not one of the extra: it is missing in a user's code
         raise ExtensionError(f"{wanting} needs {error.name}, which is not installed; {remedy(extra)}") from error
 
 
 def remedy(name: str) -> str:
-    """How to get a command that is missing."""
+    """The command that installs an extra."""
     return f'add it with: pip install "onnx-textgen[{name}]"'

@@ -18,70 +18,70 @@ FILES = ("json_schema", "grammar")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Given:
+class Spec:
     """How one option is written on the command line."""
 
     kind: Any
-    """Type of its value; a list may be given several times."""
+    """Type of its value; an option of a list may be repeated."""
     metavar: str | None
     help: str
     flags: tuple[str, ...] = ()
-    """Where `--name-with-dashes` is not enough."""
+    """Its spellings, if `--name-with-dashes` is not the only one."""
 
 
-OPTIONS: Mapping[str, Given] = {
-    "max_new_tokens": Given(int, "N", "Most tokens to generate.", ("--max-new-tokens", "-n")),
-    "min_new_tokens": Given(int, "N", "No end of text before so many tokens."),
-    "temperature": Given(float, "T", "Randomness; 0 always takes the likeliest token. Default: the model's, else 0.8."),
-    "top_k": Given(int, "K", "Draw from the K likeliest tokens; 0: from all."),
-    "top_p": Given(float, "P", "Draw from the likeliest tokens that together reach P."),
-    "min_p": Given(float, "P", "Leave out tokens below P times the likeliest one."),
-    "typical_p": Given(float, "P", "Draw from the tokens of the most expected surprise that together reach P."),
-    "top_n_sigma": Given(float, "S", "Draw from logits within S standard deviations of the largest."),
-    "xtc_probability": Given(float, "P", "How often the likeliest tokens are left out (XTC)."),
-    "xtc_threshold": Given(float, "P", "The probability that makes a token one of the likeliest (XTC)."),
-    "mirostat": Given(int, "2", "2: hold the surprise of the text steady; 0: off."),
-    "mirostat_tau": Given(float, "BITS", "The surprise that mirostat holds, in bits per token."),
-    "mirostat_eta": Given(float, "RATE", "How fast mirostat follows."),
-    "repetition_penalty": Given(float, "R", "Above 1: tokens of prompt and text become less likely."),
-    "presence_penalty": Given(float, "X", "Taken from the logit of each token that the text has."),
-    "frequency_penalty": Given(float, "X", "Taken from a token's logit as often as the text has it."),
-    "no_repeat_ngram_size": Given(int, "N", "No sequence of N tokens twice."),
-    "dry_multiplier": Given(float, "X", "Strength of the penalty on lengthening a repeat (DRY)."),
-    "dry_base": Given(float, "X", "How the penalty grows with each token of the repeat (DRY)."),
-    "dry_allowed_length": Given(int, "N", "Repeats that go unpunished (DRY)."),
-    "dry_penalty_last_n": Given(int, "N", "Tokens searched for repeats; -1: all (DRY)."),
-    "dry_sequence_breakers": Given(list[str], "TEXT", "Text that ends a repeat (DRY).", ("--dry-sequence-breaker",)),
-    "logit_bias": Given(list[str], "ID=X", "Add X, from -100 to 100, to the logit of a token id."),
-    "suppress_tokens": Given(list[int], "ID", "A token id that must not come.", ("--suppress-token",)),
-    "seed": Given(int, "N", "Same seed, same text."),
-    "num_return_sequences": Given(int, "N", "Give so many texts."),
-    "best_of": Given(int, "N", "Draw N texts and give the likeliest."),
-    "num_beams": Given(int, "N", "Search for the likeliest text with N beams."),
-    "num_beam_groups": Given(int, "N", "Groups of beams that are kept apart."),
-    "diversity_penalty": Given(float, "X", "How far the groups are kept apart."),
-    "length_penalty": Given(float, "X", "Above 0: beams favour longer texts."),
-    "early_stopping": Given(bool, None, "End the search as soon as N texts are finished."),
-    "stop": Given(list[str], "TEXT", "End before this text; may be given several times."),
-    "ignore_eos": Given(bool, None, "Go on where the model would end the text."),
-    "max_time": Given(float, "S", "End after S seconds."),
-    "context_limit": Given(str, "WHAT", "At the end of the context: stop, error, or shift (forget the older half)."),
-    "n_keep": Given(int, "N", "Tokens that a shift never forgets; -1: the prompt."),
-    "prompt_lookup_num_tokens": Given(int, "N", "Guess up to N tokens from what came before; speed alone."),
-    "max_matching_ngram_size": Given(int, "N", "Tokens that such a guess has to match."),
-    "num_assistant_tokens": Given(int, "N", "Let the assistant model guess up to N tokens at a time; 0: none."),
-    "assistant_confidence_threshold": Given(float, "P", "It guesses on while it gives its choice the probability P."),
-    "draft_verification": Given(str, "WHAT", "How guesses are checked: exact, or fast, which may change a text."),
-    "loop_guard": Given(str, "WHAT", "When the text runs in a circle: off, stop, penalise or resample."),
-    "json_schema": Given(Path, "FILE", "Write JSON of this schema."),
-    "regex": Given(str, "REGEX", "Write text that matches this regular expression."),
-    "grammar": Given(Path, "FILE", "Write text that follows this grammar, in Lark's notation."),
-    "logprobs": Given(int, "K", "Show each token's log-probability, and the K likeliest at its place; with --json too."),
+OPTIONS: Mapping[str, Spec] = {
+    "max_new_tokens": Spec(int, "N", "Most tokens to generate.", ("--max-new-tokens", "-n")),
+    "min_new_tokens": Spec(int, "N", "Do not end the text before N tokens."),
+    "temperature": Spec(float, "T", "Randomness; 0 always takes the most likely token. Default: the model's, else 0.8."),
+    "top_k": Spec(int, "K", "Draw from the K most likely tokens; 0: from all."),
+    "top_p": Spec(float, "P", "Draw from the most likely tokens that together reach P."),
+    "min_p": Spec(float, "P", "Exclude tokens less than P times as likely as the most likely one."),
+    "typical_p": Spec(float, "P", "Draw from the tokens nearest to the expected surprise that together reach P."),
+    "top_n_sigma": Spec(float, "S", "Draw from logits within S standard deviations of the largest."),
+    "xtc_probability": Spec(float, "P", "With probability P exclude the most likely tokens but one (XTC)."),
+    "xtc_threshold": Spec(float, "P", "Exclude only tokens of at least this probability (XTC)."),
+    "mirostat": Spec(int, "2", "2: keep the surprise of the text near --mirostat-tau; 0: off."),
+    "mirostat_tau": Spec(float, "BITS", "Target surprise of mirostat, in bits per token."),
+    "mirostat_eta": Spec(float, "RATE", "How fast mirostat adapts."),
+    "repetition_penalty": Spec(float, "R", "Above 1: tokens in prompt and text become less likely."),
+    "presence_penalty": Spec(float, "X", "Subtract X from the logit of each token in the new text."),
+    "frequency_penalty": Spec(float, "X", "Subtract X from a token's logit for each time it is in the new text."),
+    "no_repeat_ngram_size": Spec(int, "N", "Let no sequence of N tokens occur twice."),
+    "dry_multiplier": Spec(float, "X", "Strength of the penalty on extending a repeat (DRY)."),
+    "dry_base": Spec(float, "X", "Factor of the penalty for each token of the repeat (DRY)."),
+    "dry_allowed_length": Spec(int, "N", "Repeats of up to N tokens get no penalty (DRY)."),
+    "dry_penalty_last_n": Spec(int, "N", "Search the last N tokens for repeats; -1: all (DRY)."),
+    "dry_sequence_breakers": Spec(list[str], "TEXT", "Text that ends a repeat (DRY).", ("--dry-sequence-breaker",)),
+    "logit_bias": Spec(list[str], "ID=X", "Add X, from -100 to 100, to the logit of a token id."),
+    "suppress_tokens": Spec(list[int], "ID", "A token id that must not occur.", ("--suppress-token",)),
+    "seed": Spec(int, "N", "Same seed, same text."),
+    "num_return_sequences": Spec(int, "N", "Number of texts to return."),
+    "best_of": Spec(int, "N", "Draw N texts and return the most likely."),
+    "num_beams": Spec(int, "N", "Search for the most likely text with N beams."),
+    "num_beam_groups": Spec(int, "N", "Groups of beams that --diversity-penalty makes differ."),
+    "diversity_penalty": Spec(float, "X", "Strength of the penalty that makes groups of beams differ."),
+    "length_penalty": Spec(float, "X", "Above 0: beams favour longer texts."),
+    "early_stopping": Spec(bool, None, "End the search as soon as --num-beams texts are finished."),
+    "stop": Spec(list[str], "TEXT", "End before this text; may be repeated."),
+    "ignore_eos": Spec(bool, None, "Continue where the model would end the text."),
+    "max_time": Spec(float, "S", "End after S seconds."),
+    "context_limit": Spec(str, "WHAT", "At the end of the context: stop, error, or shift (drop the older half)."),
+    "n_keep": Spec(int, "N", "First tokens of the prompt that a shift never drops; -1: all."),
+    "prompt_lookup_num_tokens": Spec(int, "N", "Draft up to N tokens from earlier text; changes only the speed."),
+    "max_matching_ngram_size": Spec(int, "N", "Most tokens to look up in the earlier text for such a draft."),
+    "num_assistant_tokens": Spec(int, "N", "Let the assistant model draft up to N tokens at a time; 0: none."),
+    "assistant_confidence_threshold": Spec(float, "P", "It continues a draft while its choice has at least probability P."),
+    "draft_verification": Spec(str, "WHAT", "How drafts are verified: exact, or fast, which may change a text."),
+    "loop_guard": Spec(str, "WHAT", "When the text repeats in a loop: off, stop, penalise or resample."),
+    "json_schema": Spec(Path, "FILE", "Write JSON that follows this schema."),
+    "regex": Spec(str, "REGEX", "Write text that matches this regular expression."),
+    "grammar": Spec(Path, "FILE", "Write text that follows this grammar, in Lark's notation."),
+    "logprobs": Spec(int, "K", "Show each token's log-probability, and the K most likely at its position; with --json too."),
 }
 
 
 def with_options(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options `names`; it gets those that were given as the mapping `generation`."""
+    """Add the options `names` to a command; the command gets the values that the user set as the mapping `generation`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -89,9 +89,9 @@ def with_options(names: Sequence[str]) -> Callable[[Callable[..., None]], Callab
         added = [parameter_for(name, OPTIONS[name]) for name in names]
 
         @functools.wraps(command)
-        def run(**given: Any) -> None:  # noqa: ANN401 - whatever typer read
+        def run(**given: Any) -> None:  # noqa: ANN401 - values of any type
             generation = {name: value for name in names if (value := given.pop(name)) not in (None, [])}
-            command(**given, generation=read(generation))
+            command(**given, generation=read_values(generation))
 
         run.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
@@ -100,16 +100,16 @@ def with_options(names: Sequence[str]) -> Callable[[Callable[..., None]], Callab
     return decorate
 
 
-def parameter_for(name: str, given: Given) -> inspect.Parameter:
+def parameter_for(name: str, spec: Spec) -> inspect.Parameter:
     """A keyword-only parameter that typer reads as an option."""
-    flags = given.flags or (f"--{name.replace('_', '-')}",)
-    option = typer.Option(*flags, metavar=given.metavar, help=given.help, show_default=False)
-    annotation: Any = Annotated[given.kind | None, option]
+    flags = spec.flags or (f"--{name.replace('_', '-')}",)
+    option = typer.Option(*flags, metavar=spec.metavar, help=spec.help, show_default=False)
+    annotation: Any = Annotated[spec.kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def read(generation: dict[str, Any]) -> dict[str, Any]:
-    """The values as `GenerationConfig` takes them: files are read, `ID=X` becomes a mapping."""
+def read_values(generation: dict[str, Any]) -> dict[str, Any]:
+    """Convert values to those of `GenerationConfig`: files are read, `ID=X` becomes a mapping."""
     for name in FILES:
         if name in generation:
             generation[name] = read_file(name, generation[name])
@@ -119,7 +119,7 @@ def read(generation: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_file(name: str, path: Path) -> str:
-    """A schema or a grammar."""
+    """Read a schema or a grammar; raises `OptionError`."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -128,7 +128,7 @@ def read_file(name: str, path: Path) -> str:
 
 
 def read_bias(text: str) -> tuple[int, float]:
-    """Parse `13=-100`."""
+    """Parse `13=-100`; raises `OptionError`."""
     token_id, _, bias = text.partition("=")
     try:
         return int(token_id), float(bias)

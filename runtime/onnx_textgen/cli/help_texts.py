@@ -1,4 +1,4 @@
-"""What `-h` shows, made of docstrings: the examples first, since they are what most people look for."""
+"""Makes the texts of `-h` from docstrings, with the examples first, because most people look for those."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 MARK = "Try:"
 VERBATIM = "\b\n"
-"""The terminal library's mark for lines that stay as they are."""
+"""typer's mark for lines that are not wrapped again."""
 
 
 def help_of(command: Callable[..., Any]) -> str:
-    """A command's docstring with its examples, which begin at `Try:`, before the rest."""
+    """A command's docstring with the examples, which begin at `Try:`, moved to the beginning."""
     description, mark, examples = inspect.cleandoc(command.__doc__ or "").partition(MARK)
     return f"{VERBATIM}{mark}{examples}\n\n{description}" if mark else description
 

@@ -1,4 +1,4 @@
-"""Addresses that a server of ours listens on: this machine's own, unless told otherwise."""
+"""The addresses that the demo and the API server listen on: only this machine's, unless the user gives another."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import socket
 from ..errors import OptionError
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
-"""This machine's own names, as URLs have them."""
+"""Names of this machine for itself, as written in URLs."""
 EVERY_ADDRESS = ("0.0.0.0", "::")
-"""Of this machine; a browser on it takes localhost."""
-ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""How an address is refused that this machine does not have."""
+"""Hosts that stand for all addresses of this machine; a browser on it uses localhost instead."""
+NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors for an address that this machine does not have."""
 
 
 def is_public(host: str) -> bool:
-    """Whether other machines can reach a server at this address; raises `OptionError` for what is none.
+    """Whether other machines can reach a server at this address; raises `OptionError` if it is not an address or a name.
 
     >>> [is_public(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "example.org")]
     [False, False, False, True, True, True]
@@ -31,22 +31,23 @@ def is_public(host: str) -> bool:
 
 
 def in_url(host: str) -> str:
-    """The address as a URL has it: one of IPv6 in brackets."""
+    """The address as written in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def names_of(host: str) -> list[str]:
-    """The names under which clients may call a server at this address; any, where others can reach it.
+    """The host names that a server at this address accepts in requests: any name if other machines can reach it.
 
-    A web page of others cannot reach it under another name then (DNS rebinding).
+    Otherwise a foreign web page cannot reach the server under another name (DNS rebinding).
     """
     return ["*"] if is_public(host) else list(dict.fromkeys([*LOOPBACK, in_url(host)]))
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at every address of a host, and belong to this process alone; at one port, where 0 takes a free one.
+    """Open sockets that listen at every address of a host, all at one port; port 0 chooses a free one.
 
-    `::` takes callers by IPv4 too, as `0.0.0.0` does. Raises `OptionError` where there is no such host, or the port is taken.
+    No other process can share them. `::` accepts IPv4 callers too. Raises `OptionError` if the host is not an address or name of
+    this machine, or the port is in use.
     """
     both = host == EVERY_ADDRESS[1] and socket.has_dualstack_ipv6()
     found: list[socket.socket] = []
@@ -58,7 +59,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
                 found.append(socket.create_server((address[0], port, *address[2:]), family=family, dualstack_ipv6=both))
                 port = found[0].getsockname()[1]
             except OSError as error:
-                if error.errno not in ABSENT:  # a name may have an address of IPv6 where there is no IPv6
+                if error.errno not in NO_SUCH_ADDRESS:  # a name may have an IPv6 address although the machine has no IPv6
                     raise
                 absent = error
         if absent is not None and not found:
@@ -67,8 +68,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
         for each in found:
             each.close()
         is_name = isinstance(error, socket.gaierror)
-        why = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address, which is in the line already
-        if is_name or error.errno in ABSENT:
-            raise OptionError(f"--host {host} is no address or name of this machine: {why}; choose another") from error
+        why = (error.strerror or str(error)).partition(" (while ")[0]  # Python repeats the address, which the message has already
+        if is_name or error.errno in NO_SUCH_ADDRESS:
+            raise OptionError(f"--host {host} is not an address or name of this machine: {why}; choose another") from error
         raise OptionError(f"port {port} of {host} cannot be used ({why}); choose another with --port") from error
     return found

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they are read."""
+"""Options that several commands share, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
 
 DEFAULT_PROMPT = "Once upon a time"
-PROMPT_HELP = f'Text to go on from; - reads it from stdin. Without it, an embedded model gets "{DEFAULT_PROMPT}".'
+PROMPT_HELP = f'Text to continue; - reads it from stdin. Without it, an embedded model gets "{DEFAULT_PROMPT}".'
 
 MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Names for the shell to complete; it offers folders itself where none fits."""
+    """Names of models for shell completion; if none fits, the shell completes folders itself."""
     from ..package.locate import embedded_packages  # noqa: PLC0415
 
     return [name for name in embedded_packages() if name.startswith(incomplete)]
@@ -44,23 +44,28 @@ ThreadsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 PromptArgument = Annotated[str | None, typer.Argument(metavar="PROMPT", help=PROMPT_HELP, show_default=False)]
-TokenIdsOption = Annotated[str | None, typer.Option(metavar="5,17,300", help="Token ids in place of PROMPT.")]
+TokenIdsOption = Annotated[str | None, typer.Option(metavar="5,17,300", help="Token ids instead of PROMPT.")]
 TemperatureOption = Annotated[
-    float | None, typer.Option(metavar="T", help="Randomness; 0 always takes the likeliest token. Default: the model's, else 0.8.")
+    float | None,
+    typer.Option(metavar="T", help="Randomness; 0 always takes the most likely token. Default: the model's, else 0.8."),
 ]
-TopKOption = Annotated[int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens; 0: from all.")]
-TopPOption = Annotated[float | None, typer.Option(metavar="P", help="Draw from the likeliest tokens that together reach P.")]
-MinPOption = Annotated[float | None, typer.Option(metavar="P", help="Leave out tokens below P times the likeliest one.")]
+TopKOption = Annotated[int | None, typer.Option(metavar="K", help="Draw from the K most likely tokens; 0: from all.")]
+TopPOption = Annotated[float | None, typer.Option(metavar="P", help="Draw from the most likely tokens that together reach P.")]
+MinPOption = Annotated[
+    float | None, typer.Option(metavar="P", help="Exclude tokens less than P times as likely as the most likely one.")
+]
 AssistantOption = Annotated[
     str | None,
-    typer.Option("--assistant-model", metavar="DIR", help="A smaller model of the same tokenizer that guesses ahead; speed alone."),
+    typer.Option(
+        "--assistant-model", metavar="DIR", help="A smaller model with the same tokenizer that drafts; changes only the speed."
+    ),
 ]
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
 
 
 def load_model(model: str | None, device: str, threads: int | None, assistant_model: str | None = None) -> Model:
-    """Load what these options name; an accelerator that `auto` took is named on stderr."""
-    import onnx_textgen  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+    """Load the model that these options name; if `auto` chose an accelerator, stderr says which."""
+    import onnx_textgen  # noqa: PLC0415  (importing ONNX Runtime takes half a second, which `--help` should not)
 
     screen.progress(f"loading {model or 'the model'} ...")
     try:
@@ -73,13 +78,13 @@ def load_model(model: str | None, device: str, threads: int | None, assistant_mo
 
 
 def check_assistant(assistant_model: str | None, config: GenerationConfig) -> None:
-    """Raise `OptionError` for an assistant model that would guess nothing."""
+    """Raise `OptionError` for an assistant model that would draft nothing."""
     if assistant_model is None:
         return
     if config.gives_several:
-        why = "with several texts, which go on side by side"
+        why = "with more than one text, because only a single text is drafted"
     elif config.prompt_lookup_num_tokens:
-        why = "beside --prompt-lookup-num-tokens, which guesses in its place"
+        why = "with --prompt-lookup-num-tokens, which drafts instead of it"
     elif not config.num_assistant_tokens:
         why = "with --num-assistant-tokens 0"
     else:
@@ -88,14 +93,17 @@ def check_assistant(assistant_model: str | None, config: GenerationConfig) -> No
 
 
 def one_folder(argument: str | None, option: str | None) -> str | None:
-    """The model folder, whether it was given as an argument or as `--model`; the environment's is for where neither is."""
+    """The model folder from the argument or from `--model`; the argument wins over the environment variable.
+
+    Raises `OptionError` if both are given.
+    """
     if argument is not None and option not in (None, os.environ.get(MODEL_VARIABLE)):
         raise OptionError(f"two models are named, {argument} and {option}; leave one out")
     return argument if argument is not None else option
 
 
 def read_text(argument: str, *, instead: str = "give some text") -> str:
-    """The text itself, or all of stdin for `-`; raises `OptionError` for an empty one, and `PromptError` for what stdin holds."""
+    """The argument, or all of stdin for `-`; raises `OptionError` if it is empty, `PromptError` if stdin is empty or not UTF-8."""
     if argument != "-":
         if not argument:
             raise OptionError(f"the prompt is empty; {instead}")
@@ -110,7 +118,7 @@ def read_text(argument: str, *, instead: str = "give some text") -> str:
 
 
 def read_token_ids(text: str) -> list[int]:
-    """Parse `5,17,300`."""
+    """Parse `5,17,300`; raises `OptionError`."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
@@ -118,7 +126,10 @@ def read_token_ids(text: str) -> list[int]:
 
 
 def read_prompt(prompt: str | None, token_ids: str | None, model: str | None) -> str | list[int]:
-    """The text or the ids to go on from; nothing given means a few words that suit the models that ship with onnx-textgen."""
+    """The prompt as text or token ids; without either, the default prompt for the models that ship with onnx-textgen.
+
+    Raises `OptionError` if both are given, or if another model gets neither.
+    """
     from ..package.locate import embedded_packages  # noqa: PLC0415
 
     if prompt is not None and token_ids is not None:

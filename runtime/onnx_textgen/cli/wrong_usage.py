@@ -1,6 +1,6 @@
-"""What a person is told who called a command wrongly: typer's own line, with what it leaves out.
+"""The message for a command that was called wrongly: typer's line, with what it leaves out.
 
-Typer's classes of errors moved between its versions, so errors are read by what they carry.
+typer's error classes moved between its versions, so errors are recognised by their attributes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 TEXTS = ("PROMPT", "TEXT")
-"""Arguments that are a text; it takes quotes where it has several words."""
+"""Arguments that are a text, which needs quotes if it has more than one word."""
 EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
 WANTED: Mapping[str, str] = {
     "float_parsing": "a number",
@@ -19,23 +19,23 @@ WANTED: Mapping[str, str] = {
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
 }
-"""What a value should be, by what the check of it is called."""
+"""What a value should be, by the name of its failed check."""
 
 
 def usage_message(error: Exception, arguments: Sequence[str], commands: Collection[str]) -> str:
-    """What is wrong with `arguments`, and the command that explains them."""
+    """What is wrong with `arguments`, and the command that shows the help."""
     context = getattr(error, "ctx", None)
     found = wrong_value(error) or (error.format_message() if hasattr(error, "format_message") else str(error))
     if context is not None and (extra := EXTRA.search(found)):
-        found += quotes_wanted(context, extra[1])
-    # An option without its value is found before there is a context.
+        found += quotes_hint(context, extra[1])
+    # An error about an option without its value has no context yet.
     named = next((argument for argument in arguments if argument in commands), "")
     path = context.command_path if context is not None else f"onnx-textgen {named}".rstrip()
     return f"{found.rstrip('.')}; see: {path} -h"
 
 
 def wrong_value(error: Exception) -> str:
-    """What an option takes, and what it was given; empty for an error of another kind."""
+    """What an option takes and what was found; empty for an error of another kind."""
     errors, parameter = getattr(error.__cause__, "errors", None), getattr(error, "param", None)
     if errors is None or parameter is None:
         return ""
@@ -46,13 +46,13 @@ def wrong_value(error: Exception) -> str:
     return f"{option_of(parameter)} takes {wanted.format(**first.get('ctx', {}))}, found {first['input']!r:.60}"
 
 
-def option_of(parameter: Any) -> str:  # noqa: ANN401 - typer's class, wherever it lies
-    """An option as it is written, or an argument's name."""
+def option_of(parameter: Any) -> str:  # noqa: ANN401 - typer's class, whose module varies
+    """The longest spelling of an option, or an argument's name."""
     return max(parameter.opts, key=len) if parameter.param_type_name == "option" else str(parameter.metavar or parameter.name)
 
 
-def quotes_wanted(context: Any, extra: str) -> str:  # noqa: ANN401 - typer's class, wherever it lies
-    """That a text of several words goes in quotes, if the command takes a text."""
+def quotes_hint(context: Any, extra: str) -> str:  # noqa: ANN401 - typer's class, whose module varies
+    """A hint that a text of several words goes in quotes; empty if the command takes no text."""
     text = next((each for each in context.command.params if each.metavar in TEXTS and each.param_type_name == "argument"), None)
     if text is None:
         return ""

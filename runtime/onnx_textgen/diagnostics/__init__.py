@@ -1,1 +1,1 @@
-"""What a model and an installation are like: doctor, benchmark, golden runs, inspection."""
+"""Checks of an installation and a model: doctor, benchmark, golden runs, inspection of single steps."""

@@ -1,7 +1,7 @@
-"""How fast a model runs here: prefill, decode, first token, load, memory.
+"""Measures the speed of a model on this machine: prefill, decode, first token, load, memory.
 
-Times are those of `Decoder` and the greedy sampler, which is what `generate` spends its time in; text costs microseconds a token.
-The prompt is made of pseudo-random ids and end-of-text ids are not obeyed, so every round does the same work.
+The measured times are those of `Decoder` and greedy sampling, in which `generate` spends almost all of its time. The prompt is
+pseudo-random ids, and end-of-text ids do not end the text, so every round does the same work.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from ..sampling.draw import most_likely
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One prompt and its continuation."""
+    """The times of one prompt and its continuation."""
 
     prefill_seconds: float
-    """From nothing to the first token's logits, the making of the cache included."""
+    """From the start to the first token's logits, with the time to make the cache."""
     first_token_seconds: float
     decode_seconds: float
-    """For all tokens after the first."""
+    """All tokens after the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What `onnx-textgen bench` prints; rates are medians over the rounds."""
+    """The numbers that `onnx-textgen bench` prints; rates are medians over the rounds."""
 
     model: str
     device: str
     precision: str
     target: str
     threads: int | None
-    """None: ONNX Runtime's own choice."""
+    """None: ONNX Runtime's default."""
     prompt_tokens: int
     new_tokens: int
     rounds: int
-    """After one more that is not counted."""
+    """Without the warm-up round before them."""
     load_seconds: float
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
@@ -56,7 +56,7 @@ class Measurement:
     cache_mib: float
     """Keys, values and states of the prompt and the new tokens."""
     peak_memory_mib: float | None
-    """Of the whole process; None where the system does not tell."""
+    """Of the whole process; None if the system does not report it."""
 
 
 def measure(
@@ -69,9 +69,9 @@ def measure(
     threads: int | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> Measurement:
-    """Load a model and time `rounds` prompts on it; `prompt_tokens` None means 512, or what the context leaves room for.
+    """Load a model and time `rounds` prompts on it; `prompt_tokens` None: 512, or as many as fit in the context.
 
-    Raises `OptionError` where the prompt and the new tokens do not fit in the context.
+    Raises `OptionError` if the prompt and the new tokens do not fit in the context, and what `load` raises.
     """
     start = time.perf_counter()
     model = load(package, device=device, threads=threads)
@@ -85,7 +85,7 @@ def measure(
         )
     ids = np.random.default_rng(0).integers(manifest.geometry.vocab_size, size=prompt_tokens).tolist()
     timed = []
-    for number in range(rounds + 1):  # the first pays for memory that later ones find
+    for number in range(rounds + 1):  # the first is a warm-up, in which memory is allocated
         timed.append(time_round(model, ids, new_tokens))
         if on_round is not None:
             on_round(number)
@@ -112,7 +112,7 @@ def measure(
 
 
 def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancellation | None = None) -> Round:
-    """One prompt on a fresh cache, then `new_tokens` greedy tokens; raises `InterruptedRunError` where it is cancelled."""
+    """Time one prompt on a new cache, then `new_tokens` greedy tokens; raises `InterruptedRunError` if it is cancelled."""
     watch = Watch(cancel)
     with watch.active():
         start = time.perf_counter()
@@ -127,10 +127,10 @@ def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancell
 
 
 def peak_memory_mib() -> float | None:
-    """The most memory this process ever held, in MiB."""
+    """The peak memory of this process, in MiB; None on Windows."""
     if sys.platform == "win32":
         return None
     import resource  # noqa: PLC0415  (Unix only)
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if platform.system() == "Darwin" else 2**10)  # bytes there, KiB elsewhere
+    return peak / (2**20 if platform.system() == "Darwin" else 2**10)  # macOS reports bytes, others KiB

@@ -1,6 +1,6 @@
-"""What the runtime finds on this machine, as data, and the line that mends each thing that is wrong.
+"""Examines the machine and the installation, and reports them as data, with a fix for each problem.
 
-Nothing here changes anything, and nothing raises for a machine that is broken: that is what it is for.
+It changes nothing, and it raises nothing if the installation is broken, because then it is needed most.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything `onnx-textgen doctor` shows."""
+    """The data that `onnx-textgen doctor` shows."""
 
     python: str
     platform: str
     cpu: str
     cpu_features: tuple[str, ...]
-    """Instructions that matter for speed; empty where the system does not tell (only Linux does)."""
+    """Instruction sets that matter for speed; empty if the system does not report them (only Linux does)."""
     cores: int
-    """Those this process may use."""
+    """Cores that this process may use."""
     core_limit: float | None
-    """Cores' worth of time that a container gives this process, where that is limited; several threads share it."""
+    """A container's limit of processor time, in cores, which all threads share; None without a limit."""
     available_bytes: int | None
-    """Memory that is free; None where the system does not tell."""
+    """Free memory; None if the system does not report it."""
     environment: dict[str, str]
-    """Variables that are set and change what the program does; of tokens and keys the name alone."""
+    """The set variables that change what the program does; the values of tokens and keys are hidden."""
     versions: dict[str, str]
-    """Installed packages; the extras' among them if they are there."""
+    """Installed packages, those of extras included."""
     engine: Engine
     telemetry_off: bool
-    """ONNX Runtime's reports to its makers are switched off in this process."""
+    """Whether ONNX Runtime's telemetry is off in this process."""
     models: dict[str, str]
-    """Each embedded model: `ok`, or what is wrong with its files."""
+    """Each embedded model: `ok`, or the problem with its files."""
     problems: tuple[Problem, ...]
 
 
 def examine() -> Report:
-    """Look at the machine and the installation; takes about a second."""
+    """Examine the machine and the installation; takes about a second."""
     engine = examine_engine()
     telemetry_off = os.environ.get(TELEMETRY_VARIABLE) == "1"
     models = {name: examine_model(folder) for name, folder in embedded_packages().items()}
@@ -95,7 +95,7 @@ def examine() -> Report:
 
 
 def examine_model(folder: Path) -> str:
-    """`ok`, or what is wrong with an embedded model's files."""
+    """`ok`, or the problem with an embedded model's files."""
     try:
         check_files(folder, read_manifest(folder))
     except OnnxTextgenError as error:
@@ -104,7 +104,7 @@ def examine_model(folder: Path) -> str:
 
 
 def lines(report: Report) -> list[tuple[str, str]]:
-    """The report as lines of name and value, for people."""
+    """The report as names and values, for people."""
     engine = report.engine
     found = [
         ("python", report.python),

@@ -1,8 +1,8 @@
-"""Replays a package's golden runs, to see that it computes here what it computed where it was made.
+"""Replays a package's golden runs, to check that it computes the same on this machine as where it was exported.
 
-The golden ids are fed as they are, in pieces and one by one over the cache, and every logits row is looked at, so one close call
-does not spoil all that follows it. A package may round differently on another processor, an 8-bit one visibly; a golden id that
-is no longer first then counts as the same if it is behind by little, measured by the error that its certificate states.
+The golden ids are fed whatever the model would choose, the prompt in two parts and the rest token by token, so a wrong choice does
+not affect the logits after it. A package may round differently on another processor, an 8-bit package visibly. So a golden id that
+is no longer the most likely one still counts as right if its logit is close to the largest, measured by the certificate's error.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from ..inference.decoder import Decoder
 from ..package.manifest import GoldenRun, Manifest
 
 MARGIN = 3
-"""Times the logits error measured when the package was made."""
+"""The allowed gap as a multiple of the largest logits error in the certificate."""
 SMALLEST_GAP = 1e-5
-"""Relative to the largest logit: what float32 sums in another order may differ by."""
+"""Lowest limit of the allowed gap, relative to the largest logit: float32 sums in another order may differ by as much."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of one golden run."""
+    """The result of one golden run."""
 
     prompt_tokens: int
     new_tokens: int
     same: int
-    """New tokens that are again the likeliest."""
+    """New tokens that are still the most likely ones."""
     largest_gap: float
-    """How far the farthest golden id is behind the likeliest, relative to the largest logit; 0 where all are the same."""
+    """Largest difference between the largest logit and the golden id's, relative to the largest logit; 0 if all are the same."""
     first_difference: int | None
-    """Index of the first new token behind by more than `allowed_gap`."""
+    """Index of the first new token with a gap above `allowed_gap`; None if there is none."""
     allowed_gap: float
 
     @property
     def is_right(self) -> bool:
-        """Whether the package computes what it should."""
+        """Whether all gaps are allowed."""
         return self.first_difference is None
 
 
 def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun) -> Replay:
     """Feed a golden run to an empty decoder and compare; raises `ModelError` if the model fails."""
     cut = len(run.prompt_ids) // 3
-    pieces = [piece for piece in (run.prompt_ids[:cut], run.prompt_ids[cut:]) if piece] + [(token,) for token in run.new_ids[:-1]]
-    fed = [decoder.feed(piece) for piece in pieces]
-    logits = np.concatenate(fed[-len(run.new_ids) :])
+    parts = [part for part in (run.prompt_ids[:cut], run.prompt_ids[cut:]) if part] + [(token,) for token in run.new_ids[:-1]]
+    rows = [decoder.feed(part) for part in parts]
+    logits = np.concatenate(rows[-len(run.new_ids) :])
     wanted = logits[np.arange(len(run.new_ids)), list(run.new_ids)]
     gaps = (logits.max(axis=1) - wanted) / np.abs(logits).max(axis=1)
     allowed = max(MARGIN * float(manifest.certificate.get("largest_logits_error", 0.0)), SMALLEST_GAP)

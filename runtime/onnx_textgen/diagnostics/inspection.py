@@ -1,7 +1,7 @@
-"""The pipeline made visible: what one prompt becomes at every stage, with the numbers of a real run.
+"""Records what one prompt becomes at every stage of the pipeline, with the numbers of a real run.
 
 prompt -> token ids -> embeddings -> decoder layers over the cache -> logits -> softmax -> sampling -> next token -> append.
-Everything is data; the command line and the demo draw it.
+The records are data; the command line and the demo show them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Token:
-    """One id, and what a person reads for it."""
+    """One id and its piece, the text that a person reads."""
 
     id: int
     piece: str
@@ -35,75 +35,75 @@ class Token:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of the likeliest next tokens."""
+    """One of the most likely next tokens."""
 
     token: Token
     logit: float
-    """As the model gave it."""
+    """The model's logit, before the chain."""
     probability: float
-    """Softmax of the logits as the model gave them, over the whole vocabulary."""
+    """Softmax of the model's logits over the whole vocabulary."""
     cut_by: str | None
-    """The filter that removed it: `top_k`, `top_p`, `min_p`, or `temperature` where that is 0; None: it could be drawn."""
+    """The stage that removed the token: `top_k`, `top_p`, `min_p`, or `temperature` if that is 0; None: it can be drawn."""
     draw_probability: float
-    """With which it could be drawn after the whole chain; 0 where it was cut."""
+    """The probability of the token in the draw after the whole chain; 0 if a stage removed it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Weighing:
-    """What the sampling chain makes of a row of logits."""
+class SamplingInspection:
+    """What the sampling chain does with a row of logits."""
 
     candidates: tuple[Candidate, ...]
-    """Likeliest first."""
+    """Most likely first."""
     remaining: dict[str, int]
-    """How many tokens each stage of the chain left, in its order; `vocabulary` first."""
+    """Number of tokens that each stage of the chain keeps, in its order; `vocabulary` first."""
     drawn_from: Candidates
-    """What the last stage left; its scores become the probabilities of the draw by softmax."""
+    """The candidates after the last stage; softmax of their scores gives the probabilities of the draw."""
     chosen: Token
     random_number: float | None
-    """From 0 to below 1, what the token was drawn with; None at temperature 0, where nothing is drawn."""
+    """The random number of the draw, from 0 to below 1; None at temperature 0, which draws nothing."""
     rule: str
-    """Why this one, in words."""
+    """How the token was chosen, in words."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """One run of the model and the token that came of it."""
+    """One run of the model and the token chosen after it."""
 
     fed: tuple[Token, ...]
-    """The whole prompt in the first step, then the token before."""
+    """The whole prompt in the first step, then the token of the step before."""
     first_position: int
     """Position in the text of the first token fed."""
     cached_tokens: int
     """Tokens whose keys and values the cache holds after the run."""
     cache_shape: tuple[int, ...]
-    """[rows, key/value heads, capacity in tokens, head size] of the first layer's keys; of its state, where it has no keys."""
+    """[rows, key/value heads, capacity in tokens, head size] of the first layer's keys; of its state, if it has no keys."""
     other_cache_shapes: tuple[tuple[int, ...], ...]
-    """Those of the other keys, values and states that differ from it, each once."""
+    """The different shapes among the other keys, values and states, each once."""
     cache_bytes: int
-    """Of all layers' keys and values for the cached tokens, and of their states."""
+    """Bytes of all layers' keys and values for the cached tokens, and of their states."""
     logits_shape: tuple[int, ...]
     candidates: tuple[Candidate, ...]
-    """Likeliest first."""
+    """Most likely first."""
     remaining: dict[str, int]
-    """How many tokens each stage of the chain left, in its order; `vocabulary` first."""
+    """Number of tokens that each stage of the chain keeps, in its order; `vocabulary` first."""
     chosen: Token
     rule: str
-    """Why this one, in words."""
+    """How the token was chosen, in words."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inspection:
-    """A prompt's way through the pipeline."""
+    """The stages of the pipeline for one prompt."""
 
     tokens: tuple[Token, ...]
-    """The prompt's."""
+    """Tokens of the prompt."""
     embeddings_shape: tuple[int, ...]
     """[batch, tokens, width] of the vectors that enter the first layer."""
     precision: str
     quantization: dict[str, Any]
-    """How the weights were made smaller; empty where they were not."""
+    """How the weights were quantised; empty if they were not."""
     proof: dict[str, Any]
-    """What the certificate sums up about the package against PyTorch; empty where it does not."""
+    """The summary of the certificate, which compares the package with PyTorch; empty if there is none."""
     layers: int
     heads: int
     kv_heads: int
@@ -112,15 +112,16 @@ class Inspection:
     seed: int
     steps: tuple[Step, ...]
     text: str
-    """Of the tokens that were chosen."""
+    """Text of the chosen tokens."""
 
 
 def inspect_steps(
     model: Model, prompt: str | Sequence[int], *, config: GenerationConfig, steps: int = 3, candidates: int = 10
 ) -> Inspection:
-    """Run `steps` steps of generation after `prompt` and keep what each stage held; an end-of-text id ends it early.
+    """Run `steps` steps of generation after `prompt` and record each stage; an end-of-text id ends it early.
 
-    `config.seed` None takes a fresh seed, as `generate` does. Raises what `generate` raises.
+    `candidates`: number of most likely tokens to record per step. `config.seed` None draws a new seed, as `generate` does. Raises
+    what `generate` raises.
     """
     ids = model.encode(prompt)
     seed = secrets.randbits(31) if config.seed is None else config.seed
@@ -132,13 +133,13 @@ def inspect_steps(
         eos_ids=model.manifest.eos_ids,
         piece=model.tokenizer.piece if has_text else None,
     )
-    taken: list[Step] = []
+    done: list[Step] = []
     new_ids: list[int] = []
-    while len(taken) < steps and len(ids) + len(new_ids) <= geometry.context_length:
+    while len(done) < steps and len(ids) + len(new_ids) <= geometry.context_length:
         first = len(decoder.token_ids[0])
         logits = prefill(decoder, ids + new_ids)
-        taken.append(look_at_step(model, decoder, logits, chooser, new_ids, first=first, limit=candidates))
-        new_ids.append(taken[-1].chosen.id)
+        done.append(inspect_step(model, decoder, logits, chooser, new_ids, first=first, limit=candidates))
+        new_ids.append(done[-1].chosen.id)
         if new_ids[-1] in model.manifest.eos_ids:
             break
     return Inspection(
@@ -153,42 +154,42 @@ def inspect_steps(
         head_size=geometry.head_size,
         config=config,
         seed=seed,
-        steps=tuple(taken),
+        steps=tuple(done),
         text=model.tokenizer.decode(new_ids) if has_text else "",
     )
 
 
-def look_at_step(
+def inspect_step(
     model: Model, decoder: Decoder, logits: Logits, chooser: Chooser, new_ids: list[int], *, first: int, limit: int
 ) -> Step:
-    """Everything about the run that gave `logits` [vocabulary] for the tokens from position `first` on."""
-    cache, held = decoder.cache, decoder.token_ids[0]
+    """Record the last run of `decoder`, which fed the tokens from position `first` on and returned `logits` [vocabulary]."""
+    cache, cached_ids = decoder.cache, decoder.token_ids[0]
     shapes = dict.fromkeys(tensor.sized(decoder.rows, cache.room) for tensor in cache.tensors)
-    weighing = weigh(model, logits, chooser, new_ids, limit=limit)
+    sampling = inspect_sampling(model, logits, chooser, new_ids, limit=limit)
     return Step(
-        fed=tuple(tokens_of(model, held[first:])),
+        fed=tuple(tokens_of(model, cached_ids[first:])),
         first_position=first,
-        cached_tokens=len(held),
+        cached_tokens=len(cached_ids),
         cache_shape=next(iter(shapes)),
         other_cache_shapes=tuple(shapes)[1:],
-        cache_bytes=sum(tensor.bytes_for(len(held)) for tensor in cache.tensors),
+        cache_bytes=sum(tensor.bytes_for(len(cached_ids)) for tensor in cache.tensors),
         logits_shape=(1, logits.size),
-        candidates=weighing.candidates,
-        remaining=weighing.remaining,
-        chosen=weighing.chosen,
-        rule=weighing.rule,
+        candidates=sampling.candidates,
+        remaining=sampling.remaining,
+        chosen=sampling.chosen,
+        rule=sampling.rule,
     )
 
 
-def weigh(model: Model, logits: Logits, chooser: Chooser, new_ids: list[int], *, limit: int) -> Weighing:
-    """What `chooser` makes of logits [vocabulary] behind `new_ids`, and what becomes of the `limit` likeliest tokens."""
+def inspect_sampling(model: Model, logits: Logits, chooser: Chooser, new_ids: list[int], *, limit: int) -> SamplingInspection:
+    """Record how `chooser` samples from logits [vocabulary] after `new_ids`, with the `limit` most likely tokens."""
     chosen = chooser.choose(logits, new_ids)
     scores = chooser.process(logits, new_ids)
     stages = [Candidates("penalties", None, scores)] if scores is not logits else []
     stages += chooser.stages(scores, new_ids)
     remaining = {one.stage: int(np.isfinite(one.scores).sum()) for one in stages}
-    return Weighing(
-        candidates=likeliest(model, logits, stages, limit),
+    return SamplingInspection(
+        candidates=most_likely(model, logits, stages, limit),
         remaining={"vocabulary": logits.size, **remaining},
         drawn_from=stages[-1],
         chosen=tokens_of(model, [chosen])[0],
@@ -197,8 +198,8 @@ def weigh(model: Model, logits: Logits, chooser: Chooser, new_ids: list[int], *,
     )
 
 
-def likeliest(model: Model, logits: Logits, stages: list[Candidates], limit: int) -> tuple[Candidate, ...]:
-    """The `limit` likeliest tokens, and what the chain does with each."""
+def most_likely(model: Model, logits: Logits, stages: list[Candidates], limit: int) -> tuple[Candidate, ...]:
+    """The `limit` most likely tokens, and what the stages of the chain do with each."""
     order = np.argsort(-logits, kind="stable")[:limit]
     probabilities, last = softmax(logits), stages[-1]
     draw = Candidates(last.stage, last.ids, softmax(last.scores))
@@ -207,29 +208,29 @@ def likeliest(model: Model, logits: Logits, stages: list[Candidates], limit: int
             token=token,
             logit=float(logits[token.id]),
             probability=float(probabilities[token.id]),
-            cut_by=next((one.stage for one in stages if score_in(one, token.id) == -np.inf), None),
-            draw_probability=max(0.0, score_in(draw, token.id)),
+            cut_by=next((one.stage for one in stages if score_of(token.id, one) == -np.inf), None),
+            draw_probability=max(0.0, score_of(token.id, draw)),
         )
         for token in tokens_of(model, order.tolist())
     )
 
 
-def score_in(left: Candidates, token_id: int) -> float:
-    """The score of an id after a stage; -inf where it is not left."""
+def score_of(token_id: int, left: Candidates) -> float:
+    """The score of an id after a stage; -inf if the id is not among its candidates."""
     if left.ids is None:
         return float(left.scores[token_id])
-    place = int(np.searchsorted(left.ids, token_id))
-    return float(left.scores[place]) if place < left.ids.size and left.ids[place] == token_id else -np.inf
+    index = int(np.searchsorted(left.ids, token_id))
+    return float(left.scores[index]) if index < left.ids.size and left.ids[index] == token_id else -np.inf
 
 
 def rule_of(chooser: Chooser, new_ids: list[int]) -> str:
-    """How a step's token was chosen."""
+    """How a step's token was chosen, in words."""
     if chooser.config.temperature == 0:
-        return "temperature 0: the likeliest token"
+        return "temperature 0: the most likely token"
     place = chooser.place(new_ids)
     return f"drawn by its probability with the random number {uniform(place):.6f} of seed {place.seed}, step {place.step}"
 
 
 def tokens_of(model: Model, ids: Sequence[int]) -> list[Token]:
-    """Ids with their pieces; a model that takes and gives ids alone has none, and shows `<5>`."""
+    """Ids with their pieces; without a tokenizer the piece is the id, as in `<5>`."""
     return [Token(int(token_id), model.piece(int(token_id))) for token_id in ids]

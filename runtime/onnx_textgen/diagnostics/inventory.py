@@ -1,6 +1,6 @@
-"""The models at hand: those that ship with onnx-textgen, those in a folder, those in the cache of the Hugging Face hub.
+"""Lists the models on this machine: those that ship with onnx-textgen, in a folder, and in the cache of the Hugging Face hub.
 
-Read from manifests and settings alone: no graph is opened, nothing is fetched, and huggingface_hub is not imported.
+It reads only manifests and settings: no graph is opened, nothing is fetched, and huggingface_hub is not imported.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class Entry:
     """One model."""
 
     name: str
-    """What `load()` and `--model` take."""
+    """The name that `load()` and `--model` take."""
     folder: Path
     origin: str
     """`embedded`, `folder` or `hub cache`."""
     precision: str = "unknown"
-    """Also of a folder that another exporter made, which does not say."""
+    """`unknown` for a folder of another exporter, which does not state it."""
     size_bytes: int | None = None
-    """Graph and weights."""
+    """Size of graph and weights."""
     context_length: int | None = None
-    """None where only the graph knows."""
+    """None if only the graph states it."""
     has_chat_template: bool = False
     problem: str | None = None
-    """Why it cannot be read."""
+    """Why the folder cannot be read; None if it can."""
 
 
 def list_models(folder: Path | None = None) -> list[Entry]:
-    """Every model at hand, or those in `folder`: itself, and what lies directly in it. Raises `PackageError` for no folder."""
+    """All models on this machine, or `folder` and the folders directly in it; raises `PackageError` if it is not a folder."""
     if folder is not None:
         if not folder.is_dir():
             raise PackageError(f"{folder} is not a folder; name one that has model folders in it")
@@ -53,7 +53,7 @@ def list_models(folder: Path | None = None) -> list[Entry]:
 
 
 def describe(name: str, folder: Path, origin: str) -> Entry:
-    """What a folder says of its model; what is wrong with it is a `problem`, no exception."""
+    """The entry of a model folder; an error of the package becomes its `problem`."""
     try:
         if has_manifest(folder):
             manifest = read_manifest(folder)
@@ -69,7 +69,7 @@ def describe(name: str, folder: Path, origin: str) -> Entry:
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:
-    """Names and folders in the cache of the hub, of the revisions that it knows by a name, else by their hash."""
+    """Names and folders of the models in the cache of the hub, each with the name of its revision, or its hash."""
     for repository in sorted(hub_cache().glob("models--*--*")):
         name = repository.name.removeprefix("models--").replace("--", "/", 1)
         refs = repository / "refs"
@@ -81,7 +81,7 @@ def cached_models() -> Iterator[tuple[str, Path]]:
 
 
 def hub_cache() -> Path:
-    """Where huggingface_hub keeps what it fetched, by the same variables."""
+    """The cache folder of huggingface_hub, by the variables that it reads."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
     return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()

@@ -1,4 +1,4 @@
-"""What is there: processor, cores, variables, installed packages, and the ONNX Runtime that Python imports."""
+"""Examines the machine: processor, cores, variables, installed packages, and the ONNX Runtime that Python imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 ENGINES = ("onnxruntime", "onnxruntime-gpu")
 X86_FEATURES = ("avx2", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8")
 VARIABLES = re.compile("ONNX_TEXTGEN_.*|OMP_NUM_THREADS|HF_HOME|HF_HUB_.*|HF_ENDPOINT|NO_COLOR|FORCE_COLOR|CUDA_VISIBLE_DEVICES")
-"""What changes what the program does."""
+"""Names of variables that change what the program does."""
 CGROUPS = Path("/sys/fs/cgroup")
 ARM_FEATURES = ("asimd", "asimddp", "asimdhp", "bf16", "i8mm", "sve", "sve2")
 
@@ -29,12 +29,12 @@ class Engine:
     version: str | None
     """None: it cannot be imported."""
     installed: dict[str, str]
-    """Distributions that bring the module `onnxruntime`, and their versions."""
+    """Distributions that contain the module `onnxruntime`, and their versions."""
     winner: str | None
-    """The distribution whose files lie in the folder: where both are installed, the later one's."""
+    """The distribution whose files are imported: if both are installed, the one that was installed later."""
     providers: tuple[str, ...]
     missing_libraries: tuple[str, ...]
-    """CUDA libraries that the GPU build wants and the system does not find."""
+    """CUDA libraries that the GPU build needs and the system does not find."""
 
 
 def usable_cores() -> int:
@@ -43,7 +43,7 @@ def usable_cores() -> int:
 
 
 def core_limit(root: Path = CGROUPS) -> float | None:
-    """The limit of a container on processor time, in cores, in the two layouts of Linux; None where there is none."""
+    """A container's limit of processor time, in cores, from either cgroup version of Linux; None without a limit."""
     v1 = root / "cpu"
     for files in ((root / "cpu.max",), (v1 / "cpu.cfs_quota_us", v1 / "cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
@@ -53,13 +53,13 @@ def core_limit(root: Path = CGROUPS) -> float | None:
 
 
 def environment() -> dict[str, str]:
-    """The variables that change what the program does."""
+    """The set variables that change what the program does; `set` instead of the value of a token or key."""
     found = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)}
     return {name: "set" if re.search("TOKEN|KEY", name) else value for name, value in found.items()}
 
 
 def versions(names: tuple[str, ...]) -> dict[str, str]:
-    """The installed ones of the distributions `names`, with their versions."""
+    """Versions of those of the distributions `names` that are installed."""
     found = {}
     for name in names:
         try:
@@ -70,7 +70,7 @@ def versions(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def examine_cpu() -> tuple[str, tuple[str, ...]]:
-    """Name and features of the processor."""
+    """Name and instruction sets of the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -81,10 +81,10 @@ def examine_cpu() -> tuple[str, tuple[str, ...]]:
 
 
 def examine_engine() -> Engine:
-    """Import ONNX Runtime and say which one that was."""
+    """Import ONNX Runtime, and return which distribution it is and what it can use."""
     installed = versions(ENGINES)
     try:
-        # By hand and in this order: the first switches telemetry off, and a machine where one fails is why this file exists.
+        # Imported here and in this order: the first switches telemetry off, and each may fail, which `doctor` has to report.
         importlib.import_module("onnx_textgen.backends.onnxruntime_session")
         onnxruntime = importlib.import_module("onnxruntime")
         build = importlib.import_module("onnxruntime.capi.build_and_package_info")
@@ -93,8 +93,8 @@ def examine_engine() -> Engine:
     winner = getattr(build, "package_name", None)
     provider = Path(str(onnxruntime.__file__)).parent / "capi" / "libonnxruntime_providers_cuda.so"
     if provider.is_file() and hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
-            onnxruntime.preload_dlls()  # libraries that pip installed lie where the linker does not look
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints the libraries that it does not find
+            onnxruntime.preload_dlls()  # the linker does not search the folders of libraries that pip installed
     return Engine(
         version=onnxruntime.__version__,
         installed=installed,
@@ -105,7 +105,7 @@ def examine_engine() -> Engine:
 
 
 def missing_libraries(provider: Path) -> list[str]:
-    """The CUDA libraries named in a provider's file that the dynamic linker cannot load; none if there is no such file."""
+    """CUDA libraries that a provider's file names and the dynamic linker cannot load; empty if there is no such file."""
     if not provider.is_file():
         return []
     with provider.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

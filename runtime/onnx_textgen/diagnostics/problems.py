@@ -1,4 +1,4 @@
-"""What is wrong with an installation, and the command that fixes each."""
+"""Finds the problems of an installation, each with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODEL_VARIABLE, THREADS_VARIABLE = "ONNX_TEXTGEN_MODEL", "ONNX_TEXTGEN_THREADS"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong."""
+    """A problem of the installation."""
 
     what: str
     fix: str
@@ -28,13 +28,13 @@ class Problem:
 
 
 def engine_problems(engine: Engine) -> list[Problem]:
-    """What is wrong with ONNX Runtime."""
+    """Problems of ONNX Runtime: it is missing or mixed, or CUDA libraries are missing."""
     both = len(engine.installed) == len(ENGINES)
     if engine.version is None:
         return [Problem("ONNX Runtime cannot be imported", "pip install --force-reinstall onnxruntime")]
     problems = []
     if both and engine.winner != "onnxruntime-gpu":
-        what = "onnxruntime and onnxruntime-gpu are both installed and the files are the CPU one's, so CUDA cannot work"
+        what = "onnxruntime and onnxruntime-gpu are both installed, and Python imports the CPU build, so CUDA cannot work"
         problems.append(Problem(what, "pip install --force-reinstall --no-deps onnxruntime-gpu"))
     elif both and len(set(engine.installed.values())) > 1:
         found = " and ".join(f"{name} {version}" for name, version in engine.installed.items())
@@ -47,11 +47,11 @@ def engine_problems(engine: Engine) -> list[Problem]:
 
 
 def requirement_problems(requires: Iterable[str], engine: Engine) -> list[Problem]:
-    """Packages that onnx-textgen needs, `name>=version` each, and that are missing or older; those of extras are left out."""
+    """Requirements `name>=version` that are missing or older; others, such as those of extras, are ignored."""
     problems = []
     for requirement in requires:
         match = re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement.replace(" ", ""))
-        if match is None or (match[1] == "onnxruntime" and engine.version is None):  # which is a problem of its own
+        if match is None or (match[1] == "onnxruntime" and engine.version is None):  # `engine_problems` reports that
             continue
         name, least = match[1], match[2]
         found = engine.version if name == "onnxruntime" else versions((name,)).get(name)
@@ -64,17 +64,17 @@ def requirement_problems(requires: Iterable[str], engine: Engine) -> list[Proble
 
 
 def thread_problems(cores: int, limit: float | None) -> list[Problem]:
-    """Whether a container gives less time than its cores suggest: threads that have to wait for it hold up the others."""
+    """A container with less processor time than cores: threads that wait for processor time delay all others."""
     most = math.ceil(limit) if limit is not None else cores
     chosen = os.environ.get(THREADS_VARIABLE, "")
     if most >= cores or (chosen.isdigit() and int(chosen) <= most):
         return []
-    what = f"this container shows {cores} cores and gives the time of {limit:.1f}, so that one thread per core is slow"
+    what = f"this container shows {cores} cores but gives the time of {limit:.1f}, so one thread per core is slow"
     return [Problem(what, f"export {THREADS_VARIABLE}={most}")]
 
 
 def variable_problems() -> list[Problem]:
-    """Whether the environment names a model that is not there."""
+    """A model in the environment that does not exist."""
     model = os.environ.get(MODEL_VARIABLE)
     try:
         if not model or parse_hub_name(model) is not None or find_package(model).exists():
@@ -85,14 +85,14 @@ def variable_problems() -> list[Problem]:
 
 
 def model_problems(models: dict[str, str]) -> list[Problem]:
-    """What is wrong with the embedded models."""
-    mend = "pip install --force-reinstall --no-deps onnx-textgen"
+    """Embedded models that are missing or do not verify."""
+    fix = "pip install --force-reinstall --no-deps onnx-textgen"
     if not models:
-        return [Problem("no model is embedded in this installation", mend)]
-    return [Problem(f"the embedded model {name} does not verify: {state}", mend) for name, state in models.items() if state != "ok"]
+        return [Problem("no model is embedded in this installation", fix)]
+    return [Problem(f"the embedded model {name} does not verify: {state}", fix) for name, state in models.items() if state != "ok"]
 
 
 def telemetry_problems(telemetry_off: bool) -> list[Problem]:
-    """Whether ONNX Runtime may report to its makers."""
+    """Telemetry of ONNX Runtime that is on."""
     fix = f"export {TELEMETRY_VARIABLE}=1"
     return [] if telemetry_off else [Problem("ONNX Runtime's telemetry is on, because the environment asks for it", fix)]

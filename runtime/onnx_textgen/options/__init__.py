@@ -1,1 +1,1 @@
-"""What a request wants: its options, their checks, what they imply."""
+"""The options of a call: their names, their checks and which of them take effect together."""

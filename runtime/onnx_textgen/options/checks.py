@@ -1,4 +1,4 @@
-"""Reading one option's value: the right type and range as Python's own, or one line that says what should be there."""
+"""Checks one option's value: returns it as a Python type, or raises a one-line error that says what is expected."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from ..errors import OptionError
 
 Check = Callable[[str, object], Any]
-"""Takes an option's name and value and gives the value to keep; raises `OptionError`."""
+"""Takes an option's name and value and returns the value to keep; raises `OptionError`."""
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_SEED = 2**63 - 1
 MAX_IDS = 100_000
 DIGITS = re.compile(r"\d{1,18}")
-"""Of an id that is written as text; Python reads no number of thousands."""
+"""An id as text; Python refuses to read a number with thousands of digits."""
 MAX_GRAMMAR_CHARS = 1_000_000
 
 
 def whole_number(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Read `value` as an int within `low..high`; a bool or a float is no whole number."""
+    """Read `value` as an int within `low..high`; a bool or a float is refused."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         result = int(value)
         if low <= result and (high is None or result <= high):
@@ -33,7 +33,7 @@ def whole_number(name: str, value: object, low: int, high: int | None = None) ->
 
 
 def number(name: str, value: object, limits: str, fits: Callable[[float], bool]) -> float:
-    """Read `value` as a float for which `fits`; `limits` says the same in words. NaN fits nowhere."""
+    """Read `value` as a float for which `fits` is true; `limits` says the same in words. NaN is always refused."""
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
             result = float(value)
@@ -45,22 +45,22 @@ def number(name: str, value: object, limits: str, fits: Callable[[float], bool])
 
 
 def whole(low: int, high: int | None = None) -> Check:
-    """A whole number within `low..high`."""
+    """Make a check for a whole number within `low..high`."""
     return lambda name, value: whole_number(name, value, low, high)
 
 
 def real(limits: str, fits: Callable[[float], bool]) -> Check:
-    """A number for which `fits`; `limits` says the same in words."""
+    """Make a check for a number for which `fits` is true; `limits` says the same in words."""
     return lambda name, value: number(name, value, limits, fits)
 
 
-def maybe(check: Check) -> Check:
-    """None, or what `check` takes."""
+def optional(check: Check) -> Check:
+    """Make a check for None, or a value that `check` accepts."""
     return lambda name, value: None if value is None else check(name, value)
 
 
 def one_of(*choices: str | bool) -> Check:
-    """One of a few values."""
+    """Make a check for one of a few values."""
 
     def check(name: str, value: object) -> str | bool:
         for choice in choices:
@@ -73,7 +73,7 @@ def one_of(*choices: str | bool) -> Check:
 
 
 def one_of_numbers(*choices: int) -> Check:
-    """One of a few whole numbers."""
+    """Make a check for one of a few whole numbers."""
 
     def check(name: str, value: object) -> int:
         if isinstance(value, Integral) and not isinstance(value, bool) and int(value) in choices:
@@ -84,7 +84,7 @@ def one_of_numbers(*choices: int) -> Check:
 
 
 def token_ids(name: str, value: object) -> tuple[int, ...]:
-    """A tuple of token ids; whether a vocabulary holds them is another matter."""
+    """Read a list of token ids as a tuple; whether they are in a vocabulary is not checked here."""
     if not isinstance(value, (tuple, list)) or len(value) > MAX_IDS:
         found = f"{len(value):,} of them" if isinstance(value, (tuple, list)) else shown(value)
         raise OptionError(f"{name} should be a list of token ids, at most {MAX_IDS:,}, found {found}")
@@ -92,7 +92,7 @@ def token_ids(name: str, value: object) -> tuple[int, ...]:
 
 
 def token_id_lists(name: str, value: object) -> tuple[tuple[int, ...], ...]:
-    """A tuple of sequences of token ids, none of them empty."""
+    """Read a list of lists of token ids, none of them empty, as tuples."""
     if not isinstance(value, (tuple, list)) or len(value) > MAX_IDS:
         raise OptionError(f"{name} should be a list of lists of token ids, at most {MAX_IDS:,}, found {shown(value)}")
     lists = tuple(token_ids(f"each item of {name}", each) for each in value)
@@ -102,7 +102,7 @@ def token_id_lists(name: str, value: object) -> tuple[tuple[int, ...], ...]:
 
 
 def biases(name: str, value: object) -> tuple[tuple[int, float], ...]:
-    """Pairs of a token id and what is added to its logit; from a mapping too, whose keys may be text as in JSON."""
+    """Read token ids and the numbers added to their logits, as pairs or as a mapping, whose keys may be text as in JSON."""
     if isinstance(value, Mapping):
         pairs = [(int(key) if isinstance(key, str) and DIGITS.fullmatch(key) else key, bias) for key, bias in value.items()]
     elif isinstance(value, (tuple, list)) and all(isinstance(each, (tuple, list)) and len(each) == 2 for each in value):
@@ -120,7 +120,7 @@ def biases(name: str, value: object) -> tuple[tuple[int, float], ...]:
 
 
 def strings(most: int, longest: int) -> Check:
-    """A tuple of up to `most` strings of 1 to `longest` characters; one string stands for a tuple of it."""
+    """Make a check for a tuple of up to `most` strings of 1 to `longest` characters; a single string counts as a tuple of one."""
 
     def check(name: str, value: object) -> tuple[str, ...]:
         if isinstance(value, str):
@@ -138,7 +138,7 @@ def strings(most: int, longest: int) -> Check:
 
 
 def text_of_grammar(name: str, value: object) -> str:
-    """A regular expression or a grammar."""
+    """Read a regular expression or a grammar."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_GRAMMAR_CHARS:
         found = f"{len(value):,} characters" if isinstance(value, str) else shown(value)
         raise OptionError(f"{name} should be a text of 1 to {MAX_GRAMMAR_CHARS:,} characters, found {found}")
@@ -146,7 +146,7 @@ def text_of_grammar(name: str, value: object) -> str:
 
 
 def json_schema(name: str, value: object) -> str:
-    """A JSON Schema, as a mapping or as JSON, kept as JSON."""
+    """Read a JSON Schema, given as a mapping or as JSON, and return it as JSON."""
     schema = value
     if isinstance(value, str):
         try:
@@ -158,18 +158,18 @@ def json_schema(name: str, value: object) -> str:
     try:
         return text_of_grammar(name, json.dumps(dict(schema), ensure_ascii=False))
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{name} should be a JSON Schema, found what JSON cannot hold: {error}") from error
+        raise OptionError(f"{name} should be a JSON Schema, found a value that JSON cannot hold: {error}") from error
 
 
 def function(name: str, value: object) -> Callable[..., Any]:
-    """Something that can be called."""
+    """Read a function."""
     if not callable(value):
         raise OptionError(f"{name} should be a function, found {shown(value)}")
     return value
 
 
 def shown(value: object) -> str:
-    """Show `value` in a one-line message: short, whatever it is."""
+    """The text of `value` for a one-line message, always short."""
     if isinstance(value, int) and value.bit_length() > 128:
         return f"a number of {value.bit_length():,} bits"  # Python refuses to print more than 4,300 digits
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""What one call wants: how much text, chosen how, ended where. The only place that lists these options and their limits.
+"""The options of one call: how much text, how tokens are chosen, when the text ends. Their names and limits are listed only here.
 
-Python, the command line and the demo all build a `GenerationConfig`, so one set of limits holds everywhere. Names are those of
-transformers' GenerationConfig where it has the option, else OpenAI's, else llama.cpp's. What a package *is* (`Manifest`) is another
-matter, and so are limits that need the model: the context length, the vocabulary.
+Python, the command line and the demo all build a `GenerationConfig`, so the same limits apply everywhere. Names are those of
+transformers' GenerationConfig where it has the option, else OpenAI's, else llama.cpp's. The properties of a package (`Manifest`)
+are not here, nor are limits that depend on the model: the context length, the vocabulary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_SEQUENCES = 64
 
 
 def option(default: Any, check: Check) -> Any:  # noqa: ANN401 - a field of any type
-    """A field with the check that its values go through."""
+    """Declare a field with the check of its values."""
     return dataclasses.field(default=default, metadata={"check": check})
 
 
@@ -35,129 +35,129 @@ class GenerationConfig:
     """
 
     max_new_tokens: int = option(256, checks.whole(1))
-    """Most tokens to add; at least 1."""
+    """Most tokens to generate; at least 1."""
     min_new_tokens: int = option(0, checks.whole(0))
-    """Tokens before which no end of text may be chosen."""
+    """The end of the text is excluded until the text has this many tokens."""
 
-    temperature: float = option(0.8, checks.real("from 0 (always the likeliest) to 100", lambda t: 0 <= t <= 100))
-    """Divides the logits: below 1 sharper, above 1 flatter, up to 100; 0 always takes the most likely token."""
+    temperature: float = option(0.8, checks.real("from 0 (always the most likely) to 100", lambda t: 0 <= t <= 100))
+    """Divides the logits: below 1 the distribution is sharper, above 1 flatter, up to 100; 0 always takes the most likely token."""
     top_k: int = option(0, checks.whole(0))
-    """Draw among the k most likely tokens only; 0 = all."""
+    """Draw from the k most likely tokens only; 0 = all."""
     top_p: float = option(1.0, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
-    """Draw among the fewest tokens that hold this share of the probability; above 0, up to 1 = all."""
+    """Draw from the fewest tokens that together have this probability; above 0, up to 1 = all."""
     min_p: float = option(0.0, checks.real("from 0 to 1", lambda p: 0 <= p <= 1))
-    """Draw among tokens at least this many times as likely as the likeliest; 0 = all, up to 1."""
+    """Draw from tokens at least this many times as likely as the most likely one; 0 = all, up to 1."""
     typical_p: float = option(1.0, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
-    """Draw among the tokens whose surprise is nearest to the expected one, that hold this share; 1 = all (Meister et al. 2022)."""
+    """Draw from the tokens nearest to the expected surprise that together have this probability; 1 = all (Meister et al. 2022)."""
     top_n_sigma: float = option(0.0, checks.real("from 0 (off) to 100", lambda s: 0 <= s <= 100))
-    """Draw among logits within so many standard deviations of the largest; 0 = all (Tang et al. 2024)."""
+    """Draw from logits within this many standard deviations of the largest; 0 = all (Tang et al. 2024)."""
     xtc_probability: float = option(0.0, checks.real("from 0 (off) to 1", lambda p: 0 <= p <= 1))
-    """How often the likeliest tokens are left out: all at or above `xtc_threshold` but the least likely of them."""
+    """With this probability a step excludes the tokens at or above `xtc_threshold`, except the least likely of them; 0 = off."""
     xtc_threshold: float = option(0.1, checks.real("from 0 to 0.5", lambda p: 0 <= p <= 0.5))
-    """The probability that makes a token one of the likeliest; above 0.5 there could never be two."""
+    """The probability from which XTC may exclude a token; at most 0.5, because two tokens cannot both have more."""
     mirostat: int = option(0, checks.one_of_numbers(0, 2))
-    """2: keep the surprise of the text near `mirostat_tau` by a cut that follows it; 0 = off (Basu et al. 2021, version 2)."""
+    """2: adapt a truncation so that the surprise of the text stays near `mirostat_tau`; 0 = off (Basu et al. 2021, version 2)."""
     mirostat_tau: float = option(5.0, checks.real("above 0, up to 100", lambda t: 0 < t <= 100))
-    """The surprise to keep, in bits per token."""
+    """The target surprise of mirostat, in bits per token."""
     mirostat_eta: float = option(0.1, checks.real("above 0, up to 1", lambda e: 0 < e <= 1))
-    """How fast mirostat follows."""
+    """How fast mirostat adapts the truncation."""
 
     repetition_penalty: float = option(1.0, checks.real("above 0, up to 100", lambda p: 0 < p <= 100))
-    """Divides positive logits of tokens that prompt or text has, multiplies negative ones; 1 = off (Keskar et al. 2019)."""
+    """Divides positive logits of tokens in the prompt or text, multiplies negative ones; 1 = off (Keskar et al. 2019)."""
     presence_penalty: float = option(0.0, checks.real("from -2 to 2", lambda p: -2 <= p <= 2))
-    """Subtracted from the logit of every token that the new text has."""
+    """Subtracted from the logit of every token in the new text."""
     frequency_penalty: float = option(0.0, checks.real("from -2 to 2", lambda p: -2 <= p <= 2))
-    """Subtracted from the logit of a token as many times as the new text has it."""
+    """Subtracted from the logit of a token for each time that it occurs in the new text."""
     no_repeat_ngram_size: int = option(0, checks.whole(0))
-    """No run of so many tokens may come twice, prompt included; 0 = off."""
+    """No sequence of this many tokens may occur twice, prompt included; 0 = off."""
     dry_multiplier: float = option(0.0, checks.real("from 0 (off) to 100", lambda m: 0 <= m <= 100))
-    """Strength of the penalty on a token that would lengthen a repeated sequence (DRY)."""
+    """Strength of the penalty on a token that would extend a repeat (DRY); 0 = off."""
     dry_base: float = option(1.75, checks.real("from 1 to 100", lambda b: 1 <= b <= 100))
-    """The penalty grows by this factor with each token of the repeated sequence."""
+    """The DRY penalty grows by this factor with each token of the repeat."""
     dry_allowed_length: int = option(2, checks.whole(1))
-    """Repeated sequences up to this length go unpunished."""
+    """Repeats of up to this many tokens get no DRY penalty."""
     dry_penalty_last_n: int = option(-1, checks.whole(-1))
-    """How many of the last tokens are searched for repeats; -1 = all."""
+    """DRY searches this many of the last tokens for repeats; -1 = all."""
     dry_sequence_breakers: tuple[str, ...] = option(("\n", ":", '"', "*"), checks.strings(64, 64))
-    """Tokens that hold one of these end a sequence."""
+    """Tokens that contain one of these strings end a repeat (DRY)."""
 
     logit_bias: tuple[tuple[int, float], ...] = option((), checks.biases)
-    """What is added to the logits of some tokens, by id: -100, which all but rules a token out, to 100."""
+    """Numbers added to the logits of token ids, -100 to 100; -100 in effect excludes a token."""
     bad_words_ids: tuple[tuple[int, ...], ...] = option((), checks.token_id_lists)
-    """Sequences of token ids that must not come."""
+    """Sequences of token ids that must not occur."""
     suppress_tokens: tuple[int, ...] = option((), checks.token_ids)
-    """Token ids that must not come."""
+    """Token ids that must not occur."""
 
-    seed: int | None = option(None, checks.maybe(checks.whole(0, checks.MAX_SEED)))
-    """0 to 2**63 - 1: the same seed draws the same tokens; None takes a fresh one."""
+    seed: int | None = option(None, checks.optional(checks.whole(0, checks.MAX_SEED)))
+    """0 to 2**63 - 1: the same seed draws the same tokens; None draws a new seed."""
 
     num_return_sequences: int = option(1, checks.whole(1, MOST_SEQUENCES))
-    """How many texts to give back for a prompt."""
-    best_of: int | None = option(None, checks.maybe(checks.whole(1, MOST_SEQUENCES)))
-    """Draw so many texts and give back the likeliest per token; None = as many as are given back."""
+    """Number of texts to return for a prompt."""
+    best_of: int | None = option(None, checks.optional(checks.whole(1, MOST_SEQUENCES)))
+    """Draw this many texts and return those most likely per token; None = as many as are returned."""
     num_beams: int = option(1, checks.whole(1, MOST_SEQUENCES))
-    """Search for the likeliest text with so many candidates side by side; 1 = no search."""
+    """Search for the most likely text with this many beams; 1 = no search."""
     num_beam_groups: int = option(1, checks.whole(1, MOST_SEQUENCES))
-    """Groups of beams kept apart by `diversity_penalty` (Vijayakumar et al. 2016)."""
+    """Number of groups of beams that `diversity_penalty` makes differ (Vijayakumar et al. 2016)."""
     diversity_penalty: float = option(0.0, checks.real("from 0 to 100", lambda p: 0 <= p <= 100))
-    """Subtracted from a token's score for each earlier group that takes it at the same step."""
+    """Subtracted from a token's score for each earlier group that chooses it at the same step."""
     length_penalty: float = option(1.0, checks.real("from -10 to 10", lambda p: -10 <= p <= 10))
-    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10, which no
-    length brings to the ends of what a float holds."""
+    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10,
+    so that the score is finite at any length."""
     early_stopping: bool | Literal["never"] = option(False, checks.one_of(False, True, "never"))
     """True: end as soon as `num_beams` texts are finished; False: when better ones are unlikely; "never": when impossible."""
 
     stop: tuple[str, ...] = option((), checks.strings(checks.MAX_STOPS, checks.MAX_STOP_CHARS))
-    """Text that ends the generation and is left out of it: up to 16 strings of 1 to 256 characters."""
+    """Strings that end the text and are left out of it: up to 16, of 1 to 256 characters each."""
     ignore_eos: bool = option(False, checks.one_of(False, True))
-    """Rule out the tokens that end a text."""
-    max_time: float | None = option(None, checks.maybe(checks.real("of seconds above 0", lambda s: 0 < s < float("inf"))))
+    """Exclude the end-of-text ids, so that the model cannot end the text."""
+    max_time: float | None = option(None, checks.optional(checks.real("of seconds above 0", lambda s: 0 < s < float("inf"))))
     """Seconds after which the text ends, prompt included; None = no limit."""
     context_limit: Literal["stop", "error", "shift"] = option("stop", checks.one_of("stop", "error", "shift"))
-    """At the end of the context: end the text, raise an error, or forget the older half and go on."""
+    """When the context is full: end the text ("stop") or drop the older half and continue ("shift"); "error" refuses in advance."""
     n_keep: int = option(0, checks.whole(-1))
-    """Tokens at the beginning of the prompt that `context_limit="shift"` never forgets; -1 = all of the prompt."""
+    """Tokens at the beginning of the prompt that `context_limit="shift"` never drops; -1 = the whole prompt."""
     prompt_lookup_num_tokens: int = option(0, checks.whole(0, 64))
-    """Most tokens that are guessed at a time from what came before, and checked in one run; 0: none. Changes the speed alone."""
+    """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes only the speed."""
     max_matching_ngram_size: int = option(3, checks.whole(1, 16))
-    """Tokens at the text's end that are looked for in what came before."""
+    """Most tokens at the text's end that prompt lookup searches for in the earlier text."""
     num_assistant_tokens: int = option(8, checks.whole(0, 64))
-    """Most tokens that are guessed at a time by the assistant model, where one was loaded, and checked in one run; 0: none."""
+    """Most tokens of a draft by the assistant model, if one was loaded, verified in one run; 0 = none."""
     assistant_confidence_threshold: float = option(0.4, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
-    """The assistant model guesses on while it gives its own choice at least this probability."""
+    """The assistant model continues a draft while its own choice has at least this probability."""
     draft_verification: Literal["exact", "fast"] = option("exact", checks.one_of("exact", "fast"))
-    """How guesses are checked: to the last bit as tokens one by one, or in a run that may round otherwise and change a text."""
+    """How drafts are verified: "exact", bit-identical to single tokens, or "fast", in a run whose rounding may change a text."""
     loop_guard: Literal["off", "stop", "penalise", "resample"] = option("off", checks.one_of("off", "stop", "penalise", "resample"))
-    """What to do when the text runs in a circle: end it, rule out the token that goes on with it, or draw that token again."""
+    """If the text repeats in a loop: end it, exclude the token that would continue the loop, or draw that token again."""
 
-    json_schema: str | None = option(None, checks.maybe(checks.json_schema))
-    """The text is JSON of this schema."""
-    regex: str | None = option(None, checks.maybe(checks.text_of_grammar))
+    json_schema: str | None = option(None, checks.optional(checks.json_schema))
+    """The text is JSON that follows this schema."""
+    regex: str | None = option(None, checks.optional(checks.text_of_grammar))
     """The text matches this regular expression."""
-    grammar: str | None = option(None, checks.maybe(checks.text_of_grammar))
+    grammar: str | None = option(None, checks.optional(checks.text_of_grammar))
     """The text follows this grammar, in Lark's notation."""
 
-    logprobs: int | None = option(None, checks.maybe(checks.whole(0, MOST_ALTERNATIVES)))
-    """Give each token's log-probability, and those of so many of the likeliest; None = neither."""
+    logprobs: int | None = option(None, checks.optional(checks.whole(0, MOST_ALTERNATIVES)))
+    """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
 
-    logits_processor: Callable[[list[int], Any], Any] | None = option(None, checks.maybe(checks.function))  # noqa: RUF009 - `option` gives a field
-    """A function of your own, called behind all penalties; see `LogitsProcessor`. In a beam search it gets log-probabilities."""
-    stopping_criterion: Callable[[list[int], str], bool] | None = option(None, checks.maybe(checks.function))  # noqa: RUF009 - `option` gives a field
-    """A function of your own that ends the text, called after each token; see `StoppingCriterion`."""
+    logits_processor: Callable[[list[int], Any], Any] | None = option(None, checks.optional(checks.function))  # noqa: RUF009 - `option` gives a field
+    """Your function that changes logits, after all penalties; see `LogitsProcessor`. Beam search passes log-probabilities."""
+    stopping_criterion: Callable[[list[int], str], bool] | None = option(None, checks.optional(checks.function))  # noqa: RUF009 - `option` gives a field
+    """Your function that ends the text, called after each token; see `StoppingCriterion`."""
 
     @property
     def gives_several(self) -> bool:
-        """Whether these options ask for a search, or for several texts of one prompt."""
+        """Whether these options ask for a search, or for more than one text per prompt."""
         return self.texts > 1
 
     @property
     def is_drawn(self) -> bool:
-        """Whether a text depends on the seed: neither searched for, nor always the likeliest token."""
+        """Whether a text depends on the seed: no beam search, and temperature above 0."""
         return self.num_beams == 1 and self.temperature > 0
 
     @property
     def texts(self) -> int:
-        """How many texts are written side by side for one prompt."""
+        """Number of texts that are generated together for one prompt."""
         return self.num_beams if self.num_beams > 1 else max(self.num_return_sequences, self.best_of or 1)
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class GenerationConfig:
         return f"GenerationConfig({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in given)})"
 
     def __post_init__(self) -> None:
-        """Check every field, and turn numbers of other kinds (NumPy's, fractions) into Python's own."""
+        """Check every field, and convert other numbers (NumPy's, fractions) to int and float."""
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, field.metadata["check"](field.name, getattr(self, field.name)))
 
@@ -174,7 +174,7 @@ OPTION_NAMES = tuple(field.name for field in dataclasses.fields(GenerationConfig
 
 
 def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> GenerationConfig:
-    """Join what the caller asks for with a package's defaults (`Manifest.generation`), then those of `GenerationConfig`.
+    """Merge options: the caller's first, then the package's defaults (`Manifest.generation`), then those of `GenerationConfig`.
 
     An option that is None counts as not given. Raises `OptionError` for an option that is unknown, unusable or without effect, and
     `PackageError` for an unusable default.
@@ -193,7 +193,7 @@ def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, An
 
 
 def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the options that are None; raises `OptionError` for a name that does not exist, naming the closest that does."""
+    """Leave out the options that are None; raises `OptionError` for an unknown name, with the closest name that exists."""
     for name in options:
         if name not in OPTION_NAMES:
             closest = difflib.get_close_matches(str(name), OPTION_NAMES, n=1)

@@ -6,115 +6,115 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 LogitsProcessor = Callable[[list[int], Any], Any]
-"""The ids of prompt and text so far, and logits [vocabulary], float32, which it may write into; gives such logits back."""
+"""Takes the ids of prompt and text so far, and logits [vocabulary], float32, which it may change in place; returns such logits."""
 StoppingCriterion = Callable[[list[int], str], bool]
-"""The ids of prompt and text so far, and the new text as far as it is certain; tells whether it is to end here."""
+"""Takes the ids of prompt and text so far, and the part of the new text that is certain; returns whether the text ends here."""
 
 
 class Options(TypedDict, total=False):
     """The options of `generate` and `stream` as a caller writes them; None counts as not given. See `GenerationConfig`.
 
-    Each has the text of its field there, for editors to show beside a call.
+    Each option repeats the text of its field there, so that editors show it at a call.
     """
 
     max_new_tokens: int | None
-    """Most tokens to add; at least 1."""
+    """Most tokens to generate; at least 1."""
     min_new_tokens: int | None
-    """Tokens before which no end of text may be chosen."""
+    """The end of the text is excluded until the text has this many tokens."""
     temperature: float | None
-    """Divides the logits: below 1 sharper, above 1 flatter, up to 100; 0 always takes the most likely token."""
+    """Divides the logits: below 1 the distribution is sharper, above 1 flatter, up to 100; 0 always takes the most likely token."""
     top_k: int | None
-    """Draw among the k most likely tokens only; 0 = all."""
+    """Draw from the k most likely tokens only; 0 = all."""
     top_p: float | None
-    """Draw among the fewest tokens that hold this share of the probability; above 0, up to 1 = all."""
+    """Draw from the fewest tokens that together have this probability; above 0, up to 1 = all."""
     min_p: float | None
-    """Draw among tokens at least this many times as likely as the likeliest; 0 = all, up to 1."""
+    """Draw from tokens at least this many times as likely as the most likely one; 0 = all, up to 1."""
     typical_p: float | None
-    """Draw among the tokens whose surprise is nearest to the expected one, that hold this share; 1 = all (Meister et al. 2022)."""
+    """Draw from the tokens nearest to the expected surprise that together have this probability; 1 = all (Meister et al. 2022)."""
     top_n_sigma: float | None
-    """Draw among logits within so many standard deviations of the largest; 0 = all (Tang et al. 2024)."""
+    """Draw from logits within this many standard deviations of the largest; 0 = all (Tang et al. 2024)."""
     xtc_probability: float | None
-    """How often the likeliest tokens are left out: all at or above `xtc_threshold` but the least likely of them."""
+    """With this probability a step excludes the tokens at or above `xtc_threshold`, except the least likely of them; 0 = off."""
     xtc_threshold: float | None
-    """The probability that makes a token one of the likeliest; above 0.5 there could never be two."""
+    """The probability from which XTC may exclude a token; at most 0.5, because two tokens cannot both have more."""
     mirostat: int | None
-    """2: keep the surprise of the text near `mirostat_tau` by a cut that follows it; 0 = off (Basu et al. 2021, version 2)."""
+    """2: adapt a truncation so that the surprise of the text stays near `mirostat_tau`; 0 = off (Basu et al. 2021, version 2)."""
     mirostat_tau: float | None
-    """The surprise to keep, in bits per token."""
+    """The target surprise of mirostat, in bits per token."""
     mirostat_eta: float | None
-    """How fast mirostat follows."""
+    """How fast mirostat adapts the truncation."""
     repetition_penalty: float | None
-    """Divides positive logits of tokens that prompt or text has, multiplies negative ones; 1 = off (Keskar et al. 2019)."""
+    """Divides positive logits of tokens in the prompt or text, multiplies negative ones; 1 = off (Keskar et al. 2019)."""
     presence_penalty: float | None
-    """Subtracted from the logit of every token that the new text has."""
+    """Subtracted from the logit of every token in the new text."""
     frequency_penalty: float | None
-    """Subtracted from the logit of a token as many times as the new text has it."""
+    """Subtracted from the logit of a token for each time that it occurs in the new text."""
     no_repeat_ngram_size: int | None
-    """No run of so many tokens may come twice, prompt included; 0 = off."""
+    """No sequence of this many tokens may occur twice, prompt included; 0 = off."""
     dry_multiplier: float | None
-    """Strength of the penalty on a token that would lengthen a repeated sequence (DRY)."""
+    """Strength of the penalty on a token that would extend a repeat (DRY); 0 = off."""
     dry_base: float | None
-    """The penalty grows by this factor with each token of the repeated sequence."""
+    """The DRY penalty grows by this factor with each token of the repeat."""
     dry_allowed_length: int | None
-    """Repeated sequences up to this length go unpunished."""
+    """Repeats of up to this many tokens get no DRY penalty."""
     dry_penalty_last_n: int | None
-    """How many of the last tokens are searched for repeats; -1 = all."""
+    """DRY searches this many of the last tokens for repeats; -1 = all."""
     dry_sequence_breakers: Sequence[str] | None
-    """Tokens that hold one of these end a sequence."""
+    """Tokens that contain one of these strings end a repeat (DRY)."""
     logit_bias: Mapping[int, float] | None
-    """What is added to the logits of some tokens, by id: -100, which all but rules a token out, to 100."""
+    """Numbers added to the logits of token ids, -100 to 100; -100 in effect excludes a token."""
     bad_words_ids: Sequence[Sequence[int]] | None
-    """Sequences of token ids that must not come."""
+    """Sequences of token ids that must not occur."""
     suppress_tokens: Sequence[int] | None
-    """Token ids that must not come."""
+    """Token ids that must not occur."""
     seed: int | None
-    """0 to 2**63 - 1: the same seed draws the same tokens; None takes a fresh one."""
+    """0 to 2**63 - 1: the same seed draws the same tokens; None draws a new seed."""
     num_return_sequences: int | None
-    """How many texts to give back for a prompt."""
+    """Number of texts to return for a prompt."""
     best_of: int | None
-    """Draw so many texts and give back the likeliest per token; None = as many as are given back."""
+    """Draw this many texts and return those most likely per token; None = as many as are returned."""
     num_beams: int | None
-    """Search for the likeliest text with so many candidates side by side; 1 = no search."""
+    """Search for the most likely text with this many beams; 1 = no search."""
     num_beam_groups: int | None
-    """Groups of beams kept apart by `diversity_penalty` (Vijayakumar et al. 2016)."""
+    """Number of groups of beams that `diversity_penalty` makes differ (Vijayakumar et al. 2016)."""
     diversity_penalty: float | None
-    """Subtracted from a token's score for each earlier group that takes it at the same step."""
+    """Subtracted from a token's score for each earlier group that chooses it at the same step."""
     length_penalty: float | None
-    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10, which no
-    length brings to the ends of what a float holds."""
+    """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10,
+    so that the score is finite at any length."""
     early_stopping: bool | Literal["never"] | None
     """True: end as soon as `num_beams` texts are finished; False: when better ones are unlikely; "never": when impossible."""
     stop: str | Sequence[str] | None
-    """Text that ends the generation and is left out of it: up to 16 strings of 1 to 256 characters."""
+    """Strings that end the text and are left out of it: up to 16, of 1 to 256 characters each."""
     ignore_eos: bool | None
-    """Rule out the tokens that end a text."""
+    """Exclude the end-of-text ids, so that the model cannot end the text."""
     max_time: float | None
     """Seconds after which the text ends, prompt included; None = no limit."""
     context_limit: Literal["stop", "error", "shift"] | None
-    """At the end of the context: end the text, raise an error, or forget the older half and go on."""
+    """When the context is full: end the text ("stop") or drop the older half and continue ("shift"); "error" refuses in advance."""
     n_keep: int | None
-    """Tokens at the beginning of the prompt that `context_limit="shift"` never forgets; -1 = all of the prompt."""
+    """Tokens at the beginning of the prompt that `context_limit="shift"` never drops; -1 = the whole prompt."""
     prompt_lookup_num_tokens: int | None
-    """Most tokens that are guessed at a time from what came before, and checked in one run; 0: none. Changes the speed alone."""
+    """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes only the speed."""
     max_matching_ngram_size: int | None
-    """Tokens at the text's end that are looked for in what came before."""
+    """Most tokens at the text's end that prompt lookup searches for in the earlier text."""
     num_assistant_tokens: int | None
-    """Most tokens that are guessed at a time by the assistant model, where one was loaded, and checked in one run; 0: none."""
+    """Most tokens of a draft by the assistant model, if one was loaded, verified in one run; 0 = none."""
     assistant_confidence_threshold: float | None
-    """The assistant model guesses on while it gives its own choice at least this probability."""
+    """The assistant model continues a draft while its own choice has at least this probability."""
     draft_verification: Literal["exact", "fast"] | None
-    """How guesses are checked: to the last bit as tokens one by one, or in a run that may round otherwise and change a text."""
+    """How drafts are verified: "exact", bit-identical to single tokens, or "fast", in a run whose rounding may change a text."""
     loop_guard: Literal["off", "stop", "penalise", "resample"] | None
-    """What to do when the text runs in a circle: end it, rule out the token that goes on with it, or draw that token again."""
+    """If the text repeats in a loop: end it, exclude the token that would continue the loop, or draw that token again."""
     json_schema: str | Mapping[str, Any] | None
-    """The text is JSON of this schema."""
+    """The text is JSON that follows this schema."""
     regex: str | None
     """The text matches this regular expression."""
     grammar: str | None
     """The text follows this grammar, in Lark's notation."""
     logprobs: int | None
-    """Give each token's log-probability, and those of so many of the likeliest; None = neither."""
+    """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
     logits_processor: LogitsProcessor | None
-    """A function of your own, called behind all penalties; see `LogitsProcessor`. In a beam search it gets log-probabilities."""
+    """Your function that changes logits, after all penalties; see `LogitsProcessor`. Beam search passes log-probabilities."""
     stopping_criterion: StoppingCriterion | None
-    """A function of your own that ends the text, called after each token; see `StoppingCriterion`."""
+    """Your function that ends the text, called after each token; see `StoppingCriterion`."""

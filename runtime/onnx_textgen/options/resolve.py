@@ -1,6 +1,6 @@
-"""Options that cannot take effect beside others: an error for what the caller asked for, never a silence.
+"""Refuses options that cannot take effect together with the others, instead of ignoring them.
 
-A package's own defaults are no requests: those that cannot take effect are passed over.
+This holds for the options of the caller. A package's defaults that cannot take effect are ignored.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from ..errors import OptionError
 if TYPE_CHECKING:
     from .generation_config import GenerationConfig
 
-DRAWING = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
-"""What narrows or steers a draw."""
-RULES = ("json_schema", "regex", "grammar")
+TRUNCATION = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
+CONSTRAINTS = ("json_schema", "regex", "grammar")
 
 NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
     "xtc_threshold": (lambda config: config.xtc_probability > 0, "xtc_probability above 0"),
@@ -37,41 +36,40 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
     "num_beam_groups": (lambda config: config.num_beams > 1, "num_beams above 1"),
     "diversity_penalty": (lambda config: config.num_beam_groups > 1, "num_beam_groups above 1"),
 }
-"""Options that are part of another, and when that is on."""
+"""Options that need another one: when that is on, and how a message says it."""
 DRAFTS = ("prompt_lookup_num_tokens", "num_assistant_tokens")
-"""What guesses tokens."""
-NOT_WITH_BEAMS = ("temperature", *DRAWING, "best_of", "loop_guard", "logprobs", *DRAFTS)
+NOT_WITH_BEAMS = ("temperature", *TRUNCATION, "best_of", "loop_guard", "logprobs", *DRAFTS)
 
 
 def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
-    """Raise `OptionError` where one of the options that the caller `asked` for, by name, cannot take effect in `config`."""
+    """Raise `OptionError` if an option that the caller `asked` for, by name, cannot take effect in `config`."""
     names = {name for name in asked if not is_neutral(config, name)}
     for name in sorted(names & NEEDS.keys()):
         is_on, switch = NEEDS[name]
         if not is_on(config):
             raise OptionError(f"{name} cannot take effect without {switch}; give that too, or leave {name} out")
     if config.num_beams > 1:
-        refuse(names & {*NOT_WITH_BEAMS}, "with num_beams: beam search looks for the likeliest text")
+        refuse(names & {*NOT_WITH_BEAMS}, "with num_beams: beam search looks for the most likely text")
         if config.context_limit == "shift":
             refuse(names & {"context_limit"}, 'as "shift" with num_beams, whose texts end with the context')
     elif config.temperature == 0:
-        refuse(names & {*DRAWING, "best_of", "num_return_sequences"}, "at temperature 0, which always takes the likeliest token")
+        refuse(names & {*TRUNCATION, "best_of", "num_return_sequences"}, "at temperature 0, which takes the most likely token")
         if config.loop_guard == "resample":
-            refuse(names & {"loop_guard"}, 'as "resample" at temperature 0; take "penalise"')
+            refuse(names & {"loop_guard"}, 'as "resample" at temperature 0 (as "penalise" it can)')
     elif config.mirostat:
-        refuse(names & {*DRAWING} - {"mirostat"}, "with mirostat, which makes the only cut")
+        refuse(names & {*TRUNCATION} - {"mirostat"}, "with mirostat, which replaces other truncations")
     if config.gives_several and config.num_beams == 1:
-        refuse(names & {*DRAFTS}, "with several texts, which go on side by side")
+        refuse(names & {*DRAFTS}, "with more than one text, because only a single text is drafted")
     if config.ignore_eos:
         refuse(names & {"min_new_tokens"}, "with ignore_eos")
-    check_numbers(config)
+    check_combinations(config)
 
 
-def check_numbers(config: GenerationConfig) -> None:
-    """Raise `OptionError` where numbers do not go together."""
-    given = [name for name in RULES if getattr(config, name) is not None]
+def check_combinations(config: GenerationConfig) -> None:
+    """Raise `OptionError` if there are two constraints, or numbers contradict each other."""
+    given = [name for name in CONSTRAINTS if getattr(config, name) is not None]
     if len(given) > 1:
-        raise OptionError(f"{' and '.join(given)} exclude each other: a text follows one rule; leave one out")
+        raise OptionError(f"{' and '.join(given)} exclude each other: a text follows one constraint; leave one out")
     if config.min_new_tokens > config.max_new_tokens:
         raise OptionError(f"min_new_tokens {config.min_new_tokens} is more than max_new_tokens {config.max_new_tokens}; lower it")
     if config.best_of is not None and config.best_of < config.num_return_sequences:
@@ -85,7 +83,7 @@ def check_numbers(config: GenerationConfig) -> None:
 
 
 def is_neutral(config: GenerationConfig, name: str) -> bool:
-    """Whether an option has the value that switches it off, so that asking for it asks for nothing."""
+    """Whether an option has a value that switches it off, so that it is no error where it cannot take effect."""
     value = getattr(config, name)
     if name == "temperature":
         return bool(value == 0)
@@ -95,7 +93,7 @@ def is_neutral(config: GenerationConfig, name: str) -> bool:
 OFF: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_k", "min_p", "top_n_sigma", "xtc_probability", "mirostat", "min_new_tokens", "dry_multiplier"), (0,)),
     **dict.fromkeys(("top_p", "typical_p", "num_return_sequences", "num_beam_groups"), (1,)),
-    **dict.fromkeys((*RULES, "logprobs"), (None,)),
+    **dict.fromkeys((*CONSTRAINTS, "logprobs"), (None,)),
     "best_of": (None, 1),
     "diversity_penalty": (0,),
     "n_keep": (0,),
@@ -109,6 +107,6 @@ OFF: Mapping[str, tuple[Any, ...]] = {
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Raise `OptionError` about options that were asked for, if there are any."""
+    """Raise `OptionError` about the options `names`, if there are any."""
     if listed := sorted(names):
         raise OptionError(f"{' and '.join(listed)} cannot take effect {why}; leave {'them' if len(listed) > 1 else 'it'} out")

@@ -162,7 +162,7 @@ def test_the_packages_own_graph_and_weights_are_those_without_it(made: Exported,
 
 
 def test_other_graphs_and_engines_are_refused_in_one_line(made: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match="OpenVINO keeps keys and values in its own way; give it the folder"):
+    with pytest.raises(DeviceError, match="OpenVINO stores keys and values in its own format; give it the folder"):
         onnx_textgen.load(made.folder / INT8_CACHE_GRAPH, device="openvino")
     with pytest.raises(PackageError, match="has no graph with an 8-bit cache; export it again with --int8-cache"):
         onnx_textgen.load(find_package() / INT8_CACHE_GRAPH, device="cpu")

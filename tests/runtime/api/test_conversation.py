@@ -228,7 +228,7 @@ def test_wrong_uses_are_told_in_one_line(forgetful: Model, chatty: Model) -> Non
     with pytest.raises(TemplateError, match="has no chat template"):
         session.append({"role": "user", "content": "Hello"})
     session.append("Once")
-    with pytest.raises(OptionError, match="a session goes on with one text"):
+    with pytest.raises(OptionError, match="a session generates one text"):
         session.generate(num_beams=2)
     with pytest.raises(PromptError, match=r"tokens; this model takes 512 at most"):
         session.append([5] * 600)
@@ -239,11 +239,11 @@ def test_wrong_uses_are_told_in_one_line(forgetful: Model, chatty: Model) -> Non
     chat.append({"role": "user", "content": "Hello"})
     with pytest.raises(PromptError, match="this session is a chat; append messages"):
         chat.append("text")
-    with pytest.raises(OptionError, match="a chat goes back by whole messages"):
+    with pytest.raises(OptionError, match="a chat is rewound by whole messages"):
         chat.rewind(1)
     other = chatty.session()
     other.append("text")
-    with pytest.raises(PromptError, match="plain text, which takes no chat messages"):
+    with pytest.raises(PromptError, match="plain text and takes no chat messages"):
         other.append({"role": "user", "content": "Hello"})
 
 
@@ -263,7 +263,7 @@ def test_files_that_are_no_session_of_this_model_are_refused_in_one_line(forgetf
     assert "was saved with another model" in refusal(exact)
     for damaged in (b"", b"PK", good[: len(good) // 2], good[:-30]):
         path.write_bytes(damaged)
-        assert "no saved session, or damaged" in refusal()
+        assert "not a saved session, or is damaged" in refusal()
     path.unlink()
     assert "cannot be read" in refusal()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -313,7 +313,7 @@ def test_a_file_with_other_contents_is_refused(forgetful: Model, tmp_path: Path,
         arrays = {name: value for name, value in {**dict(archive), **change}.items() if value is not None}
     with path.open("wb") as file:
         np.savez(file, **arrays)
-    with pytest.raises(PackageError, match="no saved session, or damaged"):
+    with pytest.raises(PackageError, match="not a saved session, or is damaged"):
         forgetful.load_session(path)
 
 
@@ -331,7 +331,7 @@ def test_entries_that_are_no_arrays_or_claim_too_much_are_refused(forgetful: Mod
             with zipfile.ZipFile(path, "w") as archive:
                 for each, before in entries.items():
                     archive.writestr(each, content if each == name else before)
-            with pytest.raises(PackageError, match="no saved session, or damaged"):
+            with pytest.raises(PackageError, match="not a saved session, or is damaged"):
                 forgetful.load_session(path)
 
 
@@ -346,7 +346,7 @@ def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, tmp_pat
     arrays["header"] = np.frombuffer(json.dumps(header | {"states": [3]}).encode(), np.uint8)
     with path.open("wb") as file:
         np.savez(file, **arrays)
-    with pytest.raises(PackageError, match="no saved session, or damaged"):
+    with pytest.raises(PackageError, match="not a saved session, or is damaged"):
         forgetful.load_session(path)
     for place in ("", "/", ".", "a\0b"):
         with pytest.raises(PackageError):

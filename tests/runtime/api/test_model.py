@@ -296,7 +296,7 @@ def test_a_bias_for_an_id_of_thousands_of_digits_is_refused_in_one_line(story: M
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_model_that_is_pickled_or_copied_says_what_to_do_instead(story: Model, way: Callable[[Model], object]) -> None:
-    with pytest.raises(TypeError, match=r"an open model cannot be pickled or copied; open .*story where it is wanted"):
+    with pytest.raises(TypeError, match=r"an open model cannot be pickled or copied; open .*story where it is needed"):
         way(story)
 
 

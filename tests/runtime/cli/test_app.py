@@ -234,13 +234,13 @@ def test_an_error_commands_no_terminal(model, capsys):
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (["generate", "a", "--num-beams", "3"], "several texts"),
-        (["generate", "a", "--prompt-lookup-num-tokens", "3"], "in its place"),
+        (["generate", "a", "--num-beams", "3"], "more than one text"),
+        (["generate", "a", "--prompt-lookup-num-tokens", "3"], "drafts instead of it"),
         (["generate", "a", "--num-assistant-tokens", "0"], "--num-assistant-tokens 0"),
-        (["chat", "--prompt-lookup-num-tokens", "3"], "in its place"),
+        (["chat", "--prompt-lookup-num-tokens", "3"], "drafts instead of it"),
     ],
 )
-def test_an_assistant_model_that_would_guess_nothing_is_an_error(model, capsys, command, why):
+def test_an_assistant_model_that_would_draft_nothing_is_an_error(model, capsys, command, why):
     assert run([*command, "--assistant-model", "small"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.startswith("error: --assistant-model cannot take effect"), why in err) == ("", True, True)

@@ -41,7 +41,7 @@ def test_a_text_cut_off_before_its_rule_ends_is_an_error_and_is_written_all_the_
     pytest.importorskip("llguidance")
     assert run(["generate", "He said ", "--regex", "once upon a time there was a dog|no{40}", "-n", "2", "--threads", "1"]) == 1
     shown = capsys.readouterr()
-    assert shown.out.strip() and "before it followed its rule to the end" in shown.err
+    assert shown.out.strip() and "before its constraint was complete" in shown.err
 
 
 def test_a_schema_that_cannot_be_read_names_the_file(capsys, tmp_path):
@@ -80,4 +80,4 @@ def test_choices_are_ranked_and_a_continuation_is_scored(capsys):
     made = json.loads(capsys.readouterr().out)
     assert made["prompt_tokens"] and made["continuation_logprob"] < 0 and len(made["alternatives"][0]) == 2
     assert run(["score", "The dog", "--logprobs", "2", "--threads", "1"]) == 0
-    assert "likeliest" in capsys.readouterr().out
+    assert "most likely" in capsys.readouterr().out

@@ -125,7 +125,7 @@ def test_a_search_that_is_cancelled_gives_the_best_so_far(story):
 
 def test_a_stream_of_several_texts_is_refused(story):
     for options in ({"num_beams": 2}, {"num_return_sequences": 2}, {"best_of": 2}):
-        with pytest.raises(OptionError, match=r"a stream gives one text .* call generate"):
+        with pytest.raises(OptionError, match=r"a stream generates one text; .* call generate"):
             story.stream(PROMPT, **options)
 
 

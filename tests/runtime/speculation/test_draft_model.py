@@ -225,13 +225,13 @@ def test_cancelling_and_deadlines_reach_the_assistants_runs(exact: Model, monkey
     assert (found.finish_reason, len(found.token_ids)) == ("cancelled", 1)
 
 
-def test_a_model_that_cannot_guess_for_another_is_refused(story: Model, exact: Model, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"cannot guess for .*: id 0 is '.*' in one and '.*' in the other; take a model of the"):
+def test_a_model_that_cannot_draft_for_another_is_refused(story: Model, exact: Model, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"cannot draft for .*: id 0 is '.*' in one and '.*' in the other; take a model with the"):
         onnx_textgen.load(threads=1, device="cpu", assistant_model="tiny-transformer")
     Tiny((Recurrent(0),)).package(tmp_path)
     with pytest.raises(OptionError, match="one of them has no tokenizer"):
         onnx_textgen.load(threads=1, device="cpu", assistant_model=tmp_path)
-    with pytest.raises(OptionError, match="cannot guess: it has states"):
+    with pytest.raises(OptionError, match="cannot draft: its recurrent states"):
         onnx_textgen.load(tmp_path, threads=1, device="cpu", assistant_model=tmp_path)
     with pytest.raises(OptionError, match="num_assistant_tokens needs a draft model"):
         exact.generate(PROMPT, num_assistant_tokens=4)

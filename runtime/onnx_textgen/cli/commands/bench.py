@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import options
 from ..terminal import screen, tables
+
+if TYPE_CHECKING:
+    from ...diagnostics.benchmark import Measurement
 
 
 def measure_speed(
@@ -16,10 +19,10 @@ def measure_speed(
     model: options.ModelOption = None,
     prompt_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Length of the prompt. Default: 512, or what the context leaves room for."),
+        typer.Option(metavar="N", min=1, help="Length of the prompt. Default: 512, or less if the context is short."),
     ] = None,
     new_tokens: Annotated[int, typer.Option(metavar="N", min=2, help="Tokens to generate after it.")] = 64,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Measure this often and take the medians.")] = 3,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Measure N times and take the medians.")] = 3,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
@@ -46,7 +49,12 @@ def measure_speed(
     screen.progress("")
     if as_json:
         screen.print_json(measured)
-        return
+    else:
+        print_measurement(measured)
+
+
+def print_measurement(measured: Measurement) -> None:
+    """Print the names and values of a measurement."""
     memory = measured.peak_memory_mib
     tables.print_lines(
         [

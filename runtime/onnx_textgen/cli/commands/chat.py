@@ -11,7 +11,7 @@ from ...errors import OnnxTextgenError
 from .. import options
 from ..generation_options import OPTIONS, with_options
 from ..terminal import line_input, screen
-from ..terminal.chat_session import Chat, follow
+from ..terminal.chat_session import Chat, run_entry
 
 NOT_IN_A_CHAT = (
     "num_return_sequences",
@@ -23,7 +23,7 @@ NOT_IN_A_CHAT = (
     "early_stopping",
     "logprobs",
 )
-"""Options of several texts, of which a conversation could go on with one only, and what it does not show."""
+"""Options for more than one text, because a conversation continues only one, and `logprobs`, which it does not show."""
 GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 
 
@@ -31,7 +31,7 @@ GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 def hold_conversation(
     *,
     model: options.ModelOption = None,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="What the model is told before the conversation.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt, before the whole conversation.")] = "",
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
@@ -46,21 +46,21 @@ def hold_conversation(
         onnx-textgen chat --model DIR --system "You answer in one sentence."
     """
     loaded = options.load_model(model, device, threads, assistant_model)
-    _ = loaded.tokenizer  # a package without one has nothing to talk with, and says so
-    options.check_assistant(assistant_model, loaded.config(generation))  # raises for what would be wrong for every question
+    _ = loaded.tokenizer  # raises for a package without one
+    options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
     chat = Chat(loaded, generation, system)
     if loaded.chat_template is None:
-        screen.note(f"{loaded.manifest.name} has no chat template: it goes on with one growing text, to which you add lines")
+        screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")
     screen.note(GREETING)
     with line_input.history():
         converse(chat)
 
 
 def converse(chat: Chat) -> None:
-    """Read entries and follow them until `/quit` or the end of the input; what goes wrong is one line."""
+    """Read entries and run them until `/quit` or the end of the input; an error is one line."""
     while True:
         try:
-            follow(chat, line_input.read_entry())
+            run_entry(chat, line_input.read_entry())
         except EOFError:
             if line_input.is_interactive():
                 screen.note("")

@@ -1,4 +1,4 @@
-"""`onnx-textgen doctor`: what the program finds on this machine, and what to do about it."""
+"""`onnx-textgen doctor`: shows the installation on this machine, its problems and how to fix them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..terminal import screen, tables
 
 
 def report_health(as_json: options.JsonOption = False) -> None:
-    """Look for what is wrong with this installation.
+    """Look for problems of this installation.
 
-    Each problem is followed by the line that mends it; the exit code is 1 if there is one.
+    Each problem is followed by the command that fixes it; the exit code is 1 if there is any.
 
     Try:
         onnx-textgen doctor

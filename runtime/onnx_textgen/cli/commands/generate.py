@@ -1,6 +1,6 @@
-"""`onnx-textgen generate`: text on stdout as it comes, numbers on stderr.
+"""`onnx-textgen generate`: the text on stdout while it is generated, numbers on stderr.
 
-A person at a terminal sees the prompt before the text; a pipe or a file gets the new text alone.
+A terminal shows the prompt before the text; a pipe or a file gets only the new text.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ...results import Chunk
 
 MOST_OF_PROMPT = 500
-"""Characters of a prompt that are shown before its text."""
-CUT_OFF = "the text ended before it followed its rule to the end"
+"""Last characters of a prompt that are shown before its text."""
+CUT_OFF = "the text ended before its constraint was complete"
 
 
 @with_options(tuple(OPTIONS))
@@ -44,7 +44,7 @@ def generate_text(
     as_json: options.JsonOption = False,
     generation: Mapping[str, Any],
 ) -> None:
-    """Go on from PROMPT.
+    """Continue PROMPT.
 
     Try:
         onnx-textgen generate "Once upon a time" --max-new-tokens 64
@@ -57,44 +57,44 @@ def generate_text(
     loaded = options.load_model(model, device, threads, assistant_model)
     config = loaded.config(generation)
     options.check_assistant(assistant_model, config)
-    weighs = "logprobs" in generation and not as_json
+    shows_logprobs = "logprobs" in generation and not as_json
     if config.gives_several:
-        check_several(show_tokens=show_tokens, weighs=weighs)
+        refuse_displays(show_tokens=show_tokens, shows_logprobs=shows_logprobs)
         with ctrl_c_cancels() as cancel:
             answer = screen.answer_of(loaded.generate(start, cancel=cancel, **generation))
         if not as_json:
-            write_several(answer, start, loaded)
+            write_texts(answer, start, loaded)
     else:
         wanted = {"logprobs": 0, **generation} if show_tokens else generation
-        show = None if as_json else make_display(start, loaded, show_tokens=show_tokens, weighs=weighs)
+        show = None if as_json else make_display(start, loaded, show_tokens=show_tokens, shows_logprobs=shows_logprobs)
         answer = screen.collect(loaded.stream(start, on_progress=screen.prefill_progress, **wanted), show)
     if as_json:
         screen.print_json(answer.as_json())
     else:
-        end_text(answer, loaded, config, show_tokens=show_tokens, weighs=weighs)
+        end_output(answer, loaded, config, show_tokens=show_tokens, shows_logprobs=shows_logprobs)
     if answer.finish_reason == screen.CANCELLED:
         raise typer.Exit(130)
     if answer.follows_rule is False:
-        screen.note(f"error: {CUT_OFF} (stop: {answer.finish_reason}); give it more room with --max-new-tokens")
+        screen.note(f"error: {CUT_OFF} (stop: {answer.finish_reason}); allow more tokens with --max-new-tokens")
         raise typer.Exit(1)
 
 
-def check_several(*, show_tokens: bool, weighs: bool) -> None:
-    """Raise `OptionError` for what shows one text while it is written, where several are asked for."""
+def refuse_displays(*, show_tokens: bool, shows_logprobs: bool) -> None:
+    """Raise `OptionError` for a display of tokens, which can show only a single text."""
     if show_tokens:
-        raise OptionError("--show-tokens shows one text while it is written, not several; leave it out")
-    if weighs:
-        raise OptionError("--logprobs shows one text token by token, not several; add --json, or leave it out")
+        raise OptionError("--show-tokens shows only a single text; leave it out, or ask for one text")
+    if shows_logprobs:
+        raise OptionError("--logprobs shows only a single text; add --json, or leave it out")
 
 
-def make_display(start: str | list[int], model: Model, *, show_tokens: bool, weighs: bool) -> Callable[[Chunk], None]:
-    """What shows the chunks of a stream: with what was weighed at each place, in colours where those are, or as text."""
-    if weighs:
-        return token_display.make_weighed(model)
+def make_display(start: str | list[int], model: Model, *, show_tokens: bool, shows_logprobs: bool) -> Callable[[Chunk], None]:
+    """Make the function that shows the chunks of a stream: as lines of tokens, as coloured text or as plain text."""
+    if shows_logprobs:
+        return token_display.make_logprob_lines(model)
     if show_tokens and not token_display.is_coloured(model):
         return token_display.make_lines(model)
-    show = token_display.make_coloured() if show_tokens else screen.writer(sys.stdout)
-    before = [beginning_of(start, model)]  # written with the first chunk: until then the line may show how far the prompt is read
+    show = token_display.make_coloured_text() if show_tokens else screen.writer(sys.stdout)
+    before = [shown_prompt(start, model)]  # written with the first chunk: until then the line may show the prefill's progress
 
     def show_after_prompt(chunk: Chunk) -> None:
         if before:
@@ -104,17 +104,17 @@ def make_display(start: str | list[int], model: Model, *, show_tokens: bool, wei
     return show_after_prompt
 
 
-def write_several(answer: screen.Answer, start: str | list[int], model: Model) -> None:
-    """The texts one after the other, numbered where they are several."""
+def write_texts(answer: screen.Answer, start: str | list[int], model: Model) -> None:
+    """Write the texts one after the other, numbered if there is more than one."""
     for number, one in enumerate(answer.sequences or (answer,), start=1):
         if answer.sequences:
             typer.echo("\n" * (number > 1) + f"[{number}] ", nl=False)
-        screen.write_dim(beginning_of(start, model))
+        screen.write_dim(shown_prompt(start, model))
         screen.write(one.text, sys.stdout)
 
 
-def beginning_of(start: str | list[int], model: Model) -> str:
-    """The prompt as it stands before a text, of a long one the end; nothing where ids have no text, or nobody looks."""
+def shown_prompt(start: str | list[int], model: Model) -> str:
+    """The prompt, or the end of a long one, to show before a text; empty if stdout is no terminal or there is no tokenizer."""
     if not sys.stdout.isatty() or not model.has_tokenizer:
         return ""
     text = start if isinstance(start, str) else model.tokenizer.decode(start)
@@ -123,8 +123,8 @@ def beginning_of(start: str | list[int], model: Model) -> str:
 
 @contextlib.contextmanager
 def ctrl_c_cancels() -> Iterator[Cancellation]:
-    """Within it the first Ctrl-C ends the texts, which are kept as far as they are; the next one ends the process as ever."""
-    from ...cancellation import Cancellation  # noqa: PLC0415  (the model's code)
+    """While the context is open, the first Ctrl-C ends the texts and keeps them; the next one ends the process as usual."""
+    from ...cancellation import Cancellation  # noqa: PLC0415  (imports the model's code)
 
     cancel, before = Cancellation(), signal.getsignal(signal.SIGINT)
 
@@ -139,12 +139,12 @@ def ctrl_c_cancels() -> Iterator[Cancellation]:
         signal.signal(signal.SIGINT, before)
 
 
-def end_text(answer: screen.Answer, model: Model, config: GenerationConfig, *, show_tokens: bool, weighs: bool) -> None:
-    """What stands behind a text: the end of its line, and the numbers."""
-    is_coloured = show_tokens and not weighs and token_display.is_coloured(model)
-    if is_coloured or not (show_tokens or weighs):
-        # A package without a tokenizer has no text to show: its ids then, as --token-ids takes them.
+def end_output(answer: screen.Answer, model: Model, config: GenerationConfig, *, show_tokens: bool, shows_logprobs: bool) -> None:
+    """End the line of the text, and write the legend of the colours and the numbers."""
+    is_coloured = show_tokens and not shows_logprobs and token_display.is_coloured(model)
+    if is_coloured or not (show_tokens or shows_logprobs):
+        # A package without a tokenizer has no text to show; its ids are written as --token-ids takes them.
         typer.echo("" if model.has_tokenizer else ",".join(map(str, answer.token_ids)))
     if is_coloured:
         token_display.show_legend()
-    screen.remark(screen.stats_line(answer, is_drawn=config.is_drawn))
+    screen.note_dim(screen.stats_line(answer, is_drawn=config.is_drawn))

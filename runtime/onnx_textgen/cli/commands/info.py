@@ -1,4 +1,4 @@
-"""`onnx-textgen info`: what a model folder says it is."""
+"""`onnx-textgen info`: shows the manifest of a model folder and the memory of its cache."""
 
 from __future__ import annotations
 
@@ -25,24 +25,28 @@ def show_info(
     *,
     model: options.ModelOption = None,
     context: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan the cache for N tokens; default: all.")] = None,
-    batch: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan it for N texts at once; default: 1.")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", min=1, help="Plan the cache for N texts at once; default: 1.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show what a model folder says it is.
+    """Describe a model folder.
 
-    The graph is opened to see what its cache takes; files are not checked, see verify.
+    The graph is opened to compute the memory of its cache; files are not checked, see verify.
 
     Try:
         onnx-textgen info
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
+<<<<<<< HEAD
     from ...package.foreign import folder_of, is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
+=======
+    from ...package.foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (imports ONNX Runtime, which takes half a second)
+>>>>>>> prose-h2
     from ...package.hub import locate  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 
     if as_json and not (context is None and batch is None):
-        raise OptionError("--context and --batch plan what is shown, and --json prints the manifest as it is; leave one out")
+        raise OptionError("--context and --batch plan the cache, which --json does not print; leave one out")
     path = locate(options.one_folder(folder, model))
     session = None
     if is_foreign(path):
@@ -53,15 +57,20 @@ def show_info(
         typer.echo(json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False))
         return
     if (context or 1) > (most := manifest.geometry.context_length):
+<<<<<<< HEAD
         raise OptionError(f"--context {context:,} is more than the {most:,} tokens that this model takes; lower it")
     tables.print_lines(facts(folder_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
+=======
+        raise OptionError(f"--context {context:,} is more than the {most:,} tokens of this model's context; lower it")
+    tables.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
+>>>>>>> prose-h2
     for title, scenarios in comparisons(manifest.certificate):
         typer.echo()
         tables.show_table(certificate.scenario_table(scenarios, title))
 
 
 def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
-    """Lines of the table: name and value."""
+    """The names and values that describe a package."""
     geometry = manifest.geometry
     lines = [
         ("name", manifest.name),
@@ -89,7 +98,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
 
 
 def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
-    """What texts' keys, values and states take, as the graph itself has them; `session`: the graph, if it is open."""
+    """The memory of texts' keys, values and states, as the graph declares them; `session`: the graph, if it is open."""
     from ...backends.onnxruntime_session import open_session  # noqa: PLC0415
     from ...kv_cache.memory_plan import plan  # noqa: PLC0415
     from ...package.foreign import graph_of  # noqa: PLC0415
@@ -108,7 +117,7 @@ def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int)
 
 
 def proof(entries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the comparison with PyTorch says beside its scenarios and their summary: name and words."""
+    """The other entries of a certificate, without its scenarios and their summary: names and values."""
     for name, value in entries.items():
         if name == "summary":
             continue
@@ -121,14 +130,14 @@ def proof(entries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def number_in_words(value: object) -> str:
-    """Three digits of a fraction, anything else as it is."""
+    """Three digits of a float, any other value unchanged, as text."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def comparisons(entries: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """The lists of scenarios that a certificate has, each with what it is called."""
+    """The lists of scenarios of a certificate, each with its title."""
     for name, value in entries.items():
         scenarios = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
         if scenarios:
-            beside = "" if name == "scenarios" else f", {name.replace('_', ' ')}"
-            yield f"compared with PyTorch{beside}", scenarios
+            kind = "" if name == "scenarios" else f", {name.replace('_', ' ')}"
+            yield f"compared with PyTorch{kind}", scenarios

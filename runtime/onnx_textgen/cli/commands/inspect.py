@@ -1,4 +1,4 @@
-"""`onnx-textgen inspect`: one prompt's way through the pipeline, stage by stage, with the numbers of a real run."""
+"""`onnx-textgen inspect`: shows each stage of the pipeline for one prompt, with the numbers of a real run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from ...diagnostics.inspection import Candidate, Inspection, Step
 
 MOST_FED = 6
-"""Tokens of a long prompt that are named beside its positions."""
+"""Last tokens of a long prompt that are listed with its positions."""
 MOST_ROWS = 32
-"""Tokens of a prompt that are all in the table; of a longer one the first and the last."""
-BAR = 12
-"""Columns of a probability of 1."""
+"""Rows of the table of tokens; of a longer prompt it has the first and the last ones."""
+BAR_COLUMNS = 12
+"""Terminal columns of the bar for a probability of 1."""
 
 
 def inspect_prompt(
@@ -26,7 +26,7 @@ def inspect_prompt(
     model: options.ModelOption = None,
     token_ids: options.TokenIdsOption = None,
     steps: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Tokens to generate.")] = 3,
-    candidates: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Likeliest tokens to show in each step.")] = 8,
+    candidates: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Most likely tokens to show in each step.")] = 8,
     temperature: options.TemperatureOption = None,
     top_k: options.TopKOption = None,
     top_p: options.TopPOption = None,
@@ -44,7 +44,7 @@ def inspect_prompt(
         onnx-textgen inspect "Once upon a time" --top-k 40 --top-p 0.9 --seed 7
     """
     from ...diagnostics.inspection import inspect_steps  # noqa: PLC0415
-    from ...options.generation_config import make_generation_config  # noqa: PLC0415  (the model's code)
+    from ...options.generation_config import make_generation_config  # noqa: PLC0415  (imports the model's code)
 
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads)
@@ -58,7 +58,7 @@ def inspect_prompt(
 
 
 def draw(prompt: str | list[int], inspection: Inspection) -> None:
-    """Draw the stages in the pipeline's order."""
+    """Print the stages in the pipeline's order."""
     print_stage(
         [
             ("1 prompt", screen.quoted(prompt) if isinstance(prompt, str) else "token ids"),
@@ -89,8 +89,8 @@ def draw(prompt: str | list[int], inspection: Inspection) -> None:
 
 
 def draw_step(number: int, step: Step) -> None:
-    """Draw one run of the model and the choice that followed."""
-    screen.screen().rule(f"step {number}", align="left")
+    """Print one run of the model and the choice of the next token."""
+    screen.make_console().rule(f"step {number}", align="left")
     print_stage(
         [
             ("  fed", fed_in_words(step)),
@@ -124,11 +124,11 @@ def bar(probability: float) -> str:
     >>> bar(0.5), bar(0.01)
     ('██████', '')
     """
-    return "█" * round(probability * BAR)
+    return "█" * round(probability * BAR_COLUMNS)
 
 
 def cache_in_words(step: Step) -> list[tuple[str, str]]:
-    """What the cache holds and the shapes of its tensors."""
+    """The lines about the cache: its tokens, its size and the shapes of its tensors."""
     held = f"{step.cached_tokens} tokens, {screen.size(step.cache_bytes)}"
     if step.other_cache_shapes:
         shapes = (step.cache_shape, *step.other_cache_shapes)
@@ -150,12 +150,12 @@ def print_apart(table: tables.Table) -> None:
 
 
 def print_stage(lines: list[tuple[str, str]]) -> None:
-    """Print lines with their values below those of the other stages."""
+    """Print names and values in the same columns for all stages."""
     tables.print_lines(lines, name_width=12)
 
 
 def fed_in_words(step: Step) -> str:
-    """Name what was fed, the last few of many, and where: `' upon' ' a' at positions 3 to 4`."""
+    """The tokens that were fed, of many the last few, and their positions: `' upon' ' a' at positions 3 to 4`."""
     last = step.first_position + len(step.fed) - 1
     pieces = " ".join(screen.quoted(token.piece) for token in step.fed[-MOST_FED:])
     place = f"position {last}" if len(step.fed) == 1 else f"positions {step.first_position} to {last}"
@@ -163,7 +163,7 @@ def fed_in_words(step: Step) -> str:
 
 
 def in_words(candidates: tuple[Candidate, ...]) -> str:
-    """Name the likeliest: `Paris 85 %, London 7 %`."""
+    """The three most likely tokens: `Paris 85 %, London 7 %`."""
     pieces = [one.token.piece.strip() for one in candidates[:3]]
     names = [piece if piece.isalnum() else screen.quoted(one.token.piece) for piece, one in zip(pieces, candidates, strict=False)]
     return ", ".join(f"{name} {one.probability * 100:.0f} %" for name, one in zip(names, candidates, strict=False))

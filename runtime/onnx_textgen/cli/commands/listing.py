@@ -1,4 +1,4 @@
-"""`onnx-textgen list`: the models at hand, by the names that `--model` takes."""
+"""`onnx-textgen list`: the models on this machine, with the names that `--model` takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def show_models(
     *,
     as_json: options.JsonOption = False,
 ) -> None:
-    """List the models at hand.
+    """List the models on this machine.
 
     Those that ship with onnx-textgen, and those in the cache of the Hugging Face hub. Nothing is fetched.
 
@@ -44,7 +44,7 @@ def show_models(
 
 
 def draw(entries: list[Entry]) -> None:
-    """One row per model."""
+    """Print a table with one row per model."""
     table = tables.Table(("name", "precision", "size", "context", "chat", "from"), numbers=frozenset({"size", "context"}))
     for entry in entries:
         size = "" if entry.size_bytes is None else screen.size(entry.size_bytes)

@@ -1,7 +1,8 @@
-"""`onnx-textgen score`: how likely a model finds a text, token by token, or a file of documents as a whole."""
+"""`onnx-textgen score`: the log-probabilities of a text, token by token, or the bits per byte of a file of documents."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Documents taken together."""
+    """The score of all documents together."""
 
     documents: int
     tokens: int
-    """Tokens that were predicted; the first of a text has nothing to be predicted from."""
+    """Scored tokens; the first token of a text is not scored, because no token comes before it."""
     bytes: int
     """UTF-8 bytes of the texts."""
     bits_per_byte: float
@@ -38,16 +39,16 @@ def score_text(
     ] = None,
     *,
     model: options.ModelOption = None,
-    file: Annotated[Path | None, typer.Option(metavar="F", help="Score this UTF-8 file in place of TEXT.")] = None,
+    file: Annotated[Path | None, typer.Option(metavar="F", help="Score this UTF-8 file instead of TEXT.")] = None,
     separator: Annotated[str | None, typer.Option(metavar="S", help="Lines equal to S divide the file into documents.")] = None,
     max_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Leave out documents of more UTF-8 bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Score the first N documents only.")] = None,
     continuation: Annotated[str | None, typer.Option(metavar="TEXT", help="Score this text, given TEXT before it.")] = None,
-    choice: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Rank this continuation of TEXT; give several.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Rank this continuation of TEXT; repeatable.")] = None,
     stride: Annotated[
         int | None, typer.Option(metavar="N", help="Read a text longer than the context in windows N tokens apart.")
     ] = None,
-    logprobs: Annotated[int, typer.Option(metavar="K", help="Show the K likeliest tokens at each place.")] = 0,
+    logprobs: Annotated[int, typer.Option(metavar="K", help="Show the K most likely tokens at each position.")] = 0,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
@@ -63,53 +64,46 @@ def score_text(
     """
     if file is None:
         if separator is not None or max_bytes is not None or limit is not None:
-            raise OptionError("--separator, --max-bytes and --limit choose documents of a --file; give one")
+            raise OptionError("--separator, --max-bytes and --limit choose documents of a --file; give a file")
         if text is None:
             raise OptionError("score needs a TEXT, - for stdin, or --file F")
         if choice and (continuation is not None or stride is not None or logprobs):
-            raise OptionError("--continuation, --stride and --logprobs score one text, --choice ranks several; leave one out")
+            raise OptionError("--continuation, --stride and --logprobs score one text, --choice ranks continuations; leave one out")
         single = options.read_text(text)
         loaded = options.load_model(model, device, threads)
         if choice:
             print_choices(loaded.rank(single, choice), as_json)
         else:
-            score = loaded.score(single, continuation=continuation, stride=stride, logprobs=logprobs)
-            print_score(loaded, score, as_json)
-        return
-    if text is not None:
-        raise OptionError("a TEXT and --file exclude each other; leave one out")
-    if continuation is not None or choice or logprobs:
-        raise OptionError("--continuation, --choice and --logprobs go with a TEXT, not with --file; leave them out")
-    documents = read_documents(file, separator, max_bytes, limit)
-    total = score_documents(options.load_model(model, device, threads), documents, stride)
-    if as_json:
-        screen.print_json(total)
-        return
-    table = tables.Table(tuple(asdict(total)), numbers=frozenset(asdict(total)))
-    table.add(
-        str(total.documents), f"{total.tokens:,}", f"{total.bytes:,}", f"{total.bits_per_byte:.4f}", f"{total.perplexity:.2f}"
-    )
-    tables.show_table(table)
+            print_score(loaded, loaded.score(single, continuation=continuation, stride=stride, logprobs=logprobs), as_json)
+    else:
+        if text is not None:
+            raise OptionError("a TEXT and --file exclude each other; leave one out")
+        if continuation is not None or choice or logprobs:
+            raise OptionError("--continuation, --choice and --logprobs need a TEXT and cannot score a --file; leave them out")
+        documents = read_documents(file, separator, max_bytes, limit)
+        print_total(score_documents(options.load_model(model, device, threads), documents, stride), as_json)
 
 
 def read_documents(file: Path, separator: str | None, max_bytes: int | None, limit: int | None) -> list[str]:
-    """The documents of a file that are to be scored, without the line breaks around them."""
+    """The documents of a file to score, without the line breaks around them.
+
+    `max_bytes` leaves out longer ones, `limit` all after the first. Raises `PromptError` if the file cannot be read, or has none.
+    """
     try:
         content = file.read_text(encoding="utf-8")
     except OSError as error:
         raise PromptError(f"cannot read {file}: {error.strerror}; name a text file") from error
     except UnicodeDecodeError as error:
         raise PromptError(f"{file} is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from error
-    documents = [text for text in split_documents(content, separator) if max_bytes is None or len(text.encode()) <= max_bytes][
-        :limit
-    ]
+    fitting = (text for text in split_documents(content, separator) if max_bytes is None or len(text.encode()) <= max_bytes)
+    documents = list(itertools.islice(fitting, limit))
     if not documents:
         raise PromptError(f"{file} has no document to score; check --separator and --max-bytes")
     return documents
 
 
 def split_documents(content: str, separator: str | None) -> Iterator[str]:
-    r"""Cut a text at the lines that equal `separator`; empty documents are left out.
+    r"""Split a text at the lines that equal `separator`; empty documents are left out.
 
     >>> list(split_documents("One.\n\nTwo.\n---\nThree.\n---\n", "---"))
     ['One.\n\nTwo.', 'Three.']
@@ -125,7 +119,7 @@ def split_documents(content: str, separator: str | None) -> Iterator[str]:
 
 
 def score_documents(model: Model, documents: list[str], stride: int | None = None) -> Total:
-    """Score each document alone and add up."""
+    """Score each document alone, and add up the log-probabilities."""
     total, tokens, size = 0.0, 0, 0
     for number, document in enumerate(documents, start=1):
         logprobs = model.score(document, stride=stride).logprobs
@@ -137,8 +131,20 @@ def score_documents(model: Model, documents: list[str], stride: int | None = Non
     return Total(len(documents), tokens, size, -total / math.log(2) / size, math.exp(-total / tokens) if tokens else math.nan)
 
 
+def print_total(total: Total, as_json: bool) -> None:
+    """Print the score of all documents."""
+    if as_json:
+        screen.print_json(total)
+        return
+    table = tables.Table(tuple(asdict(total)), numbers=frozenset(asdict(total)))
+    table.add(
+        str(total.documents), f"{total.tokens:,}", f"{total.bytes:,}", f"{total.bits_per_byte:.4f}", f"{total.perplexity:.2f}"
+    )
+    tables.show_table(table)
+
+
 def print_choices(ranked: list[Choice], as_json: bool) -> None:
-    """Continuations, the likeliest first."""
+    """Print continuations, most likely first."""
     if as_json:
         screen.print_json(ranked)
         return
@@ -151,7 +157,7 @@ def print_choices(ranked: list[Choice], as_json: bool) -> None:
 
 
 def print_score(model: Model, score: Score, as_json: bool) -> None:
-    """One text as a table of its tokens, or as JSON."""
+    """Print the score of one text, with a table of its tokens."""
     if as_json:
         values: dict[str, Any] = {"token_ids": score.token_ids, "logprobs": score.logprobs, "text_bytes": score.text_bytes}
         if score.prompt_tokens:
@@ -161,16 +167,17 @@ def print_score(model: Model, score: Score, as_json: bool) -> None:
         screen.print_json({**values, "perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte})
         return
     numbers = frozenset({"position", "id", "log-probability", "probability"})
-    others = ("likeliest",) if score.alternatives else ()
+    others = ("most likely",) if score.alternatives else ()
     columns = ("position", "id", "piece", "log-probability", "probability", *others)
     table = tables.Table(columns, numbers=numbers, prose=frozenset(others))
     unscored = len(score.token_ids) - len(score.logprobs)
     logprobs: list[float | None] = [*[None] * unscored, *(float(value) for value in score.logprobs)]
     for position, (token_id, logprob) in enumerate(zip(score.token_ids, logprobs, strict=True)):
         shown = ("-", "-") if logprob is None else (f"{logprob:.4f}", f"{math.exp(logprob):.2%}")
-        weighed = score.alternatives[position - unscored] if others and position >= unscored else ()
-        likeliest = [", ".join(f"{screen.quoted(one.text)} {math.exp(one.logprob):.0%}" for one in weighed)] if others else []
-        table.add(str(position), str(token_id), screen.quoted(model.tokenizer.piece(token_id)), *shown, *likeliest)
+        alternatives = score.alternatives[position - unscored] if others and position >= unscored else ()
+        listed = ", ".join(f"{screen.quoted(one.text)} {math.exp(one.logprob):.0%}" for one in alternatives)
+        piece = screen.quoted(model.tokenizer.piece(token_id))
+        table.add(str(position), str(token_id), piece, *shown, *([listed] if others else []))
     tables.show_table(table)
     if score.prompt_tokens:
         total = math.fsum(score.continuation_logprobs)

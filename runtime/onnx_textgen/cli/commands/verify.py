@@ -1,6 +1,6 @@
-"""`onnx-textgen verify`: whether a model folder is still what it was, and with `--against` whether it is what PyTorch computes.
+"""`onnx-textgen verify`: whether a model folder is unchanged, and with `--against` whether it computes what PyTorch computes.
 
-The comparison with PyTorch is another package's: a function in the entry-point group `onnx_textgen.verifiers`.
+Another package compares with PyTorch: by a function in the entry-point group `onnx_textgen.verifiers`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 GROUP = "onnx_textgen.verifiers"
 
 Verifier = Callable[[Path, str, Callable[[str], None]], Sequence[Mapping[str, Any]]]
-"""`verify_against(folder, source, report) -> scenario records`: compare a model folder with the PyTorch decoder it came from.
+"""`verify_against(folder, source, report) -> scenario records`: compares a model folder with the PyTorch decoder of its export.
 
-`report` is told the name of each stage as it begins. A record has the entries of `certificate.NUMBERS`, `name`, and `admitted`:
-whether the scenario is within what the package's precision allows.
+`report` is called with the name of each stage when it begins. A record has the entries of `certificate.NUMBERS`, `name`, and
+`admitted`: whether the scenario's differences are within what the package's precision allows.
 """
 
 
@@ -36,20 +36,21 @@ def verify_package(
     *,
     model: options.ModelOption = None,
     against: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Also compare with PyTorch: what the folder was exported from.")
+        str | None, typer.Option(metavar="SOURCE", help="Also compare with PyTorch; SOURCE is what was exported.")
     ] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Check that a model folder is what it was.
+    """Check that a model folder is unchanged.
 
-    Compares every file with its hash, then replays the golden runs from when the folder was made and compared with PyTorch.
+    Compares every file with its hash, then replays the golden runs, which were recorded when the export was compared with PyTorch.
 
     Try:
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
     """
+<<<<<<< HEAD
     from ...package.foreign import folder_of, is_foreign  # noqa: PLC0415
     from ...package.hub import locate  # noqa: PLC0415
     from ...package.integrity import check_files  # noqa: PLC0415
@@ -63,18 +64,16 @@ def verify_package(
     named, path = path, folder_of(path)
     manifest = read_manifest(path)
     check_files(path, manifest)
+=======
+    from ...package.hub import locate  # noqa: PLC0415
+>>>>>>> prose-h2
 
     def say(line: str) -> None:
         if not as_json:
             typer.echo(line)
 
-    say(f"files: {len(manifest.files)} as the manifest says")
-    if not manifest.sha256:
-        say(f"manifest: damage to it would not be noticed, as it was written before {MANIFEST} had a sha256 of its own")
-    if summary := certificate.summary_in_words(manifest.summary):
-        say(f"certificate: {summary}")
-    if named.name == INT8_CACHE_GRAPH:
-        say(f"golden: of the folder's own graph; {INT8_CACHE_GRAPH} was compared with its hash")
+    compare = find_verifier() if against is not None else None
+    path, manifest = check_package(locate(options.one_folder(folder, model)), say)
     replays = replay_golden(path, manifest, device, threads, say)
     scenarios = compare_with(compare, path, against) if compare is not None and against is not None else []
     is_right = all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
@@ -88,8 +87,33 @@ def verify_package(
         raise typer.Exit(1)
 
 
+def check_package(place: Path, say: Callable[[str], None]) -> tuple[Path, Manifest]:
+    """Compare the files of a package with their hashes and say what was checked; returns its folder and manifest.
+
+    `place`: the folder, or a graph in it. Raises `PackageError` for a folder without a manifest, or a file that differs.
+    """
+    from ...package.foreign import home_of, is_foreign  # noqa: PLC0415
+    from ...package.integrity import check_files  # noqa: PLC0415
+    from ...package.manifest import INT8_CACHE_GRAPH, MANIFEST  # noqa: PLC0415
+    from ...package.reading import read_manifest  # noqa: PLC0415
+
+    if is_foreign(place):
+        raise PackageError(f"{place} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
+    path = home_of(place)
+    manifest = read_manifest(path)
+    check_files(path, manifest)
+    say(f"files: {len(manifest.files)} as the manifest says")
+    if not manifest.sha256:
+        say(f"manifest: damage to it would not be noticed, because it was written before {MANIFEST} had its own sha256")
+    if summary := certificate.summary_in_words(manifest.summary):
+        say(f"certificate: {summary}")
+    if place.name == INT8_CACHE_GRAPH:
+        say(f"golden: runs of the folder's main graph; {INT8_CACHE_GRAPH} was compared only with its hash")
+    return path, manifest
+
+
 def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | None, say: Callable[[str], None]) -> list[Replay]:
-    """Replay the golden runs, and say how each went."""
+    """Replay the golden runs, and say the result of each."""
     from ...diagnostics.golden_runs import replay  # noqa: PLC0415
 
     if not manifest.golden:
@@ -105,7 +129,7 @@ def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | No
 
 
 def find_verifier() -> Verifier:
-    """The first function of the group; raises `ExtensionError` where its package is not installed, or only in part."""
+    """Load the first function of the group; raises `ExtensionError` if its package is missing or incomplete."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     if not points:
         raise extensions.ExtensionError(f"verify --against is not installed; {extensions.remedy('export')}")
@@ -115,7 +139,7 @@ def find_verifier() -> Verifier:
 
 
 def compare_with(compare: Verifier, path: Path, source: str) -> Sequence[Mapping[str, Any]]:
-    """What the comparison with PyTorch measured."""
+    """Compare with PyTorch, with the progress on stderr; returns the scenario records."""
     try:
         with extensions.explain_missing("verify --against", "export"):
             return compare(path, source, lambda stage: screen.progress(f"{stage} ..."))
@@ -124,13 +148,13 @@ def compare_with(compare: Verifier, path: Path, source: str) -> Sequence[Mapping
 
 
 def in_words(found: Replay) -> str:
-    """How a replay went."""
+    """The result of a replay as a part of a line."""
     if found.same == found.new_tokens:
         return f"{found.new_tokens} new tokens, all the same"
     if found.is_right:
         return (
-            f"{found.same} of {found.new_tokens} new tokens the same, the others behind by at most {found.largest_gap:.1e} "
-            f"({found.allowed_gap:.1e} allowed at this precision)"
+            f"{found.same} of {found.new_tokens} new tokens the same, the logits of the others below the largest by at most "
+            f"{found.largest_gap:.1e} of it ({found.allowed_gap:.1e} allowed at this precision)"
         )
     place = (found.first_difference or 0) + 1
-    return f"DIFFERENT at new token {place} of {found.new_tokens}: behind by {found.largest_gap:.1e}"
+    return f"DIFFERENT at new token {place} of {found.new_tokens}: logits below the largest by up to {found.largest_gap:.1e} of it"

@@ -1,1 +1,1 @@
-"""What is written on a terminal and read from it."""
+"""Writing to a terminal and reading from it."""

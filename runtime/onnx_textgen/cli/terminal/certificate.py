@@ -1,4 +1,4 @@
-"""How the comparison with PyTorch is shown: by `export`, `verify`, `info` and `inspect` alike."""
+"""Shows the comparison with PyTorch in the same way in `export`, `verify`, `info` and `inspect`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NUMBERS: dict[str, tuple[str, str]] = {
     "kl_divergence": ("KL", "{:.1e}"),
     "perplexity_change": ("perplexity", "{:+.2%}"),
 }
-"""Entries of a scenario record: how the column is called and how its numbers are written."""
+"""Entries of a scenario record: the column's name and the format of its numbers."""
 
 
 def scenario_table(scenarios: Iterable[Mapping[str, Any]], title: str = "compared with PyTorch") -> Table:
-    """One row per scenario record; one with `"admitted": False` is marked as different."""
+    """A table with a row per scenario record; a record with `"admitted": False` is marked as different."""
     scenarios = list(scenarios)
     verdicts = [] if all(scenario.get("admitted", True) for scenario in scenarios) else [""]
     columns = ("scenario", *(name for name, _ in NUMBERS.values()), *verdicts)
@@ -32,7 +32,7 @@ def scenario_table(scenarios: Iterable[Mapping[str, Any]], title: str = "compare
 
 
 def summary_in_words(summary: Mapping[str, Any]) -> str:
-    """A certificate's summary: `5.2 MB; same top-1 99.1%, KL 1.2e-03, perplexity +0.80%`; empty where it has no such numbers."""
+    """A certificate's summary: `5.2 MB; same top-1 99.1%, KL 1.2e-03, perplexity +0.80%`; empty if it has no such numbers."""
     parts = [f"{name} {form.format(summary[key])}" for key, (name, form) in NUMBERS.items() if is_number(summary.get(key))]
     size = [screen.size(summary["size_bytes"])] if is_number(summary.get("size_bytes")) else []
     return "; ".join([*size, *([", ".join(parts)] if parts else [])])
@@ -61,5 +61,5 @@ def in_words(name: str, value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a manifest's free entry can be written as a number."""
+    """Whether an entry of a manifest that may have any type is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,6 +1,6 @@
 """A conversation in the terminal: a session of the model, and the commands that change it.
 
-Where the model has a chat template the session is a chat, and each entry a message; where it has none, one text that grows.
+If the model has a chat template, the session is a chat and each entry is a message. If not, each entry is appended to one text.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 MOST_SHOWN = 2000
-"""Characters of a conversation that is loaded, the last of them."""
+"""Last characters of a loaded conversation that are shown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exchange:
-    """What was asked, and where the session stood before: so many messages of a chat, so many tokens of a text."""
+    """A question, and the length of the session before it."""
 
     question: str
-    mark: int
+    start: int
+    """In messages of a chat, or tokens of a text."""
 
 
 class Chat:
-    """One conversation with a model. Whatever raises leaves it as it was."""
+    """One conversation with a model. A method that raises leaves the conversation unchanged."""
 
     def __init__(self, model: Model, generation: Mapping[str, Any], system: str = "") -> None:
         self.model, self.generation = model, dict(generation)
@@ -43,37 +44,37 @@ class Chat:
 
     @property
     def is_chat(self) -> bool:
-        """Whether the session is one of messages; a plain text that was loaded goes on as one."""
+        """Whether the session consists of messages; a plain text that was loaded stays a plain text."""
         return self.model.chat_template is not None and (bool(self.session.messages) or not len(self.session))
 
     @property
-    def mark(self) -> int:
-        """Where the session stands."""
+    def length(self) -> int:
+        """Length of the session, in messages of a chat or tokens of a text."""
         return len(self.session.messages) if self.is_chat else len(self.session)
 
     def ask(self, question: str) -> None:
-        """Append a question and write the answer; what came before Ctrl-C stays. An empty one lets a text go on."""
+        """Append a question and write the answer; Ctrl-C keeps the answer so far. An empty question continues a text."""
         if self.is_chat and not question:
             return
-        exchange = Exchange(question, self.mark)
+        exchange = Exchange(question, self.length)
         try:
             self.append(question)
             before = self.session.token_ids
             answer = self.answer()
             if answer.finish_reason == screen.CANCELLED and not answer.token_ids:
-                raise KeyboardInterrupt  # before anything was said that could be kept
+                raise KeyboardInterrupt  # there is no answer to keep
         except BaseException as error:
-            self.go_back(exchange.mark)
+            self.rewind(exchange.start)
             if isinstance(error, PromptError) and self.exchanges:
-                raise PromptError(f"{error}; /undo and /reset make room") from error
+                raise PromptError(f"{error}; /undo and /reset shorten the conversation") from error
             raise
-        is_whole = self.is_chat or self.session.token_ids[: len(before)] == before
-        self.exchanges = [*self.exchanges, exchange] if is_whole else []  # else the context shifted: nothing is where it was
+        has_shifted = not self.is_chat and self.session.token_ids[: len(before)] != before
+        self.exchanges = [] if has_shifted else [*self.exchanges, exchange]  # a shift of the context makes all starts wrong
         self.last = screen.stats_line(answer, is_drawn=self.model.config(self.generation).is_drawn)
-        screen.remark(self.last)
+        screen.note_dim(self.last)
 
     def append(self, question: str) -> None:
-        """Go on with a question; the system prompt goes with the first one, as many templates refuse it alone."""
+        """Append a question to the session; the system prompt comes with the first one, because many templates refuse it alone."""
         if self.is_chat:
             opening = [message("system", self.system)] if self.system and not self.session.messages else []
             self.session.append([*opening, message("user", question)])
@@ -81,7 +82,7 @@ class Chat:
             self.session.append(f"\n{question}" if len(self.session) else question)
 
     def answer(self) -> screen.Answer:
-        """Stream an answer, and end its line whatever ends it."""
+        """Stream an answer to stdout, and end its line also after Ctrl-C or an error."""
         before, is_finished = self.session.token_ids, False
         chunks = self.session.stream(on_progress=screen.prefill_progress, **self.generation)
         try:
@@ -92,53 +93,53 @@ class Chat:
             if is_finished or self.session.token_ids != before:
                 screen.write("\n", sys.stdout)
 
-    def go_back(self, mark: int) -> None:
-        """Forget what came after a mark."""
-        if self.mark <= mark:
+    def rewind(self, length: int) -> None:
+        """Remove everything after the first `length` messages of a chat, or tokens of a text."""
+        if self.length <= length:
             return
         if self.session.messages:
-            self.session.rewind(messages=mark)
+            self.session.rewind(messages=length)
         else:
-            self.session.rewind(mark)
+            self.session.rewind(length)
 
     def last_exchange(self) -> Exchange:
-        """The last one; raises `PromptError` where there is none to go back to."""
+        """The last exchange; raises `PromptError` if there is none."""
         if not self.exchanges:
-            why = ", or its beginning was forgotten" if len(self.session) else ""
+            why = ", or the beginning of the text was dropped" if len(self.session) else ""
             raise PromptError(f"nothing was asked yet{why}; type a question first")
         return self.exchanges[-1]
 
     def set_system(self, text: str) -> None:
-        """Put `text` before all messages, also those that were said; without it there is no system prompt."""
+        """Put a system prompt before all messages, also the earlier ones; an empty `text` removes it."""
         if not self.is_chat:
             raise OptionError(
-                f"{self.model.manifest.name} goes on with a plain text, which has no system prompt; begin it with one"
+                f"{self.model.manifest.name} continues a plain text, which has no system prompt; begin the text with it instead"
             )
-        said = [each for each in self.session.messages if each.get("role") != "system"]
+        turns = [each for each in self.session.messages if each.get("role") != "system"]
         opening = [message("system", text)] if text else []
-        self.model.encode_chat([*opening, *(said or [message("user", "Hello")])])  # raises where the template refuses it
-        if said:
+        self.model.encode_chat([*opening, *(turns or [message("user", "Hello")])])  # raises if the template refuses it
+        if turns:
             had = 1 if self.session.messages[0].get("role") == "system" else 0
             self.session.rewind(messages=0)
-            self.session.append([*opening, *said])
+            self.session.append([*opening, *turns])
             shift = len(opening) - had
-            self.exchanges = [dataclasses.replace(each, mark=each.mark + shift if each.mark else 0) for each in self.exchanges]
+            self.exchanges = [dataclasses.replace(each, start=each.start + shift if each.start else 0) for each in self.exchanges]
         self.system = text
         screen.note("system prompt set" if text else "no system prompt")
 
     def retry(self, _: str) -> None:
-        """Ask the last question again; the answer it had comes back where the new one fails."""
+        """Ask the last question again; if that fails, the earlier answer stays."""
         last = self.last_exchange()
         if self.model.config(self.generation).temperature == 0:
-            raise OptionError("the answer would be the same: temperature 0 always takes the likeliest token")
+            raise OptionError("the answer would be the same: temperature 0 always takes the most likely token")
         kept, exchanges, seed = self.session, list(self.exchanges), self.generation.get("seed")
         self.session = kept.fork()
         self.retries += 1
         try:
-            if seed is not None:  # else each answer draws one of its own
+            if seed is not None:  # without a seed each answer draws a new one
                 self.generation["seed"] = seed + self.retries
             self.exchanges.pop()
-            self.go_back(last.mark)
+            self.rewind(last.start)
             self.ask(last.question)
         except BaseException:
             self.session, self.exchanges = kept, exchanges
@@ -147,41 +148,41 @@ class Chat:
             self.generation["seed"] = seed
 
     def undo(self, _: str) -> None:
-        """Take the last question and its answer back."""
+        """Remove the last question and its answer."""
         last = self.last_exchange()
-        self.go_back(last.mark)
+        self.rewind(last.start)
         self.exchanges.pop()
-        screen.note(f"taken back: {screen.quoted(shortened(last.question))}")
+        screen.note(f"undone: {screen.quoted(shortened(last.question))}")
 
     def save(self, file: str) -> None:
-        """Keep the session in a file."""
-        if not self.mark:
-            raise PromptError("nothing was said yet; type a question first")
+        """Save the session in a file."""
+        if not self.length:
+            raise PromptError("the conversation is empty; type a question first")
         self.session.save(file_name(file, "/save"))
-        screen.note(f"saved {file}; go on with it by /load {file}")
+        screen.note(f"saved {file}; continue it with /load {file}")
 
     def load(self, file: str) -> None:
-        """Go on with a session that was kept."""
+        """Load a saved session to continue it, and show its end on stderr."""
         self.session = self.model.load_session(file_name(file, "/load"))
         messages = self.session.messages
         self.system = next((str(each.get("content")) for each in messages[:1] if each.get("role") == "system"), "")
-        # Of a plain text nothing tells where its lines began.
+        # The saved file of a plain text does not say where its questions begin, so they cannot be undone.
         asked = [number for number, each in enumerate(messages) if each.get("role") == "user"]
         self.exchanges = [Exchange(str(messages[at].get("content")), at if number else 0) for number, at in enumerate(asked)]
-        held = f"{len(messages)} messages" if messages else "a text"
-        screen.note(f"loaded {file}: {held}, {len(self.session):,} tokens")
-        said = self.said()
-        screen.write(f"{said if len(said) <= MOST_SHOWN else f'... {said[-MOST_SHOWN:]}'}\n", sys.stderr)
+        found = f"{len(messages)} messages" if messages else "a text"
+        screen.note(f"loaded {file}: {found}, {len(self.session):,} tokens")
+        text = self.transcript()
+        screen.write(f"{text if len(text) <= MOST_SHOWN else f'... {text[-MOST_SHOWN:]}'}\n", sys.stderr)
 
-    def said(self) -> str:
-        """The conversation as it stood on the screen: questions behind a mark, then answers; or the one text."""
+    def transcript(self) -> str:
+        """The conversation as the screen shows it: questions after `> `, then answers; or the plain text."""
         if not self.session.messages:
             return self.session.text
-        said = [each for each in self.session.messages if each.get("role") != "system"]
-        return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{each.get('content')}" for each in said)
+        turns = [each for each in self.session.messages if each.get("role") != "system"]
+        return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{each.get('content')}" for each in turns)
 
     def show_stats(self, _: str) -> None:
-        """How much was said, and what there is room for."""
+        """Show how full the context is, and the numbers of the last answer."""
         tokens, most = len(self.session), self.model.manifest.geometry.context_length
         facts = {
             "model": f"{self.model.manifest.name} on {self.model.device}",
@@ -195,25 +196,25 @@ class Chat:
 
     def reset(self, _: str) -> None:
         """Start over; the system prompt stays."""
-        self.go_back(0)
+        self.rewind(0)
         self.exchanges.clear()
-        screen.note("forgotten")
+        screen.note("conversation cleared")
 
     def show_help(self, _: str) -> None:
-        """Name the commands."""
+        """List the commands."""
         width = max(len(f"{name} {command.metavar}") for name, command in COMMANDS.items())
         for name, command in COMMANDS.items():
             screen.note(f"  {f'{name} {command.metavar}':{width}}  {command.help}")
-        screen.note(f"  {line_input.QUOTES:{width}}  begins and ends several lines; \\ at the end of a line goes on")
+        screen.note(f"  {line_input.QUOTES:{width}}  begins and ends several lines; \\ at a line's end continues it")
 
-    def leave(self, _: str) -> None:
-        """End as the end of the input does."""
+    def quit(self, _: str) -> None:
+        """End the conversation, as the end of the input does."""
         raise EOFError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """What a line with a slash does."""
+    """What a line that begins with a slash does."""
 
     run: Callable[[Chat, str], None]
     metavar: str
@@ -221,27 +222,27 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "/system": Command(Chat.set_system, "TEXT", "set the system prompt; without TEXT take it away"),
+    "/system": Command(Chat.set_system, "TEXT", "set the system prompt; without TEXT remove it"),
     "/retry": Command(Chat.retry, "", "answer again, with another seed"),
-    "/undo": Command(Chat.undo, "", "take the last question and its answer back"),
-    "/save": Command(Chat.save, "FILE", "keep the conversation in a file"),
-    "/load": Command(Chat.load, "FILE", "go on with a conversation that was kept"),
-    "/stats": Command(Chat.show_stats, "", "show how full the context is, and how fast the answer came"),
+    "/undo": Command(Chat.undo, "", "remove the last question and its answer"),
+    "/save": Command(Chat.save, "FILE", "save the conversation in a file"),
+    "/load": Command(Chat.load, "FILE", "continue a saved conversation"),
+    "/stats": Command(Chat.show_stats, "", "show how full the context is, and how fast the last answer was"),
     "/reset": Command(Chat.reset, "", "start over; the system prompt stays"),
     "/help": Command(Chat.show_help, "", "show this"),
-    "/quit": Command(Chat.leave, "", "end, as Ctrl-D does"),
+    "/quit": Command(Chat.quit, "", "end, as Ctrl-D does"),
 }
 
 
-def follow(chat: Chat, entry: line_input.Entry) -> None:
-    """Do what a line says: a command, or a question."""
+def run_entry(chat: Chat, entry: line_input.Entry) -> None:
+    """Run an entry as a command, or ask it as a question."""
     name, _, argument = entry.text.partition(" ")
     if entry.is_literal or not name.startswith("/"):
         chat.ask(entry.text)
     elif command := COMMANDS.get(name):
         command.run(chat, argument.strip())
     else:
-        raise OptionError(f"there is no command {name}; /help shows those there are")
+        raise OptionError(f"there is no command {name}; /help lists the commands")
 
 
 def message(role: str, content: str) -> dict[str, str]:
@@ -250,12 +251,12 @@ def message(role: str, content: str) -> dict[str, str]:
 
 
 def file_name(argument: str, command: str) -> str:
-    """The file that a command was given."""
+    """The file argument of a command; raises `OptionError` if it is missing."""
     if not argument:
         raise OptionError(f"{command} needs a file, like {command} talk.session")
     return argument
 
 
 def shortened(text: str) -> str:
-    """As much of a text as fits on a line."""
+    """The beginning of a text, at most 60 characters."""
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,7 +1,7 @@
-'''What a person types: one line, or several, with a history that outlives the conversation where it can.
+'''Reads what a person types, a line or a text of several lines, and keeps a history for later conversations.
 
-Several lines are one text between two lines of `"""`, or while a line ends with a backslash. The history is readline's; it is a
-convenience, so nothing that goes wrong with it is ever an error.
+Lines are one text if they are between two `"""`, or if all but the last end with a backslash. The history is readline's; it is
+optional, so a failure to read or write it is never an error.
 '''
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ QUOTES = '"""'
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was typed."""
+    """A text that was typed."""
 
     text: str
     is_literal: bool = False
-    """It stood between quotes: text, whatever it begins with."""
+    """Whether it was between quotes, so that it is a text even if it begins with a slash."""
 
 
 def is_interactive() -> bool:
-    """Whether a person sits on both ends."""
+    """Whether both stdin and stdout are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def read_entry() -> Entry:
-    """The next line, or lines that belong together; raises `EOFError` at the end of the input."""
+    """Read the next line, or the next lines that are one text; raises `EOFError` at the end of the input."""
     line = read_line("> ").strip()
     if line.startswith(QUOTES):
         return Entry(read_quoted(line.removeprefix(QUOTES)), is_literal=True)
@@ -45,7 +45,7 @@ def read_entry() -> Entry:
 
 
 def read_quoted(first: str) -> str:
-    """Lines up to the closing quotes, or the end of the input."""
+    """Read lines up to the closing quotes, or the end of the input."""
     lines = [first] if first else []
     while not (lines and lines[-1].rstrip().endswith(QUOTES)):
         try:
@@ -57,19 +57,19 @@ def read_quoted(first: str) -> str:
 
 
 def read_line(prompt: str) -> str:
-    """One line, with a prompt where a person sees it."""
+    """Read one line; a terminal shows `prompt`."""
     return input(prompt if is_interactive() else "")
 
 
 @contextlib.contextmanager
 def history() -> Iterator[None]:
-    """Line editing, and the lines of earlier conversations; only for a person, and only where Python has readline."""
+    """Turn on line editing and the history of earlier conversations, on a terminal and if Python has readline."""
     file = history_file()
     if sys.platform == "win32" or not is_interactive() or file is None:
         yield
         return
     try:
-        import readline  # noqa: PLC0415  (absent on Windows, and where Python was built without it)
+        import readline  # noqa: PLC0415  (missing on Windows, and in a Python that was built without it)
     except ImportError:
         yield
         return
@@ -82,12 +82,12 @@ def history() -> Iterator[None]:
         with contextlib.suppress(OSError):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.touch(mode=0o600)
-            file.chmod(0o600)  # what was said is nobody else's, also where the file was there before
+            file.chmod(0o600)  # no other user may read it, even if the file existed before
             readline.write_history_file(file)
 
 
 def history_file() -> Path | None:
-    """Where the history is kept: by the environment variable, which empty means nowhere, else in the user's state folder."""
+    """The file of the history: that of the environment variable (None if it is empty), else one in the user's state folder."""
     if (chosen := os.environ.get(HISTORY_VARIABLE)) is not None:
         return Path(chosen) if chosen else None
     with contextlib.suppress(RuntimeError):  # no home

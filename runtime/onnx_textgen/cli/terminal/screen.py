@@ -1,4 +1,4 @@
-"""What people and machines read: the stats line, JSON, streamed text. Tables: see `tables`."""
+"""Writes the output for people and programs: streamed text, the stats line, JSON. Tables: see `tables`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 CANCELLED = "cancelled"
 
-# A model can be made to generate terminal commands (ESC ...); a terminal shows these as U+FFFD instead of obeying them.
+# A prompt can make a model generate terminal commands (ESC ...); they are replaced by U+FFFD, so that the terminal ignores them.
 CONTROL_CHARACTERS = dict.fromkeys((code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"), "\ufffd")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What one stream brought."""
+    """The result of one generation or stream."""
 
     text: str
     token_ids: list[int]
@@ -34,16 +34,16 @@ class Answer:
     finish_reason: str
     """`cancelled` after Ctrl-C."""
     stats: Stats | None
-    """None when the stream did not come to its end."""
+    """None if the stream was ended before its last chunk."""
     follows_rule: bool | None = None
-    """Whether the text follows its schema, expression or grammar to the end; None where there is none."""
+    """Whether the text follows its schema, expression or grammar to the end; None without a constraint."""
     logprobs: tuple[float, ...] = ()
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
     sequences: tuple[Answer, ...] = ()
-    """All texts, the best first, where several were asked for."""
+    """All texts, best first, if the call asked for more than one."""
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints: always the first four, the others where they were asked for."""
+        """The object that `--json` prints: always the first four values, the others only if the call asked for them."""
         values: dict[str, Any] = {
             "text": self.text,
             "token_ids": self.token_ids,
@@ -60,7 +60,7 @@ class Answer:
 
 
 def answer_of(made: Generation) -> Answer:
-    """A finished generation."""
+    """The answer of a finished generation."""
     return Answer(
         made.text,
         list(made.token_ids),
@@ -74,25 +74,25 @@ def answer_of(made: Generation) -> Answer:
 
 
 def write(text: str, out: TextIO) -> None:
-    """Write a model's text to `out`."""
+    """Write a model's text to `out`; on a terminal, without control characters."""
     out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
     out.flush()
 
 
 def write_dim(text: str) -> None:
-    """Write a text to stdout that is less than the one after it: dim where there are colours."""
+    """Write a text of less importance to stdout: dim, if stdout has colours."""
     if text:
         shown = text.translate(CONTROL_CHARACTERS) if sys.stdout.isatty() else text
         typer.echo(typer.style(shown, dim=True), nl=False, color=has_colours(sys.stdout))
 
 
 def writer(out: TextIO) -> Callable[[Chunk], None]:
-    """What writes the text of chunks to `out`."""
+    """Make a function that writes the text of chunks to `out`."""
     return lambda chunk: write(chunk.text, out)
 
 
 def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> Answer:
-    """Show a stream's chunks as they come and return the whole; Ctrl-C ends it and keeps what is there."""
+    """Show a stream's chunks as they come and return the whole text; Ctrl-C ends the stream and keeps the text so far."""
     made: list[Chunk] = []
     try:
         for chunk in chunks:
@@ -102,7 +102,7 @@ def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> An
     except KeyboardInterrupt:
         pass
     finally:
-        if close := getattr(chunks, "close", None):  # generators have it: closing cancels the run and frees the cache
+        if close := getattr(chunks, "close", None):  # of a generator, where it cancels the run and releases the cache
             close()
     last = made[-1] if made else None
     return Answer(
@@ -112,14 +112,14 @@ def collect(chunks: Iterator[Chunk], show: Callable[[Chunk], None] | None) -> An
         stats=last.stats if last else None,
         follows_rule=last.follows_rule if last else None,
         logprobs=tuple(logprob for chunk in made for logprob in chunk.logprobs),
-        alternatives=tuple(weighed for chunk in made for weighed in chunk.alternatives),
+        alternatives=tuple(alternatives for chunk in made for alternatives in chunk.alternatives),
     )
 
 
 def stats_line(answer: Answer, *, is_drawn: bool) -> str:
     """`prompt 42 tokens 310 tok/s | text 128 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length`.
 
-    The seed gives the same text again; one that was not drawn has none.
+    The seed reproduces the text; a text that was not drawn (`is_drawn`) has none.
     """
     if answer.stats is None:
         return f"text {len(answer.token_ids)} tokens | stop: {answer.finish_reason}"
@@ -134,12 +134,12 @@ def stats_line(answer: Answer, *, is_drawn: bool) -> str:
 
 
 def rate(tokens_per_second: float) -> str:
-    """Tokens per second in three digits or so."""
+    """Tokens per second with about three digits."""
     return f"{tokens_per_second:.0f} tok/s" if tokens_per_second >= 100 else f"{tokens_per_second:.1f} tok/s"
 
 
 def size(count: float) -> str:
-    """Bytes for people: `10.2 MB`."""
+    """A number of bytes for people: `10.2 MB`."""
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -148,9 +148,9 @@ def size(count: float) -> str:
 
 
 def progress(text: str) -> None:
-    """Show how far a long command is, in place of what was shown before; only on a terminal, and gone with an empty text."""
+    """Replace the progress line on stderr, if that is a terminal; an empty text removes the line."""
     if is_terminal(sys.stderr):
-        typer.echo(f"\r\033[K{text}", nl=False, err=True, color=True)  # for a console of Windows it translates the sequence
+        typer.echo(f"\r\033[K{text}", nl=False, err=True, color=True)  # typer translates the sequence for a Windows console
 
 
 def prefill_progress(fed: Progress) -> None:
@@ -164,17 +164,17 @@ def quoted(piece: str) -> str:
 
 
 def note(text: str) -> None:
-    """Write a line to stderr; what a model, its folder or a library says in it commands no terminal."""
+    """Write a line to stderr, without control characters, since parts of it may come from a model, its folder or a library."""
     typer.echo(text.translate(CONTROL_CHARACTERS), err=True)
 
 
-def remark(text: str) -> None:
-    """Write a line that is less than the text around it to stderr: dim where there are colours."""
+def note_dim(text: str) -> None:
+    """Write a line of less importance to stderr: dim, if stderr has colours."""
     typer.echo(typer.style(text.translate(CONTROL_CHARACTERS), dim=True), err=True, color=has_colours(sys.stderr))
 
 
 def choose_colours(wanted: str) -> None:
-    """Colour `always` or `never`, by the variables that Rich and other libraries look at too; `auto` leaves them as they are."""
+    """Set the variables that Rich and other libraries read too: colour `always` or `never`; `auto` does not change them."""
     if wanted == "never":
         os.environ["NO_COLOR"] = "1"
     elif wanted == "always":
@@ -183,9 +183,9 @@ def choose_colours(wanted: str) -> None:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether to colour what goes there: on a terminal that can, unless `NO_COLOR` is set, and anywhere where `FORCE_COLOR` is.
+    """Whether to colour a stream: if `FORCE_COLOR` is set or it is a terminal with colours, but never if `NO_COLOR` is set.
 
-    Rich decides the same for its tables. An empty variable counts as not set.
+    Rich has the same rule for its tables. An empty variable counts as not set.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -193,7 +193,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a stream is shown on a terminal that knows more than plain text."""
+    """Whether a stream is a terminal that understands control sequences."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -202,13 +202,13 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, default=as_json))
 
 
-def as_json(value: Any) -> dict[str, Any] | str:  # noqa: ANN401 - whatever JSON has no form for
-    """A record as an object, a path as a text."""
+def as_json(value: Any) -> dict[str, Any] | str:  # noqa: ANN401 - any value that JSON has no form for
+    """Convert a record to an object, a path to a text."""
     return str(value) if isinstance(value, Path) else dataclasses.asdict(value)
 
 
-def screen(*, stderr: bool = False, force_terminal: bool | None = None) -> Console:
-    """Rich on stdout or stderr, taking all text literally: a model's text is no markup."""
-    from rich.console import Console  # noqa: PLC0415  (40 ms that streaming text does without)
+def make_console(*, stderr: bool = False, force_terminal: bool | None = None) -> Console:
+    """Make a Rich console on stdout or stderr that prints text literally, because a model's text may look like markup."""
+    from rich.console import Console  # noqa: PLC0415  (takes 40 ms, which streaming text does not need)
 
     return Console(highlight=False, markup=False, emoji=False, stderr=stderr, force_terminal=force_terminal)

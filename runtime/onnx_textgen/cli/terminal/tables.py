@@ -1,7 +1,7 @@
-"""Tables and lists of names and values, as wide as the terminal lets them be.
+"""Tables, and lists of names and values, that fit the width of the terminal.
 
-A line breaks between words. Where a table does not fit, not even with its words below each other, each row becomes a list; a word
-that is longer than the terminal is wide is the only one that is cut. No line ends with blanks, so that pipes get none.
+Lines break between words; only a word that is wider than the terminal is split. If a table does not fit even so, each row becomes a
+list. No line ends with blanks, so that pipes get none.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 GAP = 3
 """Blanks between two columns of a table."""
 NAME_GAP = 2
-"""Blanks between a name and its value; also what a value is indented by where it stands below its name."""
+"""Blanks between a name and its value; also the indent of a value on the line below its name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of texts below the names of their columns."""
+    """Rows of texts under the names of their columns."""
 
     columns: tuple[str, ...]
     numbers: frozenset[str] = frozenset()
     """Columns that are aligned right."""
     prose: frozenset[str] = frozenset()
-    """Columns whose texts may go on in further lines; all others stay whole."""
+    """Columns whose texts may be wrapped; the texts of other columns stay on one line."""
     title: str = ""
     rows: list[tuple[tuple[str, ...], str]] = dataclasses.field(default_factory=list)
-    """Each with its style."""
+    """The cells and the style of each row."""
 
     def add(self, *cells: str, style: str = "") -> None:
         """Append a row."""
         self.rows.append((cells, style))
 
     def widths(self, most: int) -> list[int] | None:
-        """A width for each column, at `most` together with the gaps; None where the words do not fit."""
+        """A width for each column, at most `most` together with the gaps; None if the words do not fit."""
         texts = [[cells[index] for cells, _ in self.rows] for index in range(len(self.columns))]
         least = [
             max(longest_word(name), *(longest_word(text) if name in self.prose else columns_of(text) for text in each), 0)
@@ -58,7 +58,7 @@ class Table:
 
 def show_table(table: Table) -> None:
     """Print a table on stdout."""
-    console = screen.screen()
+    console = screen.make_console()
     if table.title:
         print_line(console, (table.title, "bold"))
     widths = table.widths(console.width)
@@ -76,7 +76,7 @@ def show_table(table: Table) -> None:
 
 
 def print_row(console: Console, table: Table, widths: Sequence[int], cells: Sequence[str], style: str) -> None:
-    """Print the cells of a row beside each other, on as many lines as the longest of them takes."""
+    """Print a row, on as many lines as its longest cell needs."""
     wrapped = [wrap(console, cell, width) for cell, width in zip(cells, widths, strict=True)]
     for parts in itertools.zip_longest(*wrapped, fillvalue=""):
         aligned = [
@@ -87,11 +87,11 @@ def print_row(console: Console, table: Table, widths: Sequence[int], cells: Sequ
 
 
 def print_lines(lines: Sequence[tuple[str, str]], *, name_width: int | None = None) -> None:
-    """Print names and values, the values below each other; one whose words do not fit there goes on at the left.
+    """Print names and values in two columns; if the words of a value do not fit into its column, it continues at the left.
 
-    `name_width` None: as wide as the longest name that leaves the values half of the line.
+    `name_width` None: the width of the longest name that leaves half of the line to the values.
     """
-    console = screen.screen()
+    console = screen.make_console()
     if name_width is None:
         name_width = max((columns_of(name) for name, _ in lines if columns_of(name) <= console.width // 2), default=0)
     for name, value in lines:
@@ -121,26 +121,26 @@ def split_at(text: str, width: int) -> tuple[str, str]:
 
 
 def wrap(console: Console, text: str, width: int) -> list[str]:
-    """A text in lines of at most `width` columns, broken between words, and within one only where it is longer than that."""
-    from rich.text import Text  # noqa: PLC0415  (see `screen.screen`)
+    """Break a text into lines of at most `width` columns, between words, and within a word only if it is longer than that."""
+    from rich.text import Text  # noqa: PLC0415  (see `screen.make_console`)
 
     return [line.plain.rstrip() for line in Text(text).wrap(console, max(1, width), overflow="fold")] or [""]
 
 
 def longest_word(text: str) -> int:
-    """How many columns a text needs in order not to be broken within a word."""
+    """Columns of the longest word of a text."""
     return max(map(columns_of, text.split()), default=0)
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Columns of a terminal that a text takes."""
     from rich.cells import cell_len  # noqa: PLC0415
 
     return cell_len(text)
 
 
 def print_line(console: Console, *parts: tuple[str, str]) -> None:
-    """Print one line of texts with their styles, as it is; control characters of a model's own do nothing to a terminal."""
+    """Print one line of texts with their styles, not wrapped; on a terminal without control characters of a model."""
     from rich.text import Text  # noqa: PLC0415
 
     forbidden = screen.CONTROL_CHARACTERS if console.is_terminal else {}

@@ -1,8 +1,8 @@
-"""`generate --show-tokens` and `--logprobs`: how probable the model found each token, while the text comes.
+"""`generate --show-tokens` and `--logprobs`: the probability of each token, shown while the text is generated.
 
-With colours the text stays a text, and its colours say it. Without (a pipe, a file, `NO_COLOR`) each token is a line: its
-probability, its id, its piece. With `--logprobs` it is a line too, with the log-probability first and the likeliest tokens at its
-place last. All are the model's own, before temperature and cuts.
+With colours, `--show-tokens` colours the text by it. Without colours (a pipe, a file, `NO_COLOR`) each token is a line: its
+probability, its id, its piece. With `--logprobs` each token is always a line, with its log-probability first and the most likely
+tokens at its position last. All probabilities are the model's own, before temperature and truncation.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ...results import Chunk
 
 LEVELS: tuple[tuple[float, str], ...] = ((0.5, "green"), (0.1, "yellow"), (0.01, "red"), (0.0, "reverse red"))
-"""The least probability of each colour."""
-PIECE = 16
-"""Columns of a token's text before the others at its place."""
+"""The lowest probability of each colour."""
+PIECE_COLUMNS = 16
+"""Terminal columns of a token's piece in a line of `--logprobs`."""
 
 
 def style_of(probability: float) -> str:
-    """The colour of a token.
+    """The colour for a token's probability.
 
     >>> style_of(0.7), style_of(0.1), style_of(0.0)
     ('green', 'yellow', 'reverse red')
@@ -34,13 +34,13 @@ def style_of(probability: float) -> str:
 
 
 def is_coloured(model: Model) -> bool:
-    """Whether colours show it: where stdout has them, and the model has a text to colour."""
+    """Whether probabilities are shown as colours: if stdout has colours and the model has a tokenizer."""
     return model.has_tokenizer and screen.has_colours(sys.stdout)
 
 
-def make_coloured() -> Callable[[Chunk], None]:
-    """Text in colours; what several tokens wrote together, such as an emoji, has the colour of the least probable."""
-    console = screen.screen(force_terminal=True)
+def make_coloured_text() -> Callable[[Chunk], None]:
+    """Make a display of coloured text; text of several tokens, such as an emoji, has the colour of the least probable one."""
+    console = screen.make_console(force_terminal=True)
     undecided: list[float] = []
 
     def show(chunk: Chunk) -> None:
@@ -54,7 +54,7 @@ def make_coloured() -> Callable[[Chunk], None]:
 
 
 def make_lines(model: Model) -> Callable[[Chunk], None]:
-    """A line for each token."""
+    """Make a display with a line for each token: probability, id, piece."""
 
     def show(chunk: Chunk) -> None:
         for token_id, logprob in zip(chunk.token_ids, chunk.logprobs, strict=True):
@@ -63,28 +63,29 @@ def make_lines(model: Model) -> Callable[[Chunk], None]:
     return show
 
 
-def make_weighed(model: Model) -> Callable[[Chunk], None]:
-    """The same with the log-probability before, and behind it the likeliest tokens at the place."""
+def make_logprob_lines(model: Model) -> Callable[[Chunk], None]:
+    """Make a display with a line for each token: log-probability, probability, id, piece, most likely tokens at its position."""
 
     def show(chunk: Chunk) -> None:
-        others = chunk.alternatives or ((),) * len(chunk.token_ids)
-        for token_id, logprob, weighed in zip(chunk.token_ids, chunk.logprobs, others, strict=True):
-            likeliest = ", ".join(f"{screen.quoted(one.text)} {math.exp(one.logprob):.2%}" for one in weighed)
-            line = f"{logprob:9.4f}  {math.exp(logprob):7.2%}  {token_id:>6}{piece_of(model, token_id):<{PIECE}}  {likeliest}"
+        for_each = chunk.alternatives or ((),) * len(chunk.token_ids)
+        for token_id, logprob, alternatives in zip(chunk.token_ids, chunk.logprobs, for_each, strict=True):
+            piece = f"{piece_of(model, token_id):<{PIECE_COLUMNS}}"
+            others = ", ".join(f"{screen.quoted(one.text)} {math.exp(one.logprob):.2%}" for one in alternatives)
+            line = f"{logprob:9.4f}  {math.exp(logprob):7.2%}  {token_id:>6}{piece}  {others}"
             screen.write(f"{line.rstrip()}\n", sys.stdout)
 
     return show
 
 
 def piece_of(model: Model, token_id: int) -> str:
-    """A token as a line shows it; nothing where the package has no tokenizer."""
+    """A token's piece, as a line shows it; empty if the package has no tokenizer."""
     return f"  {screen.quoted(model.tokenizer.piece(token_id))}" if model.has_tokenizer else ""
 
 
 def show_legend() -> None:
-    """Say on stderr what the colours mean, where it has colours."""
+    """Explain the colours on stderr, if stderr has colours."""
     if screen.has_colours(sys.stderr):
         from rich.text import Text  # noqa: PLC0415
 
         words = [(f"{least:.0%} or more" if least else "less", style) for least, style in LEVELS]
-        screen.screen(stderr=True, force_terminal=True).print(Text("  ").join(Text(*each) for each in words))
+        screen.make_console(stderr=True, force_terminal=True).print(Text("  ").join(Text(*each) for each in words))

@@ -148,7 +148,7 @@ def test_undo_takes_one_exchange_back_at_a_time(chat, capsys, template):
     assert third == second.replace("two", "three")
     assert fourth == first.replace("one", "four")
     err = capsys.readouterr().err
-    assert re.findall("taken back: (.*)", err) == ["'two'", "'three'", "'one'"]
+    assert re.findall("undone: (.*)", err) == ["'two'", "'three'", "'one'"]
     assert err.count("error: nothing was asked yet") == 1
 
 
@@ -237,7 +237,7 @@ def test_a_conversation_is_saved_and_gone_on_with_by_the_real_model(chat, chat_m
     assert f"loaded {file}: {'2 messages' if has_template else 'a text'}, " in err
     assert re.search(r"context +\d+ of 512 tokens", err)
     assert "kept)" in err, "the keys and values were in the file"
-    assert err.count("taken back") == (2 if has_template else 1), "nothing tells where the lines of a loaded text began"
+    assert err.count("undone: ") == (2 if has_template else 1), "the file does not say where the questions of a loaded text begin"
 
 
 @pytest.mark.parametrize("has_template", [False, True])
@@ -275,7 +275,7 @@ def test_what_cannot_be_saved_or_loaded_is_one_line_and_the_talk_goes_on(chat, c
     assert chat(chat_model, *lines, options=["-n", "3"]) == 0
     err = capsys.readouterr().err
     assert err.count("error: ") == 5
-    assert f"{place} cannot be read (No such file or directory); give a file that a session was saved in" in err
+    assert f"{place} cannot be read (No such file or directory); give the file of a saved session" in err
     assert re.search(r"exchanges +2\n", err)
 
 
@@ -284,8 +284,8 @@ def test_a_text_whose_beginning_was_forgotten_has_nothing_to_go_back_to(chat, ch
     options = ["--context-limit", "shift", "--ignore-eos", "--seed", "1", "-n", "520"]
     assert chat(chat_model, "The dog", "/undo", "/stats", options=options) == 0
     err = capsys.readouterr().err
-    assert "error: nothing was asked yet, or its beginning was forgotten" in err
-    assert "taken back" not in err
+    assert "error: nothing was asked yet, or the beginning of the text was dropped" in err
+    assert "undone: " not in err
 
 
 def test_a_conversation_can_be_saved_right_after_its_system_prompt_changed(chat, chat_model, tmp_path, capsys):
@@ -299,7 +299,7 @@ def test_a_conversation_can_be_saved_right_after_its_system_prompt_changed(chat,
 def test_a_question_that_no_longer_fits_is_refused_and_nothing_is_lost(chat, chat_model, capsys):
     assert chat(chat_model, "The dog", "on and " * 600, "/stats", "and", options=["-n", "3"]) == 0
     err = capsys.readouterr().err
-    assert re.search("error: the prompt has .*; /undo and /reset make room\n", err)
+    assert re.search("error: the prompt has .*; /undo and /reset shorten the conversation\n", err)
     assert re.search(r"exchanges +1\n", err)
 
 

@@ -114,9 +114,9 @@ def test_info_as_json_is_the_manifest(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--json", "--batch", "2"], "--context and --batch plan what is shown"),
-        (["--json", "--context", "5"], "--context and --batch plan what is shown"),
-        (["--context", "101"], "--context 101 is more than the 100 tokens that this model takes"),
+        (["--json", "--batch", "2"], "--context and --batch plan the cache, which --json does not print"),
+        (["--json", "--context", "5"], "--context and --batch plan the cache, which --json does not print"),
+        (["--context", "101"], "--context 101 is more than the 100 tokens of this model's context"),
     ],
 )
 def test_info_refuses_what_cannot_take_effect(folder, capsys, arguments, said):
@@ -150,7 +150,7 @@ def test_verify_names_the_first_token_that_differs_and_exits_with_1(folder, mode
     write_manifest(folder, golden=(GoldenRun((97,), (98, 50)), GoldenRun((100,), (101,))))
     assert run(["verify", str(folder)]) == 1
     out = capsys.readouterr().out
-    assert "golden 1: 1 prompt tokens, DIFFERENT at new token 2 of 2: behind by " in out
+    assert "golden 1: 1 prompt tokens, DIFFERENT at new token 2 of 2: logits below the largest by up to " in out
     assert "golden 2: 1 prompt tokens, 1 new tokens, all the same" in out
 
 

@@ -84,9 +84,9 @@ def test_a_file_is_one_line_of_a_table(file, capsys):
         (["score", "--file", "nowhere.txt"], 1, "cannot read nowhere.txt"),
         (["score", "--file", "FILE", "--max-bytes", "1"], 1, "no document"),
         (["score", "--file", "FILE", "--limit", "0"], 2, "--limit"),
-        (["score", "a", "--choice", "b", "--logprobs", "3"], 2, "--choice ranks several"),
-        (["score", "a", "--choice", "b", "--stride", "3"], 2, "--choice ranks several"),
-        (["score", "a", "--choice", "b", "--continuation", "c"], 2, "--choice ranks several"),
+        (["score", "a", "--choice", "b", "--logprobs", "3"], 2, "--choice ranks continuations"),
+        (["score", "a", "--choice", "b", "--stride", "3"], 2, "--choice ranks continuations"),
+        (["score", "a", "--choice", "b", "--continuation", "c"], 2, "--choice ranks continuations"),
     ],
 )
 def test_what_cannot_be_scored_is_said_in_one_line(file, capsys, arguments, code, words):

@@ -70,7 +70,7 @@ def test_json_has_the_log_probabilities(model, capsys):
 @pytest.mark.parametrize("option", [["--show-tokens"], ["--logprobs", "3"]])
 def test_several_texts_are_refused(model, capsys, option):
     assert run(["generate", "Hello", *option, "--num-return-sequences", "2"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {option[0]} shows one text")
+    assert capsys.readouterr().err.startswith(f"error: {option[0]} shows only a single text")
 
 
 @pytest.mark.parametrize("colours_wanted", [[], ["--show-tokens"]])
@@ -94,7 +94,7 @@ def test_log_probabilities_alone_are_a_line_each(model, capsys):
 
 
 def test_long_text_in_colours_is_neither_wrapped_nor_cut(colours, capsys):
-    show = token_display.make_coloured()
+    show = token_display.make_coloured_text()
     for _ in range(50):
         show(Chunk("  word", (5,), (LIKELY,)))
     assert re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out) == "  word" * 50
