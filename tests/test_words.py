@@ -24,6 +24,14 @@ SCOPE = (
     "export",
     "examples",
     "artifacts",
+    "runtime/onnx_textgen/__init__.py",
+    "runtime/onnx_textgen/cancellation.py",
+    "runtime/onnx_textgen/errors.py",
+    "runtime/onnx_textgen/kv_cache",
+    "runtime/onnx_textgen/requirements.py",
+    "runtime/onnx_textgen/results.py",
+    "runtime/onnx_textgen/sampling",
+    "runtime/onnx_textgen/speculation",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""

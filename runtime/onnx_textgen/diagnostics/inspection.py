@@ -163,7 +163,7 @@ def look_at_step(
 ) -> Step:
     """Everything about the run that gave `logits` [vocabulary] for the tokens from position `first` on."""
     cache, held = decoder.cache, decoder.token_ids[0]
-    shapes = dict.fromkeys(tensor.sized(decoder.rows, cache.room) for tensor in cache.tensors)
+    shapes = dict.fromkeys(tensor.sized(decoder.rows, cache.capacity) for tensor in cache.tensors)
     weighing = weigh(model, logits, chooser, new_ids, limit=limit)
     return Step(
         fed=tuple(tokens_of(model, held[first:])),

@@ -134,11 +134,11 @@ def test_a_row_is_taken_back_forked_and_filled_anew_in_the_blocks_that_there_are
     np.testing.assert_allclose(ends[1], ends[0], atol=1e-5)
     fresh = ours.new_context().feed([*ids_of(100)[:50], *ids_of(20, 7)])
     np.testing.assert_allclose(ends[0], fresh, atol=1e-4)
-    room = decoder.cache.room
+    capacity = decoder.cache.capacity
     for _ in range(5):
         decoder.rewind(0)
         decoder.feed(ids_of(100))
-    assert decoder.cache.room == room
+    assert decoder.cache.capacity == capacity
 
 
 def test_a_snapshot_goes_from_either_engine_to_the_other(theirs: Model, ours: Model) -> None:
