@@ -32,6 +32,7 @@ SCOPE = (
     "runtime/onnx_textgen/results.py",
     "runtime/onnx_textgen/sampling",
     "runtime/onnx_textgen/speculation",
+    "runtime/onnx_textgen/text",
     "runtime/onnx_textgen_server",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""
