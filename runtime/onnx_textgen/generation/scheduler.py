@@ -125,7 +125,9 @@ class Scheduler:
     def part_size(self) -> int:
         """Tokens of prompts at a time: fewer while texts wait for their next token."""
         assert self.decoder is not None, "admit made it"
-        return self.decoder.chunk if len(self.feeding) == len(self.rows) else self.decoder.capabilities.short_chunk(SHORT_PART)
+        if len(self.feeding) == len(self.rows):
+            return self.decoder.part_size
+        return self.decoder.capabilities.short_part_size(SHORT_PART)
 
     def can_be_fed_with(self, request: Request, feeding: list[Request]) -> bool:
         """Whether a prompt can go along with those that are being fed; one that begins as they do waits and goes on from them."""
@@ -134,7 +136,7 @@ class Scheduler:
         prompts = [each.continuation.prompt_ids for each in (*feeding, request)]
         if self.decoder is None or any(common_prefix(prompts[-1], prompt) >= SHORTEST for prompt in prompts[:-1]):
             return False
-        return self.decoder.takes_prompts([len(prompt) for prompt in prompts], self.part_size)
+        return self.decoder.can_prefill_together([len(prompt) for prompt in prompts], self.part_size)
 
     def has_memory_for(self, request: Request) -> bool:
         """Whether a text fits beside those at work: buffers may give each as much room as the longest needs."""
@@ -151,7 +153,8 @@ class Scheduler:
         first, found = self.rows.index(feeding[0]), list[Request]()
         for row, request in enumerate(self.rows[first:], first):
             lengths = [len(each.continuation.prompt_ids) for each in (*found, request)]
-            if request.parts is None or self.decoder.token_ids[row] or not self.decoder.takes_prompts(lengths, self.part_size):
+            has_begun = request.parts is None or self.decoder.token_ids[row]
+            if has_begun or not self.decoder.can_prefill_together(lengths, self.part_size):
                 break
             found.append(request)
         return found
@@ -184,7 +187,7 @@ class Scheduler:
         assert self.decoder is not None, "admit made it"
         start, prompts = time.perf_counter(), [request.continuation.prompt_ids for request in requests]
         try:
-            logits = self.decoder.begin_rows(prompts, self.rows.index(requests[0]))
+            logits = self.decoder.prefill_rows(prompts, self.rows.index(requests[0]))
         except OnnxTextgenError as error:
             for request in requests:
                 self.delivery.set_error(request, error)
@@ -205,7 +208,7 @@ class Scheduler:
                 request.logits = logits
                 going.remove(request)
         together = [request for request in going if self.takes_one(request)]
-        if len(together) == 1 or not decoder.steps_together:
+        if len(together) == 1 or not decoder.can_batch_decode:
             together = []  # each alone, so that its caller can end the run and an error is its own
         for request in going:
             if request not in together:

@@ -128,8 +128,8 @@ class Assistant(Drafter):
 
     def feed(self, decoder: Decoder, token_ids: Sequence[int], watch: Watch) -> Logits:
         """Feed tokens, in parts if there are many; returns the logits [vocabulary of the large model] of the last one."""
-        for start in range(0, len(token_ids), decoder.chunk):
-            logits: Logits = decoder.feed(token_ids[start : start + decoder.chunk], watch=watch)[-1]
+        for start in range(0, len(token_ids), decoder.part_size):
+            logits: Logits = decoder.feed(token_ids[start : start + decoder.part_size], watch=watch)[-1]
         if len(logits) == self.vocab_size:
             return logits
         fitted: Logits = np.full(self.vocab_size, -np.inf, np.float32)

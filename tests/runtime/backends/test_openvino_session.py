@@ -114,7 +114,7 @@ def test_a_prompt_fed_in_parts_gives_what_it_gives_whole(ours: Model, cut: int) 
 
 def test_rows_of_unequal_length_step_together_and_idle_rows_stay(theirs: Model, ours: Model) -> None:
     decoders = [Decoder(model.graph, model.manifest.geometry, rows=3, capacity=4) for model in (theirs, ours)]
-    assert decoders[1].steps_together
+    assert decoders[1].can_batch_decode
     for row, length in enumerate((5, 64, 33)):
         for decoder in decoders:
             decoder.feed(ids_of(length, row), row=row)

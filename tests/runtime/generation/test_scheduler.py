@@ -639,7 +639,7 @@ def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: 
 
     def apart(rows: int) -> Decoder:
         made = model.opened.new_rows(rows)
-        made.steps_together = False
+        made.can_batch_decode = False
         return made
 
     requests = [Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
