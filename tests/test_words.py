@@ -27,6 +27,7 @@ SCOPE = (
     "runtime/onnx_textgen/__init__.py",
     "runtime/onnx_textgen/cancellation.py",
     "runtime/onnx_textgen/errors.py",
+    "runtime/onnx_textgen/generation",
     "runtime/onnx_textgen/inference",
     "runtime/onnx_textgen/kv_cache",
     "runtime/onnx_textgen/requirements.py",

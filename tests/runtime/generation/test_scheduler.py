@@ -214,7 +214,7 @@ def test_a_stream_that_nobody_takes_rests_until_somebody_does(model: Model, alon
     (request,) = used.rows
     for length in (40, 100):
         model.generate("The dog", max_new_tokens=length, seed=2, ignore_eos=True)
-        assert len(request.chunks) == min(length, scheduler.FARTHEST_AHEAD)
+        assert len(request.chunks) == min(length, scheduler.MOST_CHUNKS_AHEAD)
     texts += [chunk.text for chunk in stream]
     assert "".join(texts) == alone.generate(BEGIN, **wish).text
     assert is_idle(model)
@@ -236,7 +236,7 @@ def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list
     """Five streams for three rows, of which now this one is taken on, now that one; none gets more than two chunks ahead."""
     model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scheduler, "FARTHEST_AHEAD", 2)
+        patched.setattr(scheduler, "MOST_CHUNKS_AHEAD", 2)
         streams = [model.stream(PROMPTS[number], **options_of(number)) for number in range(5)]
         texts = [""] * 5
         for number, count in [*plan, *((number, 1000) for number in range(5))]:
