@@ -47,7 +47,7 @@ class AlphabetDecoder:
         tensors = [CacheTensor(f"past_key_values.{name}", f"present.{name}", sizes, 2, "shared", float32) for name in names]
         self.cache = SimpleNamespace(room=64, tensors=tuple(tensors))
 
-    def feed(self, token_ids, *, row=0, every_position=False, watch=None):
+    def feed(self, token_ids, *, row=0, every_position=False, scope=None):
         self.token_ids[row] += token_ids
         following = np.asarray(token_ids if every_position else token_ids[-1:]) + 1
         return -np.abs(np.arange(VOCAB_SIZE) - following[:, None]).astype(np.float32)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from ..cancellation import Cancellation, Watch
+from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError, PackageError, PromptError
 from ..generation.continuation import Continuation
 from ..generation.request import KeptContext, Request
@@ -105,17 +105,17 @@ class Conversation:
 
         Options are those of `GenerationConfig`. Raises as `Model.stream` does.
         """
-        continuation, watch = self.begin(options, cancel)
-        return self.chunks(continuation, watch, on_progress, self._turns)
+        continuation, scope = self.begin(options, cancel)
+        return self.chunks(continuation, scope, on_progress, self._turns)
 
     def generate(self, *, cancel: Cancellation | None = None, **options: Unpack[Options]) -> Generation:
         """Go on from here; the result is the new text alone. Raises as `Model.generate` does."""
-        continuation, watch = self.begin(options, cancel)
-        for _ in self.chunks(continuation, watch, None, self._turns):
+        continuation, scope = self.begin(options, cancel)
+        for _ in self.chunks(continuation, scope, None, self._turns):
             pass
         return continuation.result()
 
-    def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, Watch]:
+    def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, CancelScope]:
         """A continuation of what there is; streams that were begun before it are no longer the last."""
         config = self.generator.config(options)
         if config.gives_several:
@@ -125,17 +125,17 @@ class Conversation:
             raise PromptError("the session is empty; append a text, token ids or chat messages first")
         continuation = self.generator.begin(prompt_ids, config)
         self._turns += 1
-        return continuation, Watch(cancel, config.max_time)
+        return continuation, CancelScope(cancel, config.max_time)
 
     def chunks(
-        self, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None, turn: int
+        self, continuation: Continuation, scope: CancelScope, on_progress: Callable[[Progress], None] | None, turn: int
     ) -> Generator[Chunk, None, None]:
         """The request's chunks; what the caller was given is appended to the session, whose count of turns was `turn` then.
 
         The engine may be ahead of the caller: tokens that were chosen and not given are no part of the session.
         """
         self.check_turn(turn)
-        request = Request(continuation, watch, on_progress=on_progress, context=self.context)
+        request = Request(continuation, scope, on_progress=on_progress, context=self.context)
         token_ids, text, has_answer = list(continuation.prompt_ids), "", False
         with contextlib.closing(self.generator.engine.chunks(request)) as chunks:
             try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..cancellation import InterruptedRunError, Watch
+from ..cancellation import CancelScope, InterruptedRunError
 from ..errors import OptionError
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
@@ -56,18 +56,18 @@ class BeamDriver:
         """Per group and running beam, its constraint."""
         self.first_token = self.ended = 0.0
 
-    def search(self, watch: Watch) -> Generation:
+    def search(self, scope: CancelScope) -> Generation:
         """Search to the end, or return the best texts so far after a cancellation or deadline; `OptionError` if there is none."""
         reason: FinishReason | None = None
-        with watch.active():
+        with scope.active():
             try:
-                logits = self.feed_prompt(watch)[None].repeat(self.decoder.rows, axis=0)
+                logits = self.feed_prompt(scope)[None].repeat(self.decoder.rows, axis=0)
                 while True:
                     self.step(logits)
                     self.first_token = self.first_token or time.perf_counter()
                     if all(group.is_done for group in self.groups):
                         break
-                    logits = self.feed(watch)
+                    logits = self.feed(scope)
             except InterruptedRunError as interrupted:
                 reason = interrupted.reason
         self.ended = time.perf_counter()
@@ -77,12 +77,12 @@ class BeamDriver:
         found.sort(key=lambda each: (each.follows_rule is False, -(each.score or 0.0)))  # unfinished constraints come last
         return joined(found[: self.continuation.config.num_return_sequences])
 
-    def feed_prompt(self, watch: Watch) -> Logits:
+    def feed_prompt(self, scope: CancelScope) -> Logits:
         """Feed and time the part of the prompt that the first row does not hold; returns logits [vocabulary] of the last token."""
         prompt_ids, start = self.continuation.prompt_ids, time.perf_counter()
         self.continuation.reused_tokens = self.decoder.reusable(prompt_ids)
         try:
-            return prefill(self.decoder, prompt_ids, watch=watch)
+            return prefill(self.decoder, prompt_ids, scope=scope)
         finally:
             self.continuation.prefill_seconds = time.perf_counter() - start
 
@@ -114,7 +114,7 @@ class BeamDriver:
         constraint = constraint_after(constraints[beam.parent], token_id)
         return (constraint is not None and constraint.is_done) or self.continuation.stops_at(beam.token_ids)
 
-    def feed(self, watch: Watch) -> Logits:
+    def feed(self, scope: CancelScope) -> Logits:
         """Give each beam a row with its text but the last token, then feed that token; returns logits [rows, vocabulary]."""
         groups = [[] if group.is_done else group.running for group in self.groups]
         self.rows = self.assign_rows([[rows[beam.parent] for beam in beams] for beams, rows in zip(groups, self.rows, strict=True)])
@@ -122,7 +122,7 @@ class BeamDriver:
         for beams, rows in zip(groups, self.rows, strict=True):
             for beam, row in zip(beams, rows, strict=True):
                 token_ids[row], active[row] = beam.token_ids[-1], True
-        return self.decoder.step(token_ids, active, watch=watch)
+        return self.decoder.step(token_ids, active, scope=scope)
 
     def assign_rows(self, sources: list[list[int]]) -> list[list[int]]:
         """Rows for beams that continue the rows `sources`: the first beam of a row keeps it, the others get copies in free rows."""

@@ -8,7 +8,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress
 from ..kv_cache.snapshot import Snapshot
@@ -35,7 +35,7 @@ class Request:
     def __init__(
         self,
         continuation: Continuation,
-        watch: Watch,
+        scope: CancelScope,
         *,
         on_progress: Callable[[Progress], None] | None = None,
         streams: bool = True,
@@ -47,7 +47,7 @@ class Request:
         `caller`: the same object for all texts of one caller; None if this is its only text. `context`: the cache that the row
         starts from, replaced by the row's for the caller's next request; None: the model's prefix cache keeps it for all callers.
         """
-        self.continuation, self.watch, self.on_progress, self.streams = continuation, watch, on_progress, streams
+        self.continuation, self.scope, self.on_progress, self.streams = continuation, scope, on_progress, streams
         self.caller = self if caller is None else caller
         self.context = context
         self.chunks: collections.deque[Chunk] = collections.deque()

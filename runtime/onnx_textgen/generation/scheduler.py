@@ -104,7 +104,7 @@ class Scheduler:
             continuation = request.continuation
             with self.delivery.errors_to(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
-                request.work.enter_context(request.watch.active())
+                request.work.enter_context(request.scope.active())
                 past = request.context.take() if request.context is not None else None
                 self.store.prepare_row(decoder, continuation.prompt_ids, row, past=past)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
@@ -166,7 +166,7 @@ class Scheduler:
             prompt,
             row=lambda: self.rows.index(request),
             size=lambda: self.part_size,
-            watch=request.watch,
+            scope=request.scope,
             on_progress=functools.partial(self.delivery.emit_progress, request) if request.on_progress is not None else None,
         )
 
@@ -211,7 +211,7 @@ class Scheduler:
         for request in requests:
             if request not in together:
                 with self.delivery.errors_to(request):
-                    request.logits = feed_pending(decoder, request.continuation, request.watch, row=self.rows.index(request))
+                    request.logits = feed_pending(decoder, request.continuation, request.scope, row=self.rows.index(request))
         if together:
             self.feed_together(together)
 
@@ -252,14 +252,14 @@ class Scheduler:
     def release_finished(self) -> None:
         """Release requests that are done, cancelled or abandoned; the last row moves into the gap."""
         for request in list(self.rows):
-            if not request.is_done and (reason := request.watch.reason):
+            if not request.is_done and (reason := request.scope.reason):
                 self.delivery.finish_early(request, reason)
         with self.lock:
-            waiting = [request for request in self.queue if request.is_abandoned or request.watch.reason]
+            waiting = [request for request in self.queue if request.is_abandoned or request.scope.reason]
             for request in waiting:
                 self.queue.remove(request)
         for request in waiting:
-            if reason := request.watch.reason:
+            if reason := request.scope.reason:
                 self.delivery.finish_early(request, reason)
         for request in [request for request in self.rows if request.is_done or request.is_abandoned]:
             self.release_row(self.rows.index(request))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from .continuation import Continuation
 
 
-def feed_pending(decoder: Decoder, continuation: Continuation, watch: Watch, *, row: int = 0) -> Logits:
+def feed_pending(decoder: Decoder, continuation: Continuation, scope: CancelScope, *, row: int = 0) -> Logits:
     """Feed the tokens that were appended and not fed yet; returns the logits [vocabulary] of the last.
 
     If the text uses drafts, a draft of the next tokens is fed with them. If the tokens do not fit in the context, the text in the
@@ -22,28 +22,28 @@ def feed_pending(decoder: Decoder, continuation: Continuation, watch: Watch, *, 
     held, new = decoder.token_ids[row], continuation.take_pending()
     room = continuation.limits.context_length - len(held) - len(new)
     if room < 0:
-        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row, watch=watch)
-    draft, verifier = propose(decoder, continuation, len(new), room, watch), continuation.verifier
+        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row, scope=scope)
+    draft, verifier = propose(decoder, continuation, len(new), room, scope), continuation.verifier
     if not draft:
-        logits: Logits = decoder.feed(new, row=row, watch=watch)[-1]
+        logits: Logits = decoder.feed(new, row=row, scope=scope)[-1]
         return logits
     both = [*new, *draft]
     if verifier:
-        rows = decoder.verify(both, verifier, row=row, watch=watch)
+        rows = decoder.verify(both, verifier, row=row, scope=scope)
     else:
-        rows = decoder.feed(both, row=row, every_position=True, watch=watch)
+        rows = decoder.feed(both, row=row, every_position=True, scope=scope)
     continuation.verified.extend(zip(draft, rows[len(new) :], strict=True))
     return np.asarray(rows[len(new) - 1])
 
 
-def propose(decoder: Decoder, continuation: Continuation, new: int, room: int, watch: Watch) -> list[int]:
+def propose(decoder: Decoder, continuation: Continuation, new: int, room: int, scope: CancelScope) -> list[int]:
     """A draft of at most `room` tokens after the text and its `new` tokens; empty if it could not be rolled back."""
     drafter, left = continuation.drafter, continuation.config.max_new_tokens - len(continuation.token_ids) - 1
     if continuation.verifier is not None:  # several tokens that a constraint forces are fed without a draft
         left = min(left, continuation.verifier.most_tokens - new) if new == 1 else 0
     if drafter is None or not decoder.capabilities.can_verify_drafts or min(room, left) < 1:
         return []
-    return drafter.propose(continuation.token_ids, min(room, left), watch)
+    return drafter.propose(continuation.token_ids, min(room, left), scope)
 
 
 def accept_verified(decoder: Decoder, continuation: Continuation, row: int) -> Logits | None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..backends.protocol import Graph, mask_of
 from ..backends.signature import LOGITS
-from ..cancellation import NOBODY, Watch
+from ..cancellation import NOBODY, CancelScope
 from ..errors import PromptError
 from ..kv_cache.factory import make_cache
 from ..kv_cache.snapshot import Snapshot
@@ -83,11 +83,11 @@ class Decoder:
         over_past = bool(self.token_ids[row]) and not can.appends
         return can.takes_single_tokens or over_past or (every_position and can.gives_last_only)
 
-    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, watch: Watch = NOBODY) -> Logits:
+    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = NOBODY) -> Logits:
         """Append `token_ids` to a row; returns logits [1, vocabulary] of the last; [tokens, vocabulary] if `every_position`.
 
         Raises `PromptError` for ids outside the vocabulary or beyond the context, `ModelError` if the run fails, and
-        `InterruptedRunError` if `watch` ends it. Then the cache is unchanged; but if each token takes a separate run, the cache
+        `InterruptedRunError` if `scope` ends it. Then the cache is unchanged; but if each token takes a separate run, the cache
         holds the tokens before the failure.
         """
         ids = self.checked(token_ids)
@@ -96,7 +96,7 @@ class Decoder:
             each: list[Logits] = []
             for token in ids.tolist():
                 each = each if every_position else []
-                each.append(self.feed([token], row=row, watch=watch))
+                each.append(self.feed([token], row=row, scope=scope))
             return np.concatenate(each)
         whole = ids
         if self.must_recompute(row, len(ids)):
@@ -105,13 +105,13 @@ class Decoder:
         positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.runner.last_only
         with CommitGuard(self):
             only = range(row, row + 1)
-            logits = self.runner.run(self.cache, whole[None], positions, only, advanced=[len(whole)], watch=watch)[0]
+            logits = self.runner.run(self.cache, whole[None], positions, only, advanced=[len(whole)], scope=scope)[0]
             self.mark_reusable(row, len(whole))
             self.token_ids[row] += whole.tolist()
         self.uses_long_rope[row] = self.capabilities.uses_long_rope(len(self.token_ids[row]))
         return logits if len(positions) == len(logits) else cast("Logits", logits[positions])
 
-    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0, watch: Watch = NOBODY) -> Logits:
+    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0, scope: CancelScope = NOBODY) -> Logits:
         """Append tokens to a row that holds some already; returns logits [tokens, vocabulary] of all.
 
         Logits, keys and values equal those of a `feed` per token to the last bit. Raises as `feed` does.
@@ -119,10 +119,10 @@ class Decoder:
         ids = self.checked(token_ids)
         self.check_context(row, len(ids))
         if len(ids) == 1:
-            return self.feed(token_ids, row=row, watch=watch)
+            return self.feed(token_ids, row=row, scope=scope)
         with CommitGuard(self):
             places, rows, advanced = np.arange(len(ids)), range(row, row + 1), [len(ids)]
-            found = self.runner.run(self.cache, ids[None], places, rows, advanced=advanced, watch=watch, verifier=verifier)
+            found = self.runner.run(self.cache, ids[None], places, rows, advanced=advanced, scope=scope, verifier=verifier)
             self.token_ids[row] += ids.tolist()
         return cast("Logits", found[0])
 
@@ -143,7 +143,7 @@ class Decoder:
         held = len(self.token_ids[row])
         return held > 0 and self.capabilities.uses_long_rope(held + new) != self.uses_long_rope[row]
 
-    def step(self, token_ids: Sequence[int], active: Sequence[bool], *, watch: Watch = NOBODY) -> Logits:
+    def step(self, token_ids: Sequence[int], active: Sequence[bool], *, scope: CancelScope = NOBODY) -> Logits:
         """Feed one token to each of the first rows at once; returns logits [rows, vocabulary].
 
         Rows that are not `active` do not advance: any id may be given for them, and their logits are undefined. Raises as `feed`.
@@ -156,15 +156,15 @@ class Decoder:
         for row in advancing:
             self.check_context(row, 1)
         if len(ids) == len(advancing) == 1:
-            return self.feed(token_ids, watch=watch)
+            return self.feed(token_ids, scope=scope)
         if not advancing or not self.can_batch_decode or any(self.must_recompute(row, 1) for row in advancing):
             logits = np.zeros((len(ids), self.geometry.vocab_size), dtype=np.float32)
             for row in advancing:
-                logits[row] = self.feed([int(ids[row])], row=row, watch=watch)[0]
+                logits[row] = self.feed([int(ids[row])], row=row, scope=scope)[0]
             return logits
         with CommitGuard(self):
             rows = self.runner.run(
-                self.cache, ids[:, None], self.runner.last_only, range(len(ids)), advanced=[int(on) for on in active], watch=watch
+                self.cache, ids[:, None], self.runner.last_only, range(len(ids)), advanced=[int(on) for on in active], scope=scope
             )
             for row in advancing:
                 self.mark_reusable(row, 1)
@@ -196,7 +196,7 @@ class Decoder:
         positions = np.unique(last)
         with CommitGuard(self):
             logits = self.runner.run(
-                self.cache, ids, positions, rows, advanced=lengths, watch=NOBODY, mask=mask_of(lengths, ids.shape[1])
+                self.cache, ids, positions, rows, advanced=lengths, scope=NOBODY, mask=mask_of(lengths, ids.shape[1])
             )
             for row, prompt in zip(rows, prompts, strict=True):
                 self.mark_reusable(row, len(prompt))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.protocol import Graph, Run
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
 from .capabilities import Capabilities
@@ -41,7 +41,7 @@ class GraphRunner:
         rows: range,
         *,
         advanced: Sequence[int],
-        watch: Watch,
+        scope: CancelScope,
         mask: npt.NDArray[np.int64] | None = None,
         verifier: Verifier | None = None,
     ) -> Logits:
@@ -67,7 +67,7 @@ class GraphRunner:
             if "use_cache_branch" in self.roles:
                 self.set_input(run, "use_cache_branch", np.array(mask.shape[1] > new))
             shape = len(ids), self.rows_of_logits(new, positions), self.capabilities.width
-            found, self.last_extra_outputs = watch.run(lambda: run.compute(self.output, shape, self.extra_outputs), run.stop)
+            found, self.last_extra_outputs = scope.run(lambda: run.compute(self.output, shape, self.extra_outputs), run.stop)
             logits: Logits = np.asarray(found, dtype=np.float32)
             cache.end(rows, advanced)
         return logits

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..cancellation import NOBODY, Watch
+from ..cancellation import NOBODY, CancelScope
 from .decoder import Decoder
 from .graph_runner import Logits
 
@@ -25,7 +25,7 @@ def prefill(
     token_ids: Sequence[int],
     *,
     row: int = 0,
-    watch: Watch = NOBODY,
+    scope: CancelScope = NOBODY,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Logits:
     """Make a row hold exactly `token_ids`, fed in parts; returns the logits [vocabulary] of the last one.
@@ -34,7 +34,7 @@ def prefill(
     `on_progress` is called after each part; if it raises, the prefill ends, and the parts fed so far stay in the cache.
     """
     *_, logits = prefill_in_parts(
-        decoder, token_ids, row=lambda: row, size=lambda: decoder.part_size, watch=watch, on_progress=on_progress
+        decoder, token_ids, row=lambda: row, size=lambda: decoder.part_size, scope=scope, on_progress=on_progress
     )
     assert logits is not None, "the last part returns logits"
     return logits
@@ -46,7 +46,7 @@ def prefill_in_parts(
     *,
     row: Callable[[], int],
     size: Callable[[], int],
-    watch: Watch = NOBODY,
+    scope: CancelScope = NOBODY,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Iterator[Logits | None]:
     """Like `prefill`, but yields after each part: None, and after the last part the logits.
@@ -60,7 +60,7 @@ def prefill_in_parts(
         following = part_end(start, end, size=size(), last_alone=decoder.capabilities.has_states)
         if decoder.capabilities.has_states and following == end:
             decoder.keep(row=row())  # for the same prompt again, or one that continues it
-        logits = decoder.feed(token_ids[start:following], row=row(), watch=watch)
+        logits = decoder.feed(token_ids[start:following], row=row(), scope=scope)
         if on_progress is not None:
             on_progress(Progress(following, end))
         start = following

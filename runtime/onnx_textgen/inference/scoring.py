@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..cancellation import NOBODY, Watch
+from ..cancellation import NOBODY, CancelScope
 from ..errors import ModelError, PromptError
 from ..results import Alternative
 from ..sampling.truncation import top_k_ids
@@ -32,7 +32,7 @@ def score_tokens(
     stride: int | None = None,
     alternatives: int = 0,
     piece: Piece = "<{}>".format,
-    watch: Watch = NOBODY,
+    scope: CancelScope = NOBODY,
 ) -> tuple[tuple[float, ...], tuple[tuple[Alternative, ...], ...]]:
     """The natural-log probability of each token from position `first`, given those before it, and the likeliest tokens there.
 
@@ -47,7 +47,7 @@ def score_tokens(
     logprobs, others = list[float](), list[tuple[Alternative, ...]]()
     for begin, start, end in windows(len(ids), decoder.geometry.context_length, stride):
         if end > first:
-            for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin, watch):
+            for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin, scope):
                 logprobs += target_logprobs(logits, targets).tolist()
                 if alternatives:
                     others += [likeliest(row, alternatives, piece) for row in logits]
@@ -76,20 +76,20 @@ def windows(length: int, context: int, stride: int | None) -> Iterator[tuple[int
 
 
 def predictions(
-    decoder: Decoder, ids: npt.NDArray[np.int64], first: int, watch: Watch
+    decoder: Decoder, ids: npt.NDArray[np.int64], first: int, scope: CancelScope
 ) -> Iterator[tuple[Logits, npt.NDArray[np.int64]]]:
     """Logits [tokens, vocabulary] and the ids that they predict, from the token at `first`, in parts of bounded size."""
     size = max(1, min(512, MOST_LOGITS // decoder.geometry.vocab_size))
     held = decoder.reusable(ids[: first - 1].tolist(), most=first - 1)
     decoder.rewind(held)
     for start in range(held, first - 1, size):
-        decoder.feed(ids[start : min(start + size, first - 1)].tolist(), watch=watch)
+        decoder.feed(ids[start : min(start + size, first - 1)].tolist(), scope=scope)
     start, switch = first - 1, decoder.capabilities.rope_switch_length
     while start < len(ids) - 1:
         end = min(start + size, len(ids) - 1)
         if switch is not None and start < switch < end:
             end = switch  # tokens before the switch are predicted as in a text that ends there
-        yield decoder.feed(ids[start:end].tolist(), every_position=True, watch=watch), ids[start + 1 : end + 1]
+        yield decoder.feed(ids[start:end].tolist(), every_position=True, scope=scope), ids[start + 1 : end + 1]
         start = end
 
 
