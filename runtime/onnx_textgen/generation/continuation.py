@@ -95,8 +95,7 @@ class Continuation:
         self.alternatives: list[tuple[Alternative, ...]] = []
         self.end: Chunk | None = None
         """If log-probabilities are requested: the chunk of the id that ended the text, which is not part of the text."""
-        self.reused_tokens = 0
-        self.prefill_seconds = 0.0
+        self.reused_tokens, self.prefill_seconds = 0, 0.0
         self.started = self.first_token = self.ended = time.perf_counter()
 
     def choose(self, logits: Logits) -> int:
