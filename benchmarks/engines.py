@@ -37,8 +37,8 @@ def serve(connection: Connection, package: str, device: str, threads: int) -> No
         prompt, steps = asked
         context.rewind(0)
         start = time.perf_counter()
-        for first in range(0, prompt, context.chunk):
-            context.feed(ids[first : min(first + context.chunk, prompt)])
+        for first in range(0, prompt, context.part_size):
+            context.feed(ids[first : min(first + context.part_size, prompt)])
         fed = time.perf_counter()
         for _ in range(steps):
             context.feed([ids[0]])

@@ -47,7 +47,7 @@ def measure(models: dict[str, Model], context: int) -> None:
     decoders = {name: model.new_context() for name, model in models.items()}
     for decoder in decoders.values():
         prefill(decoder, drawn[:context])
-    part = drawn[context : context + decoders["own"].chunk]
+    part = drawn[context : context + decoders["own"].part_size]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
     for turn in range(ROUNDS):
         for name in list(models)[:: 1 - 2 * (turn % 2)]:

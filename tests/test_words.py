@@ -24,14 +24,7 @@ SCOPE = (
     "export",
     "examples",
     "artifacts",
-    "runtime/onnx_textgen/backends",
-    "runtime/onnx_textgen/files",
-    "runtime/onnx_textgen/package",
-    "runtime/onnx_textgen/api",
-    "runtime/onnx_textgen/cli",
-    "runtime/onnx_textgen/diagnostics",
-    "runtime/onnx_textgen/options",
-    "runtime/onnx_textgen_server",
+    "runtime",
 )
 """Files and folders whose words are checked. A folder that is clean is added here."""
 

@@ -32,8 +32,8 @@ class Cancellation:
         """`parent`: its `cancel` cancels this object too; the reverse does not hold."""
         self._parent = parent
         self._lock = threading.RLock()  # a signal handler may cancel in a thread that holds it
-        self._watches: list[Watch] = []
-        """Active watches; one that several texts share is listed once for each."""
+        self._scopes: list[CancelScope] = []
+        """Active scopes; one that several texts share is listed once for each."""
         self._cancelled = False
 
     @property
@@ -45,20 +45,20 @@ class Cancellation:
         """End all running calls, within one operator of the graph; safe to call twice, and after the end."""
         with self._lock:
             self._cancelled = True
-            for watch in list(self._watches):
-                watch.end_run()
+            for scope in list(self._scopes):
+                scope.end_run()
 
     @contextlib.contextmanager
-    def told_to(self, watch: Watch) -> Iterator[None]:
-        """While the context is open, `cancel` ends the watch's run."""
+    def told_to(self, scope: CancelScope) -> Iterator[None]:
+        """While the context is open, `cancel` ends the scope's run."""
         with self._lock:
-            self._watches.append(watch)
+            self._scopes.append(scope)
         try:
-            with self._parent.told_to(watch) if self._parent is not None else contextlib.nullcontext():
+            with self._parent.told_to(scope) if self._parent is not None else contextlib.nullcontext():
                 yield
         finally:
             with self._lock:
-                self._watches.remove(watch)
+                self._scopes.remove(scope)
 
 
 class InterruptedRunError(OnnxTextgenError):
@@ -69,7 +69,7 @@ class InterruptedRunError(OnnxTextgenError):
         self.reason: Reason = reason
 
 
-class Watch:
+class CancelScope:
     """Ends the runs of one call when it is cancelled or at its deadline; with neither it does nothing and takes no time."""
 
     def __init__(self, cancel: Cancellation | None = None, max_time: float | None = None) -> None:
@@ -132,5 +132,5 @@ class Watch:
                 self._stop()
 
 
-NOBODY = Watch()
+NOBODY = CancelScope()
 """Ends no run: for runs that nobody cancels, or that several callers share."""

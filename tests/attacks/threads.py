@@ -253,7 +253,7 @@ def crowd(choose: random.Random, _: Path) -> Verdict:
 
 
 def check_nothing_left(callers: list[Caller], before: set[threading.Thread]) -> None:
-    """Raise `Violation` for a row, a place in the queue, a watch, a timer or a thread that is still there."""
+    """Raise `Violation` for a row, a place in the queue, a scope, a timer or a thread that is still there."""
     engine = model().generator.engine
     for thread in set(threading.enumerate()) - before:  # timers that were cancelled end by themselves
         thread.join(LONGEST_WAIT)
@@ -263,7 +263,7 @@ def check_nothing_left(callers: list[Caller], before: set[threading.Thread]) -> 
         "followers": list(engine.turns.followers),
         "leader": engine.turns.leader,
         "decoder": engine.scheduler.decoder,
-        "watches": [watch for caller in callers for watch in caller.cancel._watches],
+        "scopes": [scope for caller in callers for scope in caller.cancel._scopes],
         "threads": [thread.name for thread in threading.enumerate() if thread not in before],
     }
     if found := {name: value for name, value in left.items() if value}:

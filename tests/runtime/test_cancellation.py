@@ -10,7 +10,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Cancellation
-from onnx_textgen.cancellation import InterruptedRunError, Watch
+from onnx_textgen.cancellation import CancelScope, InterruptedRunError
 from onnx_textgen.inference.decoder import Decoder
 
 PROMPT = "Once upon a time"
@@ -122,7 +122,7 @@ def test_onnx_runtime_itself_ends_a_long_run_at_the_flag(story):
     assert "cancelled" in endings
 
 
-class LateWatch(Watch):
+class LateCancelScope(CancelScope):
     """Its cancel comes at the last moment: the run has ended, and nobody has seen so yet."""
 
     def run(self, action, stop):
@@ -135,32 +135,32 @@ def test_a_cancel_at_the_end_of_a_run_ends_no_later_run(exact):
     ids = [5, 9, 1, 7]
     want, context = exact.new_context().feed(ids), exact.new_context()
     for token_id in ids:
-        late = context.feed([token_id], watch=LateWatch())
+        late = context.feed([token_id], scope=LateCancelScope())
         context.rewind(len(context.token_ids[0]) - 1)
         np.testing.assert_array_equal(context.feed([token_id]), late)
     np.testing.assert_allclose(late, want, atol=1e-5)
 
 
 def test_an_error_that_no_one_asked_for_stays_an_error():
-    watch = Watch(Cancellation())
-    with pytest.raises(ZeroDivisionError), watch.active():
-        watch.run(lambda: 1 // 0, print)
+    scope = CancelScope(Cancellation())
+    with pytest.raises(ZeroDivisionError), scope.active():
+        scope.run(lambda: 1 // 0, print)
 
 
-def test_a_watch_gives_what_the_run_gives():
-    assert Watch().run(lambda: 7, print) == Watch(Cancellation()).run(lambda: 7, print) == 7
+def test_a_scope_returns_what_the_run_returns():
+    assert CancelScope().run(lambda: 7, print) == CancelScope(Cancellation()).run(lambda: 7, print) == 7
 
 
-def test_a_watch_that_several_texts_share_ends_runs_until_the_last_of_them_is_over():
+def test_a_scope_that_several_texts_share_ends_runs_until_the_last_of_them_is_over():
     cancel, ended = Cancellation(), []
-    watch = Watch(cancel)
-    with watch.active():
-        with watch.active():
+    scope = CancelScope(cancel)
+    with scope.active():
+        with scope.active():
             pass
         with pytest.raises(InterruptedRunError):
-            watch.run(lambda: cancel.cancel() or ended.append(True) or 1 / (not ended), lambda: ended.append(False))
+            scope.run(lambda: cancel.cancel() or ended.append(True) or 1 / (not ended), lambda: ended.append(False))
     assert ended == [False, True]
-    assert not cancel._watches
+    assert not cancel._scopes
 
 
 def test_a_cancellation_cancels_those_made_from_it_and_not_the_other_way_round():
@@ -168,11 +168,11 @@ def test_a_cancellation_cancels_those_made_from_it_and_not_the_other_way_round()
     part, other = Cancellation(whole), Cancellation(whole)
     part.cancel()
     assert (whole.cancelled, part.cancelled, other.cancelled) == (False, True, False)
-    stopped, watch = [], Watch(other)
-    with watch.active(), pytest.raises(InterruptedRunError):
-        watch.run(lambda: whole.cancel() or 1 / (not stopped), lambda: stopped.append(True))
+    stopped, scope = [], CancelScope(other)
+    with scope.active(), pytest.raises(InterruptedRunError):
+        scope.run(lambda: whole.cancel() or 1 / (not stopped), lambda: stopped.append(True))
     assert other.cancelled and stopped
-    assert not whole._watches and not other._watches
+    assert not whole._scopes and not other._scopes
 
 
 def test_asyncio_calls_that_end_leave_the_callers_cancellation_as_it_is(story, plain):
@@ -208,7 +208,7 @@ def test_cancelling_twice_and_after_the_end_is_no_trouble(story, plain):
     assert story.generate(PROMPT, max_new_tokens=40, temperature=0, cancel=cancel).token_ids == plain
     cancel.cancel()
     cancel.cancel()
-    assert not cancel._watches
+    assert not cancel._scopes
     assert story.generate(PROMPT, max_new_tokens=40, temperature=0).token_ids == plain
 
 
@@ -227,4 +227,4 @@ def test_a_hundred_cancels_at_random_moments_leave_the_model_as_it_was(story, pl
 
 def test_interrupted_runs_say_why():
     with pytest.raises(InterruptedRunError, match="deadline"):
-        Watch(max_time=1e-9).run(lambda: None, print)
+        CancelScope(max_time=1e-9).run(lambda: None, print)

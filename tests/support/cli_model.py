@@ -36,7 +36,7 @@ class CharacterTokenizer:
 class AlphabetDecoder:
     """Prefers the id after the last one."""
 
-    rows, chunk, capabilities = 1, 512, SimpleNamespace(has_states=False)
+    rows, part_size, capabilities = 1, 512, SimpleNamespace(has_states=False)
 
     def __init__(self, geometry):
         self.geometry = geometry
@@ -45,9 +45,9 @@ class AlphabetDecoder:
         names = [f"{i}.{part}" for i in range(geometry.layers) for part in ("key", "value")]
         float32 = np.dtype(np.float32)
         tensors = [CacheTensor(f"past_key_values.{name}", f"present.{name}", sizes, 2, "shared", float32) for name in names]
-        self.cache = SimpleNamespace(room=64, tensors=tuple(tensors))
+        self.cache = SimpleNamespace(capacity=64, tensors=tuple(tensors))
 
-    def feed(self, token_ids, *, row=0, every_position=False, watch=None):
+    def feed(self, token_ids, *, row=0, every_position=False, scope=None):
         self.token_ids[row] += token_ids
         following = np.asarray(token_ids if every_position else token_ids[-1:]) + 1
         return -np.abs(np.arange(VOCAB_SIZE) - following[:, None]).astype(np.float32)

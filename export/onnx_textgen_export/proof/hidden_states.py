@@ -9,7 +9,7 @@ import torch
 
 from onnx_textgen.backends.signature import HIDDEN_STATES
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.embeddings import pieces
+from onnx_textgen.inference.embeddings import part_bounds
 from onnx_textgen.package.manifest import Precision
 
 from ..errors import ExportError, as_export_error
@@ -35,7 +35,7 @@ def prove_hidden_states(
     opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)
     with as_export_error(), opened as (session, changes, tolerance):
         decoder = Decoder(session, source.geometry, output=HIDDEN_STATES)
-        cuts = pieces(len(text), PIECE, decoder.capabilities.rope_switch_length)
+        cuts = part_bounds(len(text), PIECE, decoder.capabilities.rope_switch_length)
         parts = [decoder.feed(text[start:end], every_position=True) for start, end in cuts]
     got = np.concatenate(parts).astype(np.float64)
     with weights.present(changes), torch.no_grad(), only_these_positions(source.head, torch.arange(len(text))) as taken:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from ..errors import OptionError
 from ..generation.request import Request
 from ..options.checks import whole_number
@@ -104,7 +104,9 @@ class BatchGenerator:
         """Generate a text for each prompt, each with its seed."""
         model = self.model
         rows = [model.generator.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
-        model.generator.engine.finish([Request(row, Watch(None, row.config.max_time), streams=False, caller=rows) for row in rows])
+        model.generator.engine.finish(
+            [Request(row, CancelScope(None, row.config.max_time), streams=False, caller=rows) for row in rows]
+        )
         return [row.result() for row in rows]
 
     def config(self, model: Model, seed: object) -> GenerationConfig:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from ..cancellation import Cancellation, Watch
+from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError, PackageError, PromptError
 from ..generation.continuation import Continuation
 from ..generation.request import KeptContext, Request
@@ -106,17 +106,17 @@ class Conversation:
 
         Options are those of `GenerationConfig`. Raises as `Model.stream` does.
         """
-        continuation, watch = self.begin(options, cancel)
-        return self.chunks(continuation, watch, on_progress, self._version)
+        continuation, scope = self.begin(options, cancel)
+        return self.chunks(continuation, scope, on_progress, self._version)
 
     def generate(self, *, cancel: Cancellation | None = None, **options: Unpack[Options]) -> Generation:
         """Generate from the session; returns the new text only. Raises as `Model.generate` does."""
-        continuation, watch = self.begin(options, cancel)
-        for _ in self.chunks(continuation, watch, None, self._version):
+        continuation, scope = self.begin(options, cancel)
+        for _ in self.chunks(continuation, scope, None, self._version):
             pass
         return continuation.result()
 
-    def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, Watch]:
+    def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, CancelScope]:
         """Begin a continuation of the session; streams that were begun earlier then raise `OptionError`."""
         config = self.generator.config(options)
         if config.gives_several:
@@ -126,17 +126,17 @@ class Conversation:
             raise PromptError("the session is empty; append a text, token ids or chat messages first")
         continuation = self.generator.begin(prompt_ids, config)
         self._version += 1
-        return continuation, Watch(cancel, config.max_time)
+        return continuation, CancelScope(cancel, config.max_time)
 
     def chunks(
-        self, continuation: Continuation, watch: Watch, on_progress: Callable[[Progress], None] | None, version: int
+        self, continuation: Continuation, scope: CancelScope, on_progress: Callable[[Progress], None] | None, version: int
     ) -> Generator[Chunk, None, None]:
         """Yield the request's chunks and append each to the session; `version` is the session's when the request began.
 
         The engine may be ahead of the caller: tokens that were chosen but not yet yielded are not part of the session.
         """
         self.check_version(version)
-        request = Request(continuation, watch, on_progress=on_progress, context=self.context)
+        request = Request(continuation, scope, on_progress=on_progress, context=self.context)
         token_ids, text, has_answer = list(continuation.prompt_ids), "", False
         with contextlib.closing(self.generator.engine.chunks(request)) as chunks:
             try:

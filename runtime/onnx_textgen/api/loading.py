@@ -71,13 +71,8 @@ def load(
 
 
 def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Manifest, Path, Graph, str | None]:
-<<<<<<< HEAD
-    """The manifest of a package or of another exporter's folder, its graph's path, the open graph, and the chat template."""
-    folder, graph = folder_of(place), Path(GRAPH)
-=======
     """Open a package or another exporter's folder: returns its manifest, its graph's path, the open graph and the chat template."""
-    folder, graph = home_of(place), Path(GRAPH)
->>>>>>> prose-h2
+    folder, graph = folder_of(place), Path(GRAPH)
     session: Graph
     if is_foreign(place):
         if device in PRECISIONS:

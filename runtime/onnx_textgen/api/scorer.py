@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..backends.signature import HIDDEN_STATES
-from ..cancellation import Cancellation, Watch
+from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError, PackageError
 from ..inference.attention_maps import AttentionMaps, read_maps
 from ..inference.embeddings import Pooling, Vectors, pooled
@@ -46,9 +46,9 @@ class Scorer:
         logprobs = whole_number("logprobs", logprobs, 0, MOST_ALTERNATIVES)
         stride = None if stride is None else whole_number("stride", stride, 1)
         ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
-        context, watch, piece = self.opened.new_context(), Watch(cancel), self.opened.piece
-        with watch.active():
-            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=logprobs, piece=piece, watch=watch)
+        context, scope, piece = self.opened.new_context(), CancelScope(cancel), self.opened.piece
+        with scope.active():
+            values, alternatives = score_tokens(context, ids, stride=stride, alternatives=logprobs, piece=piece, scope=scope)
         whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
         if not isinstance(whole, str) and self.opened.tokenizer_if_any is None:
             size = None

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from ..cancellation import Cancellation, Watch
+from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError
 from ..generation.beam_driver import BeamDriver, best_drawn, joined
 from ..generation.continuation import Continuation, Limits
@@ -72,7 +72,7 @@ class TextGenerator:
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
         if config.gives_several:
             raise OptionError("a stream generates one text; for more, call generate()")
-        request = Request(self.begin(prompt, config), Watch(cancel, config.max_time), on_progress=on_progress)
+        request = Request(self.begin(prompt, config), CancelScope(cancel, config.max_time), on_progress=on_progress)
         return self.engine.chunks(request) if context is None else stream_over(context, request)
 
     def generate(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
@@ -82,10 +82,10 @@ class TextGenerator:
     def draw(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
         """Draw `config.texts` texts for each prompt as rows of the engine, and return the best as one result per prompt."""
         groups = [self.begin_samples(each, config, config.texts) for each in prompts]
-        watches = [Watch(cancel, config.max_time) for _ in groups]
+        scopes = [CancelScope(cancel, config.max_time) for _ in groups]
         requests = [
-            Request(text, watch, streams=False, caller=groups)
-            for group, watch in zip(groups, watches, strict=True)
+            Request(text, scope, streams=False, caller=groups)
+            for group, scope in zip(groups, scopes, strict=True)
             for text in group
         ]
         self.engine.finish(requests)
@@ -94,11 +94,11 @@ class TextGenerator:
 
     def search(self, prompts: Sequence[Prompt], config: GenerationConfig, cancel: Cancellation | None) -> list[Generation]:
         """Run a beam search for one prompt after the other, each with a separate decoder."""
-        watch, found = Watch(cancel, config.max_time), list[Generation]()
+        scope, found = CancelScope(cancel, config.max_time), list[Generation]()
         for prompt in prompts:
             continuation, decoder = self.begin(prompt, config), self.opened.new_rows(config.num_beams)
             self.prefixes.prepare(decoder, continuation.prompt_ids)
-            found.append(BeamDriver(decoder, continuation).search(watch))
+            found.append(BeamDriver(decoder, continuation).search(scope))
         return found
 
     def begin_samples(self, prompt: Prompt, config: GenerationConfig, count: int) -> list[Continuation]:

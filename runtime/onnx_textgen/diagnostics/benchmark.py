@@ -18,7 +18,7 @@ import numpy as np
 
 from ..api.loading import load
 from ..api.model import Model
-from ..cancellation import Cancellation, Watch
+from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError
 from ..inference.prefill import prefill
 from ..sampling.draw import most_likely
@@ -113,16 +113,16 @@ def measure(
 
 def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancellation | None = None) -> Round:
     """Time one prompt on a new cache, then `new_tokens` greedy tokens; raises `InterruptedRunError` if it is cancelled."""
-    watch = Watch(cancel)
-    with watch.active():
+    scope = CancelScope(cancel)
+    with scope.active():
         start = time.perf_counter()
         decoder = model.new_context()
-        logits = prefill(decoder, ids, watch=watch)
+        logits = prefill(decoder, ids, scope=scope)
         filled = time.perf_counter()
         token = most_likely(logits)
         first = time.perf_counter()
         for _ in range(new_tokens - 1):
-            token = most_likely(decoder.feed([token], watch=watch)[-1])
+            token = most_likely(decoder.feed([token], scope=scope)[-1])
         return Round(filled - start, first - start, time.perf_counter() - first)
 
 

@@ -1,1 +1,1 @@
-"""From requests to texts: which row runs when, and what becomes of each token."""
+"""From requests to texts: which row runs when, and what happens to each token."""

@@ -1,4 +1,4 @@
-"""Calls for asyncio: each runs in a thread of its own, where it waits most of the time, and the event loop goes on meanwhile."""
+"""Calls for asyncio: each runs in a separate thread, so that the event loop is free while the call waits."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from typing import TypeVar
 from ..cancellation import Cancellation
 
 T = TypeVar("T")
-MOST_UNTAKEN = 64
-"""Items that are made ahead of who takes them."""
+MOST_PENDING = 64
+"""The most items that the thread makes before they are taken."""
 LONGEST_WAIT = 1.0
-"""Seconds after which a thread that waits looks whether there still is an event loop."""
+"""Seconds after which a waiting thread checks whether the event loop is still open."""
 
 
 async def iterate(items: Callable[[], Iterable[T]], cancel: Cancellation) -> AsyncGenerator[T, None]:
-    """The items that a thread makes, as they come; it rests where `MOST_UNTAKEN` of them wait to be taken.
+    """Yield the items that a thread makes, as they come; the thread waits while `MOST_PENDING` of them are not taken.
 
-    `cancel`, which nobody else holds, is cancelled when nobody takes them any more.
+    `cancel`, for this call alone, is cancelled when the iterator is closed.
     """
     loop, made = asyncio.get_running_loop(), asyncio.Queue[tuple[T | None, BaseException | None, bool]]()
-    room, is_left = threading.Semaphore(MOST_UNTAKEN), threading.Event()
+    room, is_abandoned = threading.Semaphore(MOST_PENDING), threading.Event()
 
-    def tell(item: T | None = None, error: BaseException | None = None, *, is_end: bool = False) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
+    def send(item: T | None = None, error: BaseException | None = None, *, is_end: bool = False) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(made.put_nowait, (item, error, is_end))
 
-    def has_room() -> bool:
-        """Wait for it; False where nobody takes the items any more."""
+    def wait_for_room() -> bool:
+        """Wait until fewer than `MOST_PENDING` items are pending; False if nobody takes them any more."""
         while not room.acquire(timeout=LONGEST_WAIT):
             if loop.is_closed():
                 return False
-        return not is_left.is_set()
+        return not is_abandoned.is_set()
 
-    def work() -> None:
+    def produce() -> None:
         try:
             for item in items():
-                if not has_room():
-                    return  # which closes a generator
-                tell(item)
+                if not wait_for_room():
+                    return  # which closes `items`, if it is a generator
+                send(item)
         except BaseException as error:  # noqa: BLE001 - raised again where the items are taken
-            tell(error=error, is_end=True)
+            send(error=error, is_end=True)
         else:
-            tell(is_end=True)
+            send(is_end=True)
 
-    threading.Thread(target=work, name="onnx-textgen", daemon=True).start()
+    threading.Thread(target=produce, name="onnx-textgen", daemon=True).start()
     try:
         while True:
             item, error, is_end = await made.get()
@@ -56,16 +56,16 @@ async def iterate(items: Callable[[], Iterable[T]], cancel: Cancellation) -> Asy
                 raise error
             if is_end:
                 return
-            yield item  # type: ignore[misc]  # an item, as this is neither an error nor the end
+            yield item  # type: ignore[misc]  # neither an error nor the end, so an item
     finally:
         cancel.cancel()
-        is_left.set()
+        is_abandoned.set()
         room.release()
 
 
 async def call(function: Callable[[], T], cancel: Cancellation) -> T:
-    """What a function returns, called in a thread; `cancel`, which nobody else holds, is cancelled when the waiting task is."""
+    """Call a function in a thread and return its result; `cancel`, for this call alone, is cancelled with the waiting task."""
     async with contextlib.aclosing(iterate(lambda: [function()], cancel)) as results:
         async for result in results:
             return result
-    raise AssertionError("a function returns something or raises")
+    raise AssertionError("a function returns or raises")

@@ -1,9 +1,9 @@
-"""Beam search as a rule over arrays: which texts to keep, which are finished, and when no better one can come.
+"""Beam search over arrays: which texts to keep, which are finished, and when no better one can follow.
 
-The rule is that of transformers' `generate`: of the likeliest continuations of all running texts, enough are looked at that
-`num_beams` can go on even if the others end; those among the first `num_beams` that end are finished, with a score of
+The algorithm is that of transformers' `generate`. Each step considers the likeliest continuations of all running texts, enough that
+`num_beams` can continue even if the others end. Those among the first `num_beams` that end are finished, with a score of
 log-probability divided by length to the power of the length penalty. Diverse groups (Vijayakumar et al. 2016) search one after the
-other at each step, and lose `diversity_penalty` on a token for each beam of an earlier group that has just taken it.
+other at each step; a token loses `diversity_penalty` for each beam of an earlier group that has just taken it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..sampling.truncation import Floats
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beam:
-    """A text that is searched on."""
+    """A text that the search may continue."""
 
     token_ids: list[int]
     log_probability: float
     parent: int = 0
-    """The place among the beams before of the text that it goes on with."""
+    """Index of the beam of the step before that it continues."""
 
 
 Ends = Callable[[Beam], bool]
-"""Whether a text that goes on with one of the beams before is finished."""
+"""Whether a text, which continues a beam of the step before, is finished."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finished:
-    """A text that is complete; its ids end with the token that ended it."""
+    """A complete text; its last id is the token that ended it."""
 
     token_ids: list[int]
     score: float
@@ -50,15 +50,15 @@ class BeamSearch:
         max_new_tokens: int,
         length_penalty: float,
         early_stopping: bool | Literal["never"],
-        ends_of_text: int,
+        eos_count: int,
     ) -> None:
-        """`ends_of_text`: how many ids end a text; so many more candidates are looked at."""
+        """`eos_count`: number of ids that end a text; for each, `beams` more candidates are considered."""
         self.width, self.max_new_tokens = beams, max_new_tokens
         self.length_penalty, self.early_stopping = length_penalty, early_stopping
-        self.looked_at = max(2, 1 + ends_of_text) * beams
+        self.candidate_count = max(2, 1 + eos_count) * beams
         self.running = [Beam([], 0.0)]
         self.finished: list[Finished] = []
-        """At most `beams`, the best first."""
+        """At most `beams`, best first."""
         self.can_improve = True
 
     @property
@@ -68,9 +68,9 @@ class BeamSearch:
         return full or not self.can_improve or not self.running
 
     def step(self, log_probabilities: Floats, ends: Ends) -> None:
-        """Take the log-probabilities [running, vocabulary] of each running text's next token."""
+        """Do a step with the log-probabilities [running, vocabulary] of each running text's next token."""
         candidates = self.best_candidates(log_probabilities)
-        if not candidates:  # everything was ruled out
+        if not candidates:  # no token is allowed
             self.running = []
             return
         ended = [ends(candidate) for candidate in candidates]
@@ -80,18 +80,18 @@ class BeamSearch:
             new = zip(candidates[: self.width], ended, strict=False)
             finished = [Finished(each.token_ids, self.score(each.log_probability, length)) for each, is_end in new if is_end]
             self.finished = sorted([*self.finished, *finished], key=operator.attrgetter("score"), reverse=True)[: self.width]
-        going = [candidate for candidate, is_end in zip(candidates, ended, strict=True) if not is_end]
-        self.running = going[: self.width]
+        ongoing = [candidate for candidate, is_end in zip(candidates, ended, strict=True) if not is_end]
+        self.running = ongoing[: self.width]
         if self.running and len(self.finished) >= self.width:
             hypothetical = self.max_new_tokens if self.early_stopping == "never" and self.length_penalty > 0 else length
             best = self.score(self.running[0].log_probability, hypothetical)
             self.can_improve = self.can_improve and best > self.finished[-1].score
 
     def best_candidates(self, log_probabilities: Floats) -> list[Beam]:
-        """The likeliest continuations of all running texts, the best first; of equal ones the first beam's, then the lowest id."""
+        """The likeliest continuations of all running texts, best first; of equal ones the first beam's, then the lowest id."""
         sums = log_probabilities + np.array([beam.log_probability for beam in self.running], np.float32)[:, None]
         flat, size = sums.reshape(-1), sums.shape[1]
-        count = min(self.looked_at, flat.size)
+        count = min(self.candidate_count, flat.size)
         border = np.partition(flat, flat.size - count)[flat.size - count]
         places = np.flatnonzero(flat >= border)
         places = places[np.argsort(-flat[places], kind="stable")][:count]
@@ -102,17 +102,17 @@ class BeamSearch:
         ]
 
     def score(self, log_probability: float, length: int) -> float:
-        """What texts are compared by."""
+        """The score by which texts are compared."""
         return float(log_probability / length**self.length_penalty)
 
     def best(self) -> list[Finished]:
-        """The finished texts, the best first; where the search was ended early, the running ones behind them."""
+        """The finished texts, best first; then the running ones, if the search was ended early."""
         rest = [Finished(each.token_ids, self.score(each.log_probability, max(1, len(each.token_ids)))) for each in self.running]
         return [*self.finished, *rest][: self.width]
 
 
-def diverse(log_probabilities: Floats, taken: Sequence[int], penalty: float) -> Floats:
-    """Log-probabilities [running, vocabulary] less the penalty for each time that an earlier group took a token."""
+def with_diversity_penalty(log_probabilities: Floats, taken: Sequence[int], penalty: float) -> Floats:
+    """Log-probabilities [running, vocabulary], less the penalty for each time that an earlier group took the token."""
     if not taken or not penalty:
         return log_probabilities
     tokens, counts = np.unique(np.asarray(taken), return_counts=True)

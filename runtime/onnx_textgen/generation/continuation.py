@@ -1,6 +1,6 @@
-"""One text in the making: chooses its next token, turns tokens into text, and knows when to end.
+"""One text during its generation: chooses the next token, turns tokens into text, and decides when to end.
 
-The same object serves a stream, a row of a batch and a chat turn; running the model is left to the `scheduler`.
+The same object serves a stream, a row of a batch and a chat turn. `scheduler` runs the model.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ..text.tokenizer import TextTokenizer
 MOST_ATTEMPTS = 8
 """Draws that the loop guard makes for one token."""
 MOST_ESCAPES = 16
-"""How often the loop guard leads one text out of a circle before it ends it."""
+"""How often the loop guard leads a text out of a loop before it ends the text."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What ends a text besides the caller's wishes."""
+    """What ends a text apart from the caller's options."""
 
     eos_ids: frozenset[int]
     context_length: int
     vocab_size: int
 
     def longest(self, prompt_tokens: int, new_tokens: int) -> int:
-        """Tokens that such a text has at most at a time."""
+        """The most tokens that such a text has in its cache at a time."""
         return min(prompt_tokens + new_tokens, self.context_length)
 
 
@@ -59,7 +59,7 @@ class Continuation:
         drafter: Drafter | None = None,
         verifier: Verifier | None = None,
     ) -> None:
-        """`verifier`: what checks the guesses; None: a run of the model as of any several tokens."""
+        """`verifier`: checks drafts; None: an ordinary run of the model checks them."""
         self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
         self.constraint = constraint
         self.token_ids: list[int] = []
@@ -77,44 +77,44 @@ class Continuation:
         self.stops = StopMatcher(config.stop)
         self.guard = LoopGuard() if config.loop_guard != "off" else None
         self.escapes = 0
-        """How often the text was led out of a circle."""
+        """How often the loop guard led the text out of a loop."""
         self.forced: deque[int] = deque()
-        """Tokens that the rule leaves no choice about."""
-        self.unfed: list[int] = []
+        """Next tokens, if the constraint leaves no choice."""
+        self.pending_ids: list[int] = []
+        """Tokens of the text that were not fed yet."""
         self.drafter, self.verifier = drafter, verifier
         self.verified: deque[tuple[int, Logits]] = deque()
-        """Guessed tokens that were fed, each with the logits behind it; the text may still go another way."""
-        self.right_guesses = 0
-        """Of the draft that is being taken up."""
+        """Drafted tokens that were fed, each with the logits after it; the text may still take others."""
+        self.accepted_of_draft = 0
+        """Tokens of the last draft that were accepted so far."""
         self.is_scored = config.logprobs is not None or (config.gives_several and config.num_beams == 1)
-        """Whether the log-probability of every token counts, the id that ends the text included."""
+        """Whether the log-probability of every token is needed, also of the id that ends the text."""
         self.scored: list[float] = []
-        """These log-probabilities, where they do."""
+        """These log-probabilities, if `is_scored`."""
         self.logprobs: list[float] = []
         self.alternatives: list[tuple[Alternative, ...]] = []
         self.end: Chunk | None = None
-        """The id that ended the text, which is no part of it, with its log-probability; where these are asked for."""
-        self.reused_tokens = 0
-        self.prefill_seconds = 0.0
+        """If log-probabilities are requested: the chunk of the id that ended the text, which is not part of the text."""
+        self.reused_tokens, self.prefill_seconds = 0, 0.0
         self.started = self.first_token = self.ended = time.perf_counter()
 
     def choose(self, logits: Logits) -> int:
-        """The next token id for logits [vocabulary]."""
+        """Choose the next token id from logits [vocabulary]."""
         if self.forced:
             return self.forced.popleft()
-        circling = self.guard.next_in_circle if self.guard else None
-        if circling is None:
+        repeated = self.guard.next_in_circle if self.guard else None
+        if repeated is None:
             return self.chooser.choose(logits, self.token_ids)
         self.escapes += 1
         if self.config.loop_guard == "penalise":
-            return self.chooser.choose(logits, self.token_ids, banned=[circling])
+            return self.chooser.choose(logits, self.token_ids, banned=[repeated])
         attempts = (self.chooser.choose(logits, self.token_ids, attempt=attempt) for attempt in range(1, MOST_ATTEMPTS + 1))
-        return next((token_id for token_id in attempts if token_id != circling), circling)
+        return next((token_id for token_id in attempts if token_id != repeated), repeated)
 
     def accept(self, token_id: int, logits: Logits | None = None) -> Chunk:
-        """Append a token; the chunk says what text it made certain and, if it was the last, why.
+        """Append a token; returns a chunk with the text that it made certain and, if it was the last, the finish reason.
 
-        `logits` [vocabulary] are those that it was chosen by; without them there are no log-probabilities.
+        `logits` [vocabulary]: those that it was chosen from; without them there are no log-probabilities.
         """
         self.ended = time.perf_counter()
         if not self.token_ids:
@@ -126,7 +126,7 @@ class Continuation:
                 self.end = self.with_logprobs(Chunk("", (token_id,)), logits, self.config.logprobs)
             return self.finish("eos")
         self.token_ids.append(token_id)
-        self.unfed.append(token_id)
+        self.pending_ids.append(token_id)
         text, matched = self.stops.push(self.stream.push(token_id) if self.stream else "")
         chunk = Chunk(text, (token_id,))
         if self.config.logprobs is not None and logits is not None:
@@ -141,17 +141,17 @@ class Continuation:
         return chunk
 
     def stopped_by_caller(self, text: str) -> FinishReason | None:
-        """Whether the caller's own function ends the text, of which `text` has just become certain."""
+        """Whether the caller's stopping criterion ends the text, of which `text` has just become certain."""
         criterion = self.config.stopping_criterion
         ends = criterion is not None and criterion([*self.prompt_ids, *self.token_ids], self.text + text)
         return "stop" if ends else None
 
     def reason_to_end(self, token_id: int) -> FinishReason | None:
-        """Why the text ends after this token, if it does."""
+        """Why the text ends after this token; None if it does not."""
         if self.constraint is not None:
             self.constraint.accept(token_id)
             if self.constraint.is_done:
-                return "eos"  # the rule allows nothing else
+                return "eos"  # the constraint allows no further token
             if not self.forced:
                 self.forced.extend(self.constraint.forced())
         if len(self.token_ids) >= self.config.max_new_tokens:
@@ -160,71 +160,71 @@ class Continuation:
             return "context"
         if self.guard is not None:
             self.guard.push(token_id)
-            most = 0 if self.config.loop_guard == "stop" else MOST_ESCAPES
-            if self.guard.next_in_circle is not None and self.escapes >= most:
+            most_escapes = 0 if self.config.loop_guard == "stop" else MOST_ESCAPES
+            if self.guard.next_in_circle is not None and self.escapes >= most_escapes:
                 return "loop"
         return None
 
     @property
     def is_forced(self) -> bool:
-        """Whether the next token is known already, so that it needs no logits."""
+        """Whether the constraint determines the next token, so that its logits are not needed."""
         return bool(self.forced) and not self.is_scored
 
     @property
     def kept_tokens(self) -> int:
-        """Tokens at the beginning that the text never forgets."""
+        """Tokens at the beginning that every shift of the context keeps."""
         return len(self.prompt_ids) if self.config.n_keep < 0 else min(self.config.n_keep, len(self.prompt_ids))
 
     @property
     def most_tokens(self) -> int:
-        """Prompt and text at their longest."""
+        """The most tokens of prompt and text in the cache at a time."""
         return self.limits.longest(len(self.prompt_ids), self.config.max_new_tokens)
 
-    def take_unfed(self) -> list[int]:
-        """The tokens that were appended and that the model has not seen yet; they count as seen then."""
-        taken, self.unfed = self.unfed, []
-        return taken
+    def take_pending(self) -> list[int]:
+        """Return the tokens that were not fed yet; from now on they count as fed."""
+        pending, self.pending_ids = self.pending_ids, []
+        return pending
 
     def finish(self, reason: FinishReason, chunk: Chunk | None = None) -> Chunk:
-        """The last chunk: what was held back, unless a stop string cut it off."""
+        """End the text; returns the last chunk, with the text that was held back up to a stop string."""
         chunk = chunk or Chunk("", ())
         text = chunk.text + self.stops.push(self.stream.flush() if self.stream else "")[0] + self.stops.flush()
-        if self.stops.matched is not None:  # perhaps decided only now that no more text can come
+        if self.stops.matched is not None:  # perhaps found only now that no more text can follow
             reason = "stop"
         self.text += text
         self.finish_reason = reason
         return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats(), follows_rule=self.follows_rule)
 
     def with_logprobs(self, chunk: Chunk, logits: Logits, count: int) -> Chunk:
-        """The chunk with what the model itself thought at its token's place."""
+        """The chunk with the model's own log-probability of its token, and the `count` likeliest alternatives."""
         piece = self.tokenizer.piece if self.tokenizer is not None else "<{}>".format
         alternatives = likeliest(logits, count, piece) if count else ()
         return dataclasses.replace(chunk, logprobs=(self.scored[-1],), alternatives=(alternatives,))
 
     @property
     def score(self) -> float:
-        """What a scored text is compared by with other texts of its prompt: its mean log-probability per token."""
+        """The mean log-probability per token, which ranks the scored texts of a prompt."""
         return mean_logprob(self.scored)
 
     def close(self) -> None:
-        """Let go of what only a text in the making needs."""
+        """Release what is needed only during generation."""
         if self.drafter is not None:
             self.drafter.close()
 
     @property
     def follows_rule(self) -> bool | None:
-        """Whether the text so far follows its rule to the end; None without one."""
+        """Whether the text so far satisfies its constraint completely; None without one."""
         return None if self.constraint is None else self.constraint.is_satisfied
 
     def fresh(self) -> Continuation:
-        """Another text after the same prompt, with no token yet and the same clock."""
-        rule = self.constraint.fork() if self.constraint is not None else None
-        other = Continuation(self.tokenizer, self.prompt_ids, self.config, self.limits, constraint=rule)
+        """A continuation of the same prompt with the same start time, and no token yet."""
+        constraint = self.constraint.fork() if self.constraint is not None else None
+        other = Continuation(self.tokenizer, self.prompt_ids, self.config, self.limits, constraint=constraint)
         other.reused_tokens, other.prefill_seconds, other.started = self.reused_tokens, self.prefill_seconds, self.started
         return other
 
     def stops_at(self, token_ids: Sequence[int]) -> bool:
-        """Whether a stop string, or the caller's own function, ends the text of some new ids."""
+        """Whether a stop string or the caller's stopping criterion ends a text of these new ids."""
         criterion = self.config.stopping_criterion
         if criterion is None and (self.tokenizer is None or not self.config.stop):
             return False
@@ -235,7 +235,7 @@ class Continuation:
         return any(stop in text for stop in self.config.stop) or bool(criterion and criterion([*self.prompt_ids, *token_ids], text))
 
     def stats(self) -> Stats:
-        """The numbers so far."""
+        """The statistics so far."""
         prompt, new = len(self.prompt_ids), len(self.token_ids)
         prefill, decode = self.prefill_seconds, self.ended - self.first_token
         return Stats(
@@ -253,7 +253,7 @@ class Continuation:
         )
 
     def result(self) -> Generation:
-        """The finished text; one of several for its prompt has its score."""
+        """The finished text; with its score if the prompt has several texts."""
         assert self.finish_reason is not None, "the text has not ended"
         return Generation(
             text=self.text,

@@ -1,4 +1,4 @@
-"""What reaches the caller of a request: chunks, progress, the reason of its end, an error. Other threads wait for all of these."""
+"""Delivers to the caller of a request: chunks, progress, the finish reason, an error. Other threads wait for all of these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .request import Request
 
 
 class Delivery:
-    """Changes what a waiting thread looks at, always under the lock that this thread takes before it waits."""
+    """Changes the state that a waiting thread checks, always under the lock that the thread takes before it waits."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self.lock = lock
@@ -27,27 +27,27 @@ class Delivery:
                 request.changed.set()
 
     def emit_progress(self, request: Request, progress: Progress) -> None:
-        """Let a request's caller know how far its prompt is."""
+        """Give a request's caller the progress of its prompt."""
         with self.lock:
             request.progress.append(progress)
             request.changed.set()
 
     def finish_early(self, request: Request, reason: FinishReason) -> None:
-        """End a text before its time."""
+        """End a text early."""
         self.emit(request, request.continuation.finish(reason))
 
     def set_error(self, request: Request, error: BaseException) -> None:
-        """Let a request's caller have an error."""
+        """Give an error to a request's caller."""
         with self.lock:
             request.error, request.logits, request.parts = error, None, None
             request.changed.set()
 
     @contextlib.contextmanager
     def errors_to(self, request: Request) -> Iterator[None]:
-        """What goes wrong in the body is the request's, and nobody else's; an interrupt of the whole process passes through."""
+        """Give errors of the body to this request only; an interrupt of the whole process passes through."""
         try:
             yield
         except InterruptedRunError as error:
             self.finish_early(request, error.reason)
-        except Exception as error:  # noqa: BLE001 - it is raised again where the request's caller waits
+        except Exception as error:  # noqa: BLE001 - raised again in the thread of the request's caller
             self.set_error(request, error)

@@ -13,25 +13,25 @@ from .scheduler import Scheduler
 from .turn_taking import TurnTaking
 
 ROWS = 8
-"""Texts that go on together; more wait for a row."""
+"""Texts that are generated together; others wait for a row."""
 
 
 class Engine:
     """The requests of one model. Safe to use from several threads."""
 
     def __init__(self, new_decoder: Callable[[int], Decoder], store: PrefixStore, *, rows: int = ROWS) -> None:
-        """`new_decoder` makes one of so many rows."""
+        """`new_decoder` makes a decoder with the given number of rows."""
         lock = threading.RLock()  # a signal handler may need it while its own thread has it
         self.scheduler = Scheduler(new_decoder, store, rows=rows, lock=lock)
         self.turns = TurnTaking(self.scheduler, lock)
 
     def chunks(self, request: Request) -> Generator[Chunk, None, None]:
-        """Submit a request and give its chunks; closing the iterator ends its work."""
+        """Submit a request and yield its chunks; when the iterator is closed, the request is released."""
         self.scheduler.submit(request)
         try:
             while True:
                 self.turns.wait_for(request)
-                is_done = request.is_done  # asked before the chunks are taken: the last one may come meanwhile
+                is_done = request.is_done  # read before the chunks are taken: the last one may come in between
                 while request.progress and request.on_progress is not None:
                     request.on_progress(request.progress.popleft())
                 while request.chunks:
@@ -44,7 +44,7 @@ class Engine:
             self.turns.leave([request])
 
     def finish(self, requests: Sequence[Request]) -> None:
-        """Wait for the end of some requests; raises what ended the first that failed. Few of many wait for a row at a time."""
+        """Wait until all requests end; raises the error of the first that failed. Only a few of many are submitted at a time."""
         submitted, window = 0, 2 * self.scheduler.most_rows
         try:
             for index, request in enumerate(requests):

@@ -1,4 +1,4 @@
-"""A text over a context of the caller's own, which keeps its cache between texts: an engine of one row while the text lasts."""
+"""A text over a caller's private context, which keeps its cache between texts: an engine of one row for each text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .request import Request
 
 
 def stream_over(context: Decoder, request: Request) -> Generator[Chunk, None, None]:
-    """The chunks of a text that begins at what the context holds; raises `OptionError` once another text has used it meanwhile."""
+    """Yield the chunks of a text over a context; raises `OptionError` if another text has used the context in between."""
     chunks, changes = Engine(lambda rows: context, PrefixStore(0), rows=1).chunks(request), context.changes
     try:
         while (chunk := next(chunks, None)) is not None:
             changes = context.changes
             yield chunk
             if context.changes != changes:
-                raise OptionError("another stream used this context meanwhile; give each of them one of its own: new_context()")
+                raise OptionError("another stream used this context meanwhile; give each stream its own context: new_context()")
     finally:
         if context.changes != changes:
-            request.continuation.verified.clear()  # what was guessed is not there any more
+            request.continuation.verified.clear()  # the cache no longer holds the draft
         chunks.close()

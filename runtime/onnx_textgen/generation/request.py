@@ -1,4 +1,4 @@
-"""One text that a caller waits for: what is asked, what has come of it so far, and how the caller hears of it."""
+"""One text that a caller waits for: its continuation, its results so far, and how the caller is notified."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress
 from ..kv_cache.snapshot import Snapshot
@@ -18,13 +18,13 @@ from .continuation import Continuation
 
 @dataclasses.dataclass(slots=True)
 class KeptContext:
-    """The cache that a session keeps between its requests, each of which takes it up when it gets a row and leaves its own."""
+    """The cache that a session keeps between requests: each request takes it when it gets a row, and leaves its own."""
 
     snapshot: Snapshot | None = None
-    """What the last request's row held of its prompt; None before the first one, and while a request is at work with it."""
+    """The prompt in the row of the last request; None before the first request, and while a request uses it."""
 
     def take(self) -> Snapshot | None:
-        """The snapshot, for a row to start from; forgotten here, so that memory does not hold it twice."""
+        """Return the snapshot for a row to start from, and drop it here, so that memory does not hold it twice."""
         taken, self.snapshot = self.snapshot, None
         return taken
 
@@ -35,41 +35,41 @@ class Request:
     def __init__(
         self,
         continuation: Continuation,
-        watch: Watch,
+        scope: CancelScope,
         *,
         on_progress: Callable[[Progress], None] | None = None,
         streams: bool = True,
         caller: object = None,
         context: KeptContext | None = None,
     ) -> None:
-        """`streams`: whether the caller wants each chunk as it comes, and not only the end.
+        """`streams`: whether the caller takes each chunk as it comes, or only waits for the end.
 
-        `caller`: the same for all texts that one caller wants; None where this is the only one. `context`: what the row starts
-        from, and where its cache is left for the caller's next request; None: the model's prefix cache keeps it for all.
+        `caller`: the same object for all texts of one caller; None if this is its only text. `context`: the cache that the row
+        starts from, replaced by the row's for the caller's next request; None: the model's prefix cache keeps it for all callers.
         """
-        self.continuation, self.watch, self.on_progress, self.streams = continuation, watch, on_progress, streams
+        self.continuation, self.scope, self.on_progress, self.streams = continuation, scope, on_progress, streams
         self.caller = self if caller is None else caller
         self.context = context
         self.chunks: collections.deque[Chunk] = collections.deque()
-        """What the caller has not taken yet."""
+        """Chunks that the caller has not taken yet."""
         self.progress: collections.deque[Progress] = collections.deque()
-        """How far its prompt is, for `on_progress`, which the caller's own thread calls."""
+        """Progress of its prompt, for `on_progress`, which the caller's thread calls."""
         self.error: BaseException | None = None
         self.parts: Iterator[Logits | None] | None = None
-        """The rest of the prompt, while it is fed."""
+        """Feeds the remaining parts of its prompt; None before the first and after the last."""
         self.logits: Logits | None = None
-        """[vocabulary], of the next token."""
+        """[vocabulary], for the next token; None if it is chosen already."""
         self.has_ended = False
-        """Whether its last chunk is there to be taken, or was."""
+        """Whether its last chunk was emitted."""
         self.is_abandoned = False
         """Whether its caller is gone."""
         self.changed = threading.Event()
         self.work = contextlib.ExitStack()
-        """What lasts as long as it has a row: its cancellation and its deadline reach the run that is under way."""
+        """Open as long as it has a row: lets its cancellation and deadline end the run in progress."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more chunks will come."""
         return self.error is not None or self.has_ended
 
     @property

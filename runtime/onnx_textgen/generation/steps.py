@@ -1,85 +1,85 @@
-"""A step of a text: its new tokens are fed, with guesses of what follows them, and where the context is full, it is shifted."""
+"""One step of a text: feeds its pending tokens, with a draft of the next ones, and shifts the context when it is full."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from .continuation import Continuation
 
 
-def go_on(decoder: Decoder, continuation: Continuation, watch: Watch, *, row: int = 0) -> Logits:
+def feed_pending(decoder: Decoder, continuation: Continuation, scope: CancelScope, *, row: int = 0) -> Logits:
     """Feed the tokens that were appended and not fed yet; returns the logits [vocabulary] of the last.
 
-    Guesses of what follows them are fed along, where the text asks for that. Where the tokens do not fit in the context, what
-    `shifted` leaves of the text takes its place.
+    If the text uses drafts, a draft of the next tokens is fed with them. If the tokens do not fit in the context, the text in the
+    cache is replaced by what `shifted` leaves of it.
     """
-    if (known := take_verified(decoder, continuation, row)) is not None:
+    if (known := accept_verified(decoder, continuation, row)) is not None:
         return known
-    held, new = decoder.token_ids[row], continuation.take_unfed()
+    held, new = decoder.token_ids[row], continuation.take_pending()
     room = continuation.limits.context_length - len(held) - len(new)
     if room < 0:
-        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row, watch=watch)
-    draft, verifier = propose(decoder, continuation, len(new), room, watch), continuation.verifier
+        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row, scope=scope)
+    draft, verifier = propose(decoder, continuation, len(new), room, scope), continuation.verifier
     if not draft:
-        logits: Logits = decoder.feed(new, row=row, watch=watch)[-1]
+        logits: Logits = decoder.feed(new, row=row, scope=scope)[-1]
         return logits
     both = [*new, *draft]
     if verifier:
-        rows = decoder.verify(both, verifier, row=row, watch=watch)
+        rows = decoder.verify(both, verifier, row=row, scope=scope)
     else:
-        rows = decoder.feed(both, row=row, every_position=True, watch=watch)
+        rows = decoder.feed(both, row=row, every_position=True, scope=scope)
     continuation.verified.extend(zip(draft, rows[len(new) :], strict=True))
     return np.asarray(rows[len(new) - 1])
 
 
-def propose(decoder: Decoder, continuation: Continuation, new: int, room: int, watch: Watch) -> list[int]:
-    """Guesses of what follows the text and its `new` tokens, at most `room`; none where they could not be taken back."""
+def propose(decoder: Decoder, continuation: Continuation, new: int, room: int, scope: CancelScope) -> list[int]:
+    """A draft of at most `room` tokens after the text and its `new` tokens; empty if it could not be rolled back."""
     drafter, left = continuation.drafter, continuation.config.max_new_tokens - len(continuation.token_ids) - 1
-    if continuation.verifier is not None:  # several tokens that a rule forces are fed as they are without guesses
+    if continuation.verifier is not None:  # several tokens that a constraint forces are fed without a draft
         left = min(left, continuation.verifier.most_tokens - new) if new == 1 else 0
     if drafter is None or not decoder.capabilities.can_verify_drafts or min(room, left) < 1:
         return []
-    return drafter.propose(continuation.token_ids, min(room, left), watch)
+    return drafter.propose(continuation.token_ids, min(room, left), scope)
 
 
-def take_verified(decoder: Decoder, continuation: Continuation, row: int) -> Logits | None:
-    """The logits [vocabulary] behind the tokens that were appended, where they were guessed and fed already; else None.
+def accept_verified(decoder: Decoder, continuation: Continuation, row: int) -> Logits | None:
+    """Accept pending tokens that were drafted and fed already; returns the logits [vocabulary] after them, None if some are left.
 
-    Guesses that turned out wrong are forgotten.
+    If the text continues with another token than the draft, the rest of the draft is rolled back.
     """
-    unfed, verified, logits = continuation.unfed, continuation.verified, None
+    pending, verified, logits = continuation.pending_ids, continuation.verified, None
     if not verified:
         return None
-    if continuation.verifier is not None and len(unfed) > 1:  # without guesses these would be fed in one run
-        forget_guesses(decoder, continuation, row)
+    if continuation.verifier is not None and len(pending) > 1:  # without drafts these are fed in one run
+        roll_back_draft(decoder, continuation, row)
         return None
-    while unfed and verified and unfed[0] == verified[0][0]:
-        unfed.pop(0)
+    while pending and verified and pending[0] == verified[0][0]:
+        pending.pop(0)
         logits = verified.popleft()[1]
-        continuation.right_guesses += 1
-    if unfed or not verified:
-        forget_guesses(decoder, continuation, row)
-    return None if unfed else logits
+        continuation.accepted_of_draft += 1
+    if pending or not verified:
+        roll_back_draft(decoder, continuation, row)
+    return None if pending else logits
 
 
-def forget_guesses(decoder: Decoder, continuation: Continuation, row: int) -> None:
-    """Take back what was fed and is no part of the text, and let the drafter know how many guesses were right."""
+def roll_back_draft(decoder: Decoder, continuation: Continuation, row: int) -> None:
+    """Roll back drafted tokens that are not part of the text, and tell the drafter how many were accepted."""
     if continuation.verified:
         decoder.rewind(len(decoder.token_ids[row]) - len(continuation.verified), row=row)
         continuation.verified.clear()
     if continuation.drafter is not None:
-        continuation.drafter.judge(continuation.right_guesses)
-    continuation.right_guesses = 0
+        continuation.drafter.judge(continuation.accepted_of_draft)
+    continuation.accepted_of_draft = 0
 
 
 def shifted(token_ids: list[int], *, keep: int) -> list[int]:
     """The first `keep` tokens and the newer half of the others.
 
-    Keys were turned by their positions, so the half is computed anew at its new place.
+    Keys are rotated by position, so that half must be computed again at its new positions.
 
     >>> shifted([1, 2, 3, 4, 5, 6], keep=2)
     [1, 2, 5, 6]

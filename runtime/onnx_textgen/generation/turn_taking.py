@@ -1,7 +1,7 @@
-"""Of several threads that wait for common work, one leads: it does the work of all, until it has what it waits for itself.
+"""Of the threads that wait for shared work, one leads: it does the work of all until its own result is ready.
 
-There is no worker thread. A leader that is done hands over to another waiting thread; a lone caller pays for no synchronisation,
-and nothing runs while nobody waits. What the work is, this class does not know.
+There is no worker thread. When the leader's result is ready, another waiting thread leads. A single caller pays for no
+synchronisation, and nothing runs while nobody waits. The work itself is defined elsewhere.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Generic, Protocol, TypeVar
 from ..errors import OptionError
 
 LONGEST_WAIT = 1.0
-"""Seconds after which a thread looks again whether it should lead, whatever it was told."""
+"""Seconds after which a follower checks whether it should lead, even if no thread woke it."""
 
 
 class Waiter(Protocol):
     """What a thread waits for."""
 
     changed: threading.Event
-    """Set when the thread should look again."""
+    """Set when the thread should check again."""
     is_abandoned: bool
     """Whether its caller is gone."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something for its caller."""
+        """Whether there is a result for its caller to take."""
 
 
 W = TypeVar("W", bound=Waiter)
@@ -34,36 +34,36 @@ W_contra = TypeVar("W_contra", bound=Waiter, contravariant=True)
 
 
 class Work(Protocol[W_contra]):
-    """What the leader does for all, calling these one after the other."""
+    """The work of all waiters; only the leader calls these methods."""
 
     def advance(self, leader: W_contra, /) -> None:
-        """Do a part of everybody's work, after which the leader may be ready."""
+        """Do a part of the work of all, after which the leader may be ready."""
 
     @property
     def holds_abandoned(self) -> bool:
         """Whether something is held for a caller that is gone."""
 
     def release_abandoned(self) -> None:
-        """Release that."""
+        """Release what is held for callers that are gone."""
 
     def abort(self, error: BaseException, /) -> None:
-        """An interrupt came in the middle: let all callers know."""
+        """Give an error to all callers, after an interrupt in the middle of the work."""
 
 
 class TurnTaking(Generic[W]):
-    """Who leads, and who follows."""
+    """The leader and the followers among the waiting threads."""
 
     def __init__(self, work: Work[W], lock: threading.RLock) -> None:
-        """`lock` is held where the waiters' state changes, here and in the work; one that a thread may take twice."""
+        """`lock`: held while the state of waiters changes, here and in the work; reentrant."""
         self.work, self.lock = work, lock
         self.leader: W | None = None
         self.leading_thread = 0
-        """Its thread, while there is a leader."""
+        """Identifier of the leader's thread, while there is a leader."""
         self.followers: dict[W, None] = {}
         """What other threads wait for while one leads, in order."""
 
     def wait_for(self, waiter: W) -> None:
-        """Lead or follow until there is something for the caller."""
+        """Lead or follow until there is a result for the caller."""
         try:
             while self.join(waiter):
                 if self.leader is waiter:
@@ -74,7 +74,7 @@ class TurnTaking(Generic[W]):
             self.resign(waiter)
 
     def join(self, waiter: W) -> bool:
-        """Become the leader, or one of the followers; False where there is something for the caller already."""
+        """Become the leader or a follower; False if there is a result for the caller already."""
         with self.lock:
             self.followers.pop(waiter, None)
             if waiter.is_ready:
@@ -82,20 +82,20 @@ class TurnTaking(Generic[W]):
             if self.leader is None:
                 self.leader, self.leading_thread = waiter, threading.get_ident()
             elif self.leading_thread == threading.get_ident():
-                raise OptionError("this runs inside a run of the model, in a signal handler say; ask the model from elsewhere")
+                raise OptionError("this call is inside a run of the model, as in a signal handler; call the model from elsewhere")
             else:
                 self.followers[waiter] = None
                 waiter.changed.clear()
             return True
 
     def lead(self, waiter: W) -> None:
-        """Work for all until there is something for the leader's caller, or the caller is gone; then let another thread lead."""
+        """Work for all until the leader's caller has a result or is gone; then let another thread lead."""
         try:
             while not (waiter.is_ready or waiter.is_abandoned):
                 self.work.advance(waiter)
             while self.stays_leader():
                 self.work.release_abandoned()
-        except BaseException as error:  # an interrupt in the middle: what is half done is not known
+        except BaseException as error:  # an interrupt in the middle: the state of the work is unknown
             if self.leader is waiter:
                 self.work.abort(error)
             raise
@@ -103,7 +103,7 @@ class TurnTaking(Generic[W]):
             self.resign(waiter)
 
     def stays_leader(self) -> bool:
-        """Whether there is something to release; if not the leader steps down, so that whoever leaves next releases its own."""
+        """Whether there is something to release; if not, the leader resigns, so that a later `leave` does its own release."""
         with self.lock:
             holds_abandoned = self.work.holds_abandoned
             if not holds_abandoned:
@@ -111,7 +111,7 @@ class TurnTaking(Generic[W]):
             return holds_abandoned
 
     def leave(self, waiters: Sequence[W]) -> None:
-        """The callers of these are gone: what is held for them is released, by the leader where another thread leads."""
+        """Release what is held for these waiters, whose callers are gone; if another thread leads, that thread does it."""
         for waiter in waiters:
             waiter.is_abandoned = True
         if not waiters:
@@ -127,7 +127,7 @@ class TurnTaking(Generic[W]):
             self.resign(waiters[0])
 
     def resign(self, waiter: W) -> None:
-        """After an interrupt too: a thread that neither leads nor follows any more must not be counted on."""
+        """Stop to lead or follow, also after an interrupt: no thread may wait for this one."""
         with self.lock:
             self.followers.pop(waiter, None)
             if self.leader is waiter:
@@ -136,7 +136,7 @@ class TurnTaking(Generic[W]):
                 self.wake_a_follower()
 
     def wake_a_follower(self) -> None:
-        """Let another thread lead: one that has nothing to take, and so would not just go away."""
+        """Wake a follower to lead; one without a result, as one with a result would return."""
         for follower in self.followers:
             if not follower.is_ready and not follower.is_abandoned:
                 follower.changed.set()

@@ -1,7 +1,7 @@
-"""How much each token of a text looks at each token before it: the attention of every layer and head.
+"""Attention maps: how much each token of a text attends to each token before it, in every layer and head.
 
-A package that was exported with `--attention-maps` has a second graph over the same weights, which gives them. Ordinary generation
-never opens it, so it costs nothing there.
+A package that was exported with `--attention-maps` has a second graph over the same weights, which returns them. Generation never
+opens that graph, so it costs nothing there.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from ..backends.onnxruntime_session import Session
 from ..errors import PackageError, PromptError
 from ..package.manifest import Geometry
 from .decoder import Decoder
-from .embeddings import pieces
+from .embeddings import part_bounds
 
 ATTENTIONS = "attentions."
-"""Begins the name of the graph's output of a layer; the layer's number follows."""
+"""Prefix of the output of a layer; the layer's number follows."""
 MOST_BYTES = 256 * 2**20
-"""A text's maps take no more than that."""
-PIECE_BYTES = 64 * 2**20
-"""Nor does one run of the graph: a long text is fed in pieces."""
+"""The most bytes of a text's maps."""
+PART_BYTES = 64 * 2**20
+"""The most bytes of the maps of one run: a long text is fed in parts."""
 
 Maps = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class AttentionMaps:
-    """Who looked at whom in a text."""
+    """The attention weights of a text."""
 
     token_ids: tuple[int, ...]
-    """Of the whole text."""
+    """Ids of the whole text."""
     pieces: tuple[str, ...]
-    """What a person reads for each."""
+    """The text of each id, for a person to read."""
     layers: tuple[int, ...]
-    """The numbers, from 0, of the layers that attend: all of them in most models."""
+    """The numbers, from 0, of the layers with attention: all of them in most models."""
     weights: Maps
-    """[layers, heads, rows, tokens]: shares after softmax, from 0 to 1. A row is a token that looks, the rows are the last of the
-    text's tokens, and a column is a token that is looked at. What comes after a token is 0, and a row adds up to 1 (to less in a
-    model with attention sinks, which take their share)."""
+    """[layers, heads, rows, tokens]: weights after softmax, from 0 to 1. Row: the attending token, one of the last tokens of the
+    text. Column: the token attended to; 0 for later tokens. A row adds up to 1, or to less in a model with attention sinks, which
+    take a share."""
 
 
 def attending_layers(session: Session) -> dict[int, str]:
-    """The outputs that give attention, by the number of their layer, in order."""
+    """The outputs with attention weights, by the number of their layer, in ascending order."""
     numbers = [name.removeprefix(ATTENTIONS) for name in session.outputs if name.startswith(ATTENTIONS)]
     return {number: f"{ATTENTIONS}{number}" for number in sorted(int(each) for each in numbers if re.fullmatch("[0-9]{1,5}", each))}
 
@@ -54,25 +54,25 @@ def attending_layers(session: Session) -> dict[int, str]:
 def read_maps(
     session: Session, geometry: Geometry, token_ids: Sequence[int], *, rows: int | None = None, size: int | None = None
 ) -> tuple[tuple[int, ...], Maps]:
-    """The numbers of the layers that attend, and the attention [layers, heads, rows, tokens] of the last `rows` tokens.
+    """The numbers of the layers with attention, and the weights [layers, heads, rows, tokens] of the last `rows` tokens.
 
-    rows: default all; size: most tokens of a run, fewer where memory asks for it. Raises `PromptError` for a text whose maps take
-    more than `MOST_BYTES`, and `PackageError` for a graph that does not give them.
+    `rows`: default all; `size`: the most tokens per run, fewer if memory requires it. Raises `PromptError` if the maps take more
+    than `MOST_BYTES`, and `PackageError` if the graph does not return them.
     """
     layers = attending_layers(session)
     if not layers:
-        raise PackageError("the graph gives no attention; export the model again with --attention-maps")
+        raise PackageError("the graph returns no attention weights; export the model again with --attention-maps")
     tokens = len(token_ids)
     rows = tokens if rows is None else min(rows, tokens)
     decoder = Decoder(session, geometry, capacity=tokens, extra_outputs=list(layers.values()))
     row_bytes = 4 * len(layers) * geometry.heads * tokens
-    most = max(1, min(size or decoder.chunk, PIECE_BYTES // row_bytes))
-    parts = list(pieces(tokens, most, decoder.capabilities.rope_switch_length))
+    most = max(1, min(size or decoder.part_size, PART_BYTES // row_bytes))
+    parts = list(part_bounds(tokens, most, decoder.capabilities.rope_switch_length))
     longest = max(end - start for start, end in parts)
     if (wanted := max(rows, longest) * row_bytes) > MOST_BYTES:
         raise PromptError(
             f"the attention of {tokens:,} tokens in {len(layers)} layers of {geometry.heads} heads takes {wanted / 2**20:,.0f} MiB "
-            f"and {MOST_BYTES // 2**20} are the most; give a shorter text, or ask for the last tokens alone, as with last=32"
+            f"and {MOST_BYTES // 2**20} are the most; give a shorter text, or request the last tokens only, as with last=32"
         )
     maps = np.zeros((len(layers), geometry.heads, rows, tokens), dtype=np.float32)
     first = tokens - rows
@@ -83,6 +83,6 @@ def read_maps(
             continue
         for layer, found in enumerate(decoder.last_extra_outputs):
             if found.shape != (1, geometry.heads, end - start, end):
-                raise PackageError(f"the graph gave the attention {found.shape} for {end - start} of {end} tokens")
+                raise PackageError(f"the graph returned attention weights of shape {found.shape} for {end - start} of {end} tokens")
             maps[layer, :, start + skipped - first : end - first, :end] = found[0, :, skipped:]
     return tuple(layers), maps

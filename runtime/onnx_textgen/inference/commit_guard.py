@@ -1,4 +1,4 @@
-"""Keeps errors and interrupts from leaving a decoder in a state that nobody knows."""
+"""Context managers around runs: they turn errors into `ModelError`, and mark a decoder inconsistent after an interrupt."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..errors import ModelError, OnnxTextgenError, first_line
 
 
 class HasCache(Protocol):
-    """What has a cache that runs change, and that can become inconsistent."""
+    """An object with a cache that runs change, and that an interrupt can make inconsistent."""
 
     is_inconsistent: bool
     changes: int
 
 
 class CommitGuard:
-    """Around a run and the bookkeeping that follows it: counts the change; an interrupt leaves the decoder marked inconsistent."""
+    """Around a run and the bookkeeping after it: counts the change, and after an interrupt marks the decoder inconsistent."""
 
     __slots__ = ("decoder",)
 
@@ -26,13 +26,13 @@ class CommitGuard:
         self.decoder.is_inconsistent = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, OnnxTextgenError):  # after such an error the cache is as before the run
+        if error is None or isinstance(error, OnnxTextgenError):  # after such an error the cache is the same as before the run
             self.decoder.is_inconsistent = False
         self.decoder.changes += 1
 
 
 class model_errors:  # noqa: N801 - a context, and a class rather than a generator because every step of the model is in one
-    """Turn whatever an engine and NumPy raise, out of memory included, into `ModelError`."""
+    """Turn any error of an engine or NumPy, out of memory included, into `ModelError`."""
 
     __slots__ = ("doing",)
 

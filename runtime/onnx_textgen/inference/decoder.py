@@ -1,7 +1,7 @@
 """Token ids in, logits out: one open graph over one cache.
 
-`feed` takes a prompt, a part of one, or one token; `step` takes one token for every row at once. Which inputs the graph wants
-is read off the graph. Choosing tokens is left to `sampling`, text to `text`.
+`feed` takes a prompt, a part of one, or one token; `step` takes one token for every row at once. `Capabilities` says what the graph
+can do. The choice of tokens is left to `sampling`, text to `text`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..backends.protocol import Graph, mask_of
 from ..backends.signature import LOGITS
-from ..cancellation import NOBODY, Watch
+from ..cancellation import NOBODY, CancelScope
 from ..errors import PromptError
 from ..kv_cache.factory import make_cache
 from ..kv_cache.snapshot import Snapshot
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Decoder:
-    """A graph at work on `rows` sequences, each with its own length.
+    """A graph and its cache of `rows` rows, each with its own length.
 
-    If `output` names another output of the graph (hidden states, say), every method that says "logits" returns that output instead.
-    `extra_outputs` name outputs that are kept besides, see `last_extra_outputs`.
+    If `output` names another output of the graph, such as hidden states, the methods return that output instead of logits.
+    `extra_outputs` name further outputs to keep: see `last_extra_outputs`.
     """
 
     def __init__(
@@ -46,57 +46,57 @@ class Decoder:
         extra_outputs: Sequence[str] = (),
         capabilities: Capabilities | None = None,
     ) -> None:
-        """`capabilities`: the graph's, for this output, where they were read already."""
+        """`capabilities`: those of the graph for this output, if they are known already."""
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
         self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs)
-        self.chunk = self.capabilities.chunk
+        self.part_size = self.capabilities.part_size
         """Tokens that a caller should feed at a time."""
-        self.steps_together = rows > 1 and self.capabilities.steps_together
-        self.begins_together = rows > 1 and self.capabilities.begins_together
+        self.can_batch_decode = rows > 1 and self.capabilities.can_batch_decode
+        self.can_batch_prefill = rows > 1 and self.capabilities.can_batch_prefill
         self.changes = 0
-        """How often the cache was fed or rolled back, by which users of a shared decoder see that another one was at it."""
+        """How often the cache was fed or rolled back: by this, users of a shared decoder see that another one used it."""
         self.reset()
 
     def reset(self) -> None:
         """Make an empty cache."""
         sizes = {"rows": self.rows, "capacity": self.capacity, "context_length": self.geometry.context_length}
-        with model_errors("made its cache"):
+        with model_errors("allocated its cache"):
             self.cache = make_cache(self.graph, **sizes)  # type: ignore[arg-type]
         self.token_ids: list[list[int]] = [[] for _ in range(self.rows)]
-        """The ids whose keys and values the cache holds, per row."""
+        """Per row, the ids whose keys and values the cache holds."""
         self.reusable_length = [0] * self.rows
-        """How many of them, from the beginning, later prompts can reuse: see `Capabilities.is_batch_invariant_run`."""
+        """Per row, how many of them, from the first, later prompts can reuse: see `Capabilities.is_batch_invariant_run`."""
         self.uses_long_rope = [False] * self.rows
-        """Per row, whether its keys were rotated for a text beyond `rope_switch_length`."""
+        """Per row, whether its keys were rotated as for a text beyond `rope_switch_length`."""
         self.is_inconsistent = False
-        """Whether an interrupt of the process left a run half taken over, so that what the cache holds is not known."""
+        """Whether an interrupt of the process left a run half committed, so that the content of the cache is not known."""
 
     @property
     def last_extra_outputs(self) -> list[npt.NDArray[Any]]:
-        """What the last run gave as the extra outputs, in their order."""
+        """The extra outputs of the last run, in their order."""
         return self.runner.last_extra_outputs
 
     def must_feed_singly(self, row: int, every_position: bool) -> bool:
-        """Whether several tokens take a run each: the graph's own limits, or logits that it gives of the last one only."""
+        """Whether each token takes a separate run: by the graph's limits, or as it returns logits of the last one only."""
         can = self.capabilities
         over_past = bool(self.token_ids[row]) and not can.appends
         return can.takes_single_tokens or over_past or (every_position and can.gives_last_only)
 
-    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, watch: Watch = NOBODY) -> Logits:
-        """Append `token_ids` to a row and return logits [1, vocabulary] of the last, or [tokens, vocabulary] of every one.
+    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = NOBODY) -> Logits:
+        """Append `token_ids` to a row; returns logits [1, vocabulary] of the last; [tokens, vocabulary] if `every_position`.
 
-        Raises `PromptError` for ids outside the vocabulary and beyond the context, `ModelError` if the run fails, and
-        `InterruptedRunError` if `watch` ends it; the cache then is as before, or holds the tokens before the failure where each
-        is a run of its own.
+        Raises `PromptError` for ids outside the vocabulary or beyond the context, `ModelError` if the run fails, and
+        `InterruptedRunError` if `scope` ends it. Then the cache is unchanged; but if each token takes a separate run, the cache
+        holds the tokens before the failure.
         """
         ids = self.checked(token_ids)
-        self.check_room(row, len(ids))
+        self.check_context(row, len(ids))
         if len(ids) > 1 and self.must_feed_singly(row, every_position):
             each: list[Logits] = []
             for token in ids.tolist():
                 each = each if every_position else []
-                each.append(self.feed([token], row=row, watch=watch))
+                each.append(self.feed([token], row=row, scope=scope))
             return np.concatenate(each)
         whole = ids
         if self.must_recompute(row, len(ids)):
@@ -105,98 +105,98 @@ class Decoder:
         positions = np.arange(len(whole) - len(ids), len(whole)) if every_position else self.runner.last_only
         with CommitGuard(self):
             only = range(row, row + 1)
-            logits = self.runner.run(self.cache, whole[None], positions, only, advanced=[len(whole)], watch=watch)[0]
+            logits = self.runner.run(self.cache, whole[None], positions, only, advanced=[len(whole)], scope=scope)[0]
             self.mark_reusable(row, len(whole))
             self.token_ids[row] += whole.tolist()
         self.uses_long_rope[row] = self.capabilities.uses_long_rope(len(self.token_ids[row]))
         return logits if len(positions) == len(logits) else cast("Logits", logits[positions])
 
-    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0, watch: Watch = NOBODY) -> Logits:
-        """Append tokens to a row that holds some; returns logits [tokens, vocabulary] of every one.
+    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0, scope: CancelScope = NOBODY) -> Logits:
+        """Append tokens to a row that holds some already; returns logits [tokens, vocabulary] of all.
 
-        These, and the keys and values that stay, have the bits of a `feed` for each token. Raises as `feed` does.
+        Logits, keys and values equal those of a `feed` per token to the last bit. Raises as `feed` does.
         """
         ids = self.checked(token_ids)
-        self.check_room(row, len(ids))
+        self.check_context(row, len(ids))
         if len(ids) == 1:
-            return self.feed(token_ids, row=row, watch=watch)
+            return self.feed(token_ids, row=row, scope=scope)
         with CommitGuard(self):
             places, rows, advanced = np.arange(len(ids)), range(row, row + 1), [len(ids)]
-            found = self.runner.run(self.cache, ids[None], places, rows, advanced=advanced, watch=watch, verifier=verifier)
+            found = self.runner.run(self.cache, ids[None], places, rows, advanced=advanced, scope=scope, verifier=verifier)
             self.token_ids[row] += ids.tolist()
         return cast("Logits", found[0])
 
     def mark_reusable(self, row: int, new: int) -> None:
-        """Note that `new` tokens are about to be held."""
+        """Count `new` tokens that are about to be appended as reusable, if they are."""
         held, can = len(self.token_ids[row]), self.capabilities
         if self.reusable_length[row] == held == can.aligned_to_pairs(held) and can.is_batch_invariant_run(new):
             self.reusable_length[row] += new
 
     def reset_if_inconsistent(self) -> None:
-        """Forget everything where it is not known what the cache holds."""
+        """Empty the cache if its content is not known."""
         if self.is_inconsistent:
             self.reset()
             self.changes += 1
 
     def must_recompute(self, row: int, new: int) -> bool:
-        """Whether `new` more tokens bring a row beyond the rope switch, or back, where none of its keys is right."""
+        """Whether `new` more tokens bring a row across the rope switch, so that all its keys must be computed again."""
         held = len(self.token_ids[row])
         return held > 0 and self.capabilities.uses_long_rope(held + new) != self.uses_long_rope[row]
 
-    def step(self, token_ids: Sequence[int], active: Sequence[bool], *, watch: Watch = NOBODY) -> Logits:
-        """One token for each of the first rows at once: logits [rows, vocabulary]; rows that are not `active` do not advance.
+    def step(self, token_ids: Sequence[int], active: Sequence[bool], *, scope: CancelScope = NOBODY) -> Logits:
+        """Feed one token to each of the first rows at once; returns logits [rows, vocabulary].
 
-        Their logits mean nothing, and any id may stand in their place. Raises as `feed` does.
+        Rows that are not `active` do not advance: any id may be given for them, and their logits are undefined. Raises as `feed`.
         """
         if not 0 < len(token_ids) <= self.rows or len(active) != len(token_ids):
             found = f"{len(token_ids)} token ids and {len(active)} flags"
             raise PromptError(f"a step takes one token id and one flag for each of at most {self.rows} rows, found {found}")
         ids = self.checked(token_ids)
-        going = [row for row, on in enumerate(active) if on]
-        for row in going:
-            self.check_room(row, 1)
-        if len(ids) == len(going) == 1:
-            return self.feed(token_ids, watch=watch)
-        if not going or not self.steps_together or any(self.must_recompute(row, 1) for row in going):
+        advancing = [row for row, on in enumerate(active) if on]
+        for row in advancing:
+            self.check_context(row, 1)
+        if len(ids) == len(advancing) == 1:
+            return self.feed(token_ids, scope=scope)
+        if not advancing or not self.can_batch_decode or any(self.must_recompute(row, 1) for row in advancing):
             logits = np.zeros((len(ids), self.geometry.vocab_size), dtype=np.float32)
-            for row in going:
-                logits[row] = self.feed([int(ids[row])], row=row, watch=watch)[0]
+            for row in advancing:
+                logits[row] = self.feed([int(ids[row])], row=row, scope=scope)[0]
             return logits
         with CommitGuard(self):
             rows = self.runner.run(
-                self.cache, ids[:, None], self.runner.last_only, range(len(ids)), advanced=[int(on) for on in active], watch=watch
+                self.cache, ids[:, None], self.runner.last_only, range(len(ids)), advanced=[int(on) for on in active], scope=scope
             )
-            for row in going:
+            for row in advancing:
                 self.mark_reusable(row, 1)
                 self.token_ids[row].append(int(ids[row]))
         return rows[:, -1]
 
-    def takes_prompts(self, lengths: Sequence[int], most: int) -> bool:
-        """Whether prompts of these lengths should be fed in one run that computes `most` tokens: few of them would be padding.
+    def can_prefill_together(self, lengths: Sequence[int], most: int) -> bool:
+        """Whether prompts of these lengths should be fed in one run: it computes at most `most` tokens, few of them padding.
 
-        A single token is left to a run of its own; see `Capabilities.is_batch_invariant_run`.
+        A prompt of one token takes a separate run; see `Capabilities.is_batch_invariant_run`.
         """
-        if not self.begins_together or min(lengths) < 2 or max(lengths) >= self.geometry.context_length:
+        if not self.can_batch_prefill or min(lengths) < 2 or max(lengths) >= self.geometry.context_length:
             return False
         computed = len(lengths) * max(lengths)
         return computed <= most and 2 * computed <= 3 * sum(lengths)
 
-    def begin_rows(self, prompts: Sequence[Sequence[int]], first: int) -> Logits:
-        """Feed whole prompts to empty rows from `first` on, in one run; returns logits [rows, vocabulary] of their last tokens.
+    def prefill_rows(self, prompts: Sequence[Sequence[int]], first: int) -> Logits:
+        """Feed whole prompts to the empty rows from `first`, in one run; returns logits [rows, vocabulary] of their last tokens.
 
-        `takes_prompts` says whether it can be. Raises as `feed` does, and leaves the rows empty then.
+        Only for prompts that `can_prefill_together` accepts. Raises as `feed` does; then the rows stay empty.
         """
         rows, lengths = range(first, first + len(prompts)), [len(prompt) for prompt in prompts]
-        ids = np.zeros((len(prompts), max(lengths) + max(lengths) % 2), np.int64)  # tokens keep their partners
+        ids = np.zeros((len(prompts), max(lengths) + max(lengths) % 2), np.int64)  # an even number, as tokens are computed in pairs
         for index, prompt in enumerate(prompts):
             assert not self.token_ids[first + index], "the rows are empty"
-            self.check_room(first + index, len(prompt))
+            self.check_context(first + index, len(prompt))
             ids[index, : len(prompt)] = self.checked(prompt)
         last = np.array(lengths) - 1
         positions = np.unique(last)
         with CommitGuard(self):
             logits = self.runner.run(
-                self.cache, ids, positions, rows, advanced=lengths, watch=NOBODY, mask=mask_of(lengths, ids.shape[1])
+                self.cache, ids, positions, rows, advanced=lengths, scope=NOBODY, mask=mask_of(lengths, ids.shape[1])
             )
             for row, prompt in zip(rows, prompts, strict=True):
                 self.mark_reusable(row, len(prompt))
@@ -204,9 +204,9 @@ class Decoder:
         return logits[np.arange(len(rows)), np.searchsorted(positions, last)]
 
     def rewind(self, length: int, *, row: int = 0) -> None:
-        """Forget all but the first `length` tokens of a row.
+        """Remove all but the first `length` tokens of a row.
 
-        Raises `PromptError` beyond what the row holds, and where the graph's states cannot go back there; `reusable` tells.
+        Raises `PromptError` if the row holds fewer, or if the graph's states cannot return to that length; see `reusable`.
         """
         self.reset_if_inconsistent()
         held = len(self.token_ids[row])
@@ -214,20 +214,20 @@ class Decoder:
             raise PromptError(f"cannot rewind to {length} tokens: the cache holds {held}")
         if length < held:
             if self.cache.states.nearest(row, length, held) != length:
-                raise PromptError(f"cannot rewind to {length} tokens: this model's states cannot go back there; rewind to 0")
+                raise PromptError(f"cannot rewind to {length} tokens: this model's states cannot return there; rewind to 0")
             self.changes += 1
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
             self.reusable_length[row] = min(self.reusable_length[row], length)
 
     def reserve(self, length: int, *, row: int = 0) -> None:
-        """Make room for a text of that length at once, so that its cache need not grow, and be copied, part by part."""
+        """Allocate memory for a text of `length` tokens, so that the cache need not grow, and be copied, part by part."""
         self.reset_if_inconsistent()
-        with model_errors("made room"):
+        with model_errors("enlarged its cache"):
             self.cache.reserve(row, min(length, self.geometry.context_length))
 
     def fork(self, source: int, target: int) -> None:
-        """Make a row hold the tokens of another one, and go on from there by itself."""
+        """Make row `target` hold a copy of row `source`."""
         self.reset_if_inconsistent()
         if source != target:
             self.changes += 1
@@ -237,11 +237,11 @@ class Decoder:
             self.uses_long_rope[target] = self.uses_long_rope[source]
 
     def bytes_of(self, length: int) -> int:
-        """What a row of `length` tokens takes: keys, values and states."""
+        """Bytes of the keys, values and states of a row of `length` tokens."""
         return sum(tensor.bytes_for(length) for tensor in self.cache.tensors)
 
     def snapshot(self, *, row: int = 0) -> Snapshot:
-        """What a row holds of a prompt, as arrays of its own; what was generated behind it is left out."""
+        """Copy what a row holds of a prompt; the tokens that were generated after it are left out."""
         self.reset_if_inconsistent()
         held, length = self.token_ids[row], self.reusable_length[row]
         states = {known: each for known, each in self.cache.states.take(row, len(held)).items() if known <= length}
@@ -250,11 +250,11 @@ class Decoder:
         return Snapshot(tuple(held[:length]), self.cache.take(row, length), states, self.uses_long_rope[row])
 
     def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
-        """Make a row hold the first `length` tokens of a snapshot of this graph; `Snapshot.usable` says which lengths can be."""
-        assert snapshot.usable(length) == length, "a length that the snapshot can be cut to"
-        self.check_room(row, length - len(self.token_ids[row]))
+        """Make a row hold the first `length` tokens of a snapshot of this graph; `Snapshot.usable` returns the possible lengths."""
+        assert snapshot.usable(length) == length, "the snapshot can be cut to this length"
+        self.check_context(row, length - len(self.token_ids[row]))
         self.rewind(0, row=row)
-        with model_errors("took up a cache"):
+        with model_errors("restored a cache"):
             self.cache.put(row, snapshot.tensors, length)
             if length:
                 self.cache.states.put(row, snapshot.states.get(length, {}))
@@ -263,9 +263,9 @@ class Decoder:
         self.changes += 1
 
     def reusable(self, prompt: Sequence[int], *, row: int = 0, most: int | None = None) -> int:
-        """How many of the tokens that a row holds a prompt can go on from: they are its beginning, and were fed as a prompt's.
+        """The number of a row's tokens that a prompt can reuse: they are its beginning, and were fed as those of a prompt.
 
-        `most`: see `Capabilities.most_reusable`, unless no logits of these tokens are wanted.
+        `most`: limits the number; default: `Capabilities.most_reusable`, which leaves tokens to feed for the logits.
         """
         self.reset_if_inconsistent()
         held, most = self.token_ids[row], self.capabilities.most_reusable(len(prompt)) if most is None else most
@@ -273,23 +273,23 @@ class Decoder:
         found = self.cache.states.nearest(row, shared, len(held))
         if (
             self.capabilities.has_states and not self.capabilities.takes_single_tokens and found == len(prompt) - 2
-        ):  # it would leave a part of a single token
+        ):  # else the part before the last token would have a single token
             found = self.cache.states.nearest(row, min(shared, len(prompt) - 3), len(held))
         return found
 
     def keep(self, *, row: int = 0) -> None:
-        """Let the row be rewound to the tokens it holds now, where the graph has states; the place kept before is forgotten."""
+        """If the graph has states, allow later rewinds of the row to its present length, and to no other but 0."""
         self.cache.states.keep(row, len(self.token_ids[row]))
 
-    def check_room(self, row: int, new: int) -> None:
-        """Raise `PromptError` where a row has no room for `new` more tokens."""
+    def check_context(self, row: int, new: int) -> None:
+        """Raise `PromptError` if `new` more tokens of a row exceed the context."""
         self.reset_if_inconsistent()
         total, context = len(self.token_ids[row]) + new, self.geometry.context_length
         if total > context:
             raise PromptError(f"{total:,} tokens do not fit in the context of {context:,}; give a shorter text")
 
     def checked(self, token_ids: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Token ids as an array, none empty and none outside the vocabulary."""
+        """Token ids as an array; raises `PromptError` if there are none, or for one outside the vocabulary."""
         ids = np.asarray(token_ids, dtype=np.int64)
         if ids.size == 0:
             raise PromptError("no token to feed; give at least one")

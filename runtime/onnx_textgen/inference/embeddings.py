@@ -16,9 +16,9 @@ Vectors = npt.NDArray[np.float32]
 
 
 def pooled(decoder: Decoder, token_ids: Sequence[int], pooling: Pooling) -> Vectors:
-    """One vector [width] of a text; `decoder` gives hidden states. A long text's are never held together."""
+    """One vector [width] of a text. The output of `decoder` is hidden states; those of a long text are never held all at once."""
     total: npt.NDArray[np.float64] | None = None
-    for start, end in pieces(len(token_ids), decoder.chunk, decoder.capabilities.rope_switch_length):
+    for start, end in part_bounds(len(token_ids), decoder.part_size, decoder.capabilities.rope_switch_length):
         states = decoder.feed(token_ids[start:end], every_position=pooling == "mean")
         if pooling == "last" or total is None:
             total = states[-1].astype(np.float64) if pooling == "last" else states.sum(axis=0, dtype=np.float64)
@@ -26,19 +26,21 @@ def pooled(decoder: Decoder, token_ids: Sequence[int], pooling: Pooling) -> Vect
             total += states.sum(axis=0, dtype=np.float64)
     assert total is not None, "a text has tokens"
     if not np.isfinite(total).all():
-        raise ModelError("the model's hidden states are no finite numbers; check it with: onnx-textgen verify DIR")
+        raise ModelError("the model's hidden states are not finite numbers; check it with: onnx-textgen verify DIR")
     return (total if pooling == "last" else total / len(token_ids)).astype(np.float32)
 
 
-def pieces(length: int, size: int, rotary_switch: int | None) -> Iterator[tuple[int, int]]:
-    """Where the parts of a text begin and end; the first crosses the switch, if the text does, as what came before would change.
+def part_bounds(length: int, size: int, rope_switch_length: int | None) -> Iterator[tuple[int, int]]:
+    """Begin and end of the parts of a text, of `size` tokens each.
 
-    >>> list(pieces(10, 3, None)), list(pieces(10, 3, 7)), list(pieces(5, 3, 7))
+    If the text is longer than the rope switch, the first part is too, as the switch would change the results of earlier parts.
+
+    >>> list(part_bounds(10, 3, None)), list(part_bounds(10, 3, 7)), list(part_bounds(5, 3, 7))
     ([(0, 3), (3, 6), (6, 9), (9, 10)], [(0, 8), (8, 10)], [(0, 3), (3, 5)])
     """
     start = 0
     while start < length:
-        first = rotary_switch is not None and start == 0 and length > rotary_switch
-        end = min(max(size, (rotary_switch or 0) + 1) if first else start + size, length)
+        first = rope_switch_length is not None and start == 0 and length > rope_switch_length
+        end = min(max(size, (rope_switch_length or 0) + 1) if first else start + size, length)
         yield start, end
         start = end

@@ -1,4 +1,4 @@
-"""One run of a graph: its inputs from token ids, mask and cache, its output as float32."""
+"""One run of a graph: sets its inputs from token ids, mask and cache, and returns its output as float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.protocol import Graph, Run
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
 from .capabilities import Capabilities
@@ -22,15 +22,15 @@ Logits = npt.NDArray[np.float32]
 
 
 class GraphRunner:
-    """Runs a graph for one of its outputs; `extra_outputs` name others that are wanted as well."""
+    """Runs a graph for one of its outputs; `extra_outputs` name further ones."""
 
     def __init__(self, graph: Graph, capabilities: Capabilities, output: str, extra_outputs: Sequence[str]) -> None:
         self.capabilities, self.output, self.extra_outputs = capabilities, output, tuple(extra_outputs)
         self.roles = graph.roles
         self.last_extra_outputs: list[npt.NDArray[Any]] = []
-        """What the last run gave as the extra outputs, in their order."""
+        """The extra outputs of the last run, in their order."""
         self.last_only = np.array([-1], dtype=np.int64)
-        """The positions that ask for the last token's logits."""
+        """The positions that select the logits of the last token."""
         self.last_only.flags.writeable = False
 
     def run(
@@ -41,20 +41,20 @@ class GraphRunner:
         rows: range,
         *,
         advanced: Sequence[int],
-        watch: Watch,
+        scope: CancelScope,
         mask: npt.NDArray[np.int64] | None = None,
         verifier: Verifier | None = None,
     ) -> Logits:
-        """Run the graph, or its verifier's, on ids [rows, new]; returns logits [rows, positions or new, vocabulary].
+        """Run the graph, or that of `verifier`, on ids [rows, new]; returns logits [rows, positions or new, vocabulary].
 
-        `mask` [rows, past + new]; None: ones over all that is held and new.
+        `mask` [rows, past + new]; None: ones for all past and new tokens. `advanced`: tokens by which each of the rows grows.
         """
         new = ids.shape[1]
         with model_errors("ran"):
             if verifier is None:
                 run = cache.begin(rows, new, advanced)
             else:
-                assert isinstance(cache, SharedCache), "no other cache has a verifier"
+                assert isinstance(cache, SharedCache), "a verifier needs a shared cache"
                 run = verifier.begin(cache, rows.start, new)
             mask = cache.mask(rows, new) if mask is None else mask
             self.set_input(run, "input_ids", ids)
@@ -67,20 +67,20 @@ class GraphRunner:
             if "use_cache_branch" in self.roles:
                 self.set_input(run, "use_cache_branch", np.array(mask.shape[1] > new))
             shape = len(ids), self.rows_of_logits(new, positions), self.capabilities.width
-            found, self.last_extra_outputs = watch.run(lambda: run.compute(self.output, shape, self.extra_outputs), run.stop)
+            found, self.last_extra_outputs = scope.run(lambda: run.compute(self.output, shape, self.extra_outputs), run.stop)
             logits: Logits = np.asarray(found, dtype=np.float32)
             cache.end(rows, advanced)
         return logits
 
     def rows_of_logits(self, new: int, positions: npt.NDArray[np.int64]) -> int:
-        """Of how many of `new` tokens the graph gives logits when it is asked for those at some positions."""
+        """For how many of `new` tokens the graph returns logits, if those at `positions` are requested."""
         if "logits_positions" in self.roles:
             return len(positions)
         keeps_last = "num_logits_to_keep" in self.roles and positions is self.last_only
         return 1 if self.capabilities.gives_last_only or keeps_last else new
 
     def set_input(self, run: Run, role: str, array: npt.NDArray[Any]) -> None:
-        """Set the input of a role, in the graph's type and number of dimensions; nothing where the graph has no such."""
+        """Set the input of a role, with the graph's type and number of dimensions; does nothing if the graph has no such input."""
         if (taken := self.roles.get(role)) is not None:
             if array.ndim != len(taken.shape):
                 array = array.reshape((1,) * len(taken.shape))

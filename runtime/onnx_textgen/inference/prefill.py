@@ -1,4 +1,4 @@
-"""Prompts go into a decoder in parts: between two of them a caller hears how far it is, can stop, or others have their turn."""
+"""Prefill: feeds prompts in parts, between which a caller gets the progress, can stop, or lets other rows run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..cancellation import NOBODY, Watch
+from ..cancellation import NOBODY, CancelScope
 from .decoder import Decoder
 from .graph_runner import Logits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a prompt has been fed."""
+    """The tokens of a prompt that have been fed, and all its tokens."""
 
     done: int
     total: int
@@ -25,18 +25,18 @@ def prefill(
     token_ids: Sequence[int],
     *,
     row: int = 0,
-    watch: Watch = NOBODY,
+    scope: CancelScope = NOBODY,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Logits:
-    """Make a row hold exactly `token_ids`, fed in chunks; returns the logits [vocabulary] of the last one.
+    """Make a row hold exactly `token_ids`, fed in parts; returns the logits [vocabulary] of the last one.
 
-    What the row holds already is kept as far as it agrees, so the next turn of a conversation feeds only what is new.
-    `on_progress` is called between chunks; what it raises ends the prefill, with the chunks fed so far in the cache.
+    The tokens that the row already has in common with them are reused, so the next turn of a conversation feeds only new tokens.
+    `on_progress` is called after each part; if it raises, the prefill ends, and the parts fed so far stay in the cache.
     """
     *_, logits = prefill_in_parts(
-        decoder, token_ids, row=lambda: row, size=lambda: decoder.chunk, watch=watch, on_progress=on_progress
+        decoder, token_ids, row=lambda: row, size=lambda: decoder.part_size, scope=scope, on_progress=on_progress
     )
-    assert logits is not None, "the last part gives logits"
+    assert logits is not None, "the last part returns logits"
     return logits
 
 
@@ -46,34 +46,34 @@ def prefill_in_parts(
     *,
     row: Callable[[], int],
     size: Callable[[], int],
-    watch: Watch = NOBODY,
+    scope: CancelScope = NOBODY,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Iterator[Logits | None]:
-    """The same, with a pause after each chunk: None, and behind the last one the logits.
+    """Like `prefill`, but yields after each part: None, and after the last part the logits.
 
-    `row` and `size` (tokens of the next chunk) are asked before each one, as others may have changed them meanwhile.
+    `row` and `size` (tokens of the next part) are called before each part, as other requests may change their values in between.
     """
     start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
     decoder.rewind(start, row=row())
     decoder.reserve(end, row=row())
     while start < end:
-        following = next_cut(start, end, size=size(), last_alone=decoder.capabilities.has_states)
+        following = part_end(start, end, size=size(), last_alone=decoder.capabilities.has_states)
         if decoder.capabilities.has_states and following == end:
-            decoder.keep(row=row())  # for the same prompt again, or one that goes on from it
-        logits = decoder.feed(token_ids[start:following], row=row(), watch=watch)
+            decoder.keep(row=row())  # for the same prompt again, or one that continues it
+        logits = decoder.feed(token_ids[start:following], row=row(), scope=scope)
         if on_progress is not None:
             on_progress(Progress(following, end))
         start = following
         yield np.asarray(logits[-1]) if start == end else None
 
 
-def next_cut(start: int, end: int, *, size: int, last_alone: bool) -> int:
-    """Where the part of a prompt that begins at `start` ends; none has a single token but the last, where it is to be alone.
+def part_end(start: int, end: int, *, size: int, last_alone: bool) -> int:
+    """The end of the part that begins at `start`; no part has a single token, but with `last_alone` the last token is alone.
 
-    >>> [next_cut(start, 5, size=2, last_alone=True) for start in (0, 2, 4)]
+    >>> [part_end(start, 5, size=2, last_alone=True) for start in (0, 2, 4)]
     [2, 4, 5]
-    >>> [next_cut(start, 5, size=2, last_alone=False) for start in (0, 2)]
+    >>> [part_end(start, 5, size=2, last_alone=False) for start in (0, 2)]
     [2, 5]
     """
-    cut = end - 1 if last_alone and start < end - 1 else end
-    return cut if start + size >= cut - 1 else start + size
+    limit = end - 1 if last_alone and start < end - 1 else end
+    return limit if start + size >= limit - 1 else start + size

@@ -1,4 +1,4 @@
-"""What earlier calls computed, for later ones that begin alike: snapshots in a number of bytes, least recently used out first."""
+"""Snapshots of earlier prompts, for later ones with the same beginning; the least recently used are removed first."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ..text.prefixes import common_prefix
 from .decoder import Decoder
 
 SHORTEST = 8
-"""A shorter beginning is computed sooner than it is looked up."""
+"""The fewest tokens that are reused: fewer are faster to compute than to look up."""
 
 
 class PrefixStore:
     """Snapshots of one graph, by their tokens. Safe to use from several threads."""
 
     def __init__(self, size_bytes: int) -> None:
-        """`size_bytes`: the most that all snapshots together take; 0 keeps none."""
+        """`size_bytes`: the most bytes of all snapshots together; 0 keeps none."""
         self.size_bytes = size_bytes
         self._snapshots: dict[Snapshot, npt.NDArray[np.int64]] = {}
-        """Their tokens too, as arrays; the one used longest ago comes first."""
+        """Each with its tokens as an array; the least recently used comes first."""
         self._lock = threading.RLock()
-        """A thread that has it may come again at any line: Python closes streams that nobody holds, and their prompts are kept."""
+        """Reentrant: at any line, Python may close a stream that nobody holds, which adds its prompt in the same thread."""
 
     @property
     def held_bytes(self) -> int:
-        """What the snapshots take now."""
+        """Bytes of all snapshots now."""
         with self._lock:
             return sum(snapshot.size_bytes for snapshot in list(self._snapshots))
 
     def prepare(self, decoder: Decoder, token_ids: Sequence[int], *, row: int = 0) -> None:
-        """Give an empty row the longest beginning of a prompt that is known."""
+        """Restore the longest known beginning of a prompt into an empty row."""
         snapshot, length = self.find(token_ids, decoder.capabilities.most_reusable(len(token_ids)))
         if snapshot is not None:
             decoder.restore(snapshot, length, row=row)
 
     def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int, *, past: Snapshot | None = None) -> None:
-        """Give an empty row the longest beginning of a prompt that is known: from `past`, from here, or from a row before it."""
+        """Restore the longest known beginning of a prompt into an empty row: from `past`, a snapshot, or a lower row."""
         shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
         longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
         snapshot, length = self.find(token_ids, most)
@@ -49,10 +49,10 @@ class PrefixStore:
         if snapshot is not None and length >= longest:
             decoder.restore(snapshot, length, row=row)
         elif longest >= SHORTEST:
-            decoder.fork(shared.index(longest), row)  # what they do not share is forgotten when the prompt is fed
+            decoder.fork(shared.index(longest), row)  # prefill removes the tokens that they do not share
 
     def find(self, token_ids: Sequence[int], most: int) -> tuple[Snapshot | None, int]:
-        """The snapshot that shares the longest beginning with `token_ids`, and how much of it, at `most`, can be gone on from."""
+        """The snapshot with the longest usable beginning of `token_ids`, and its length, at most `most`; None and 0 if none has."""
         wanted, best, longest = np.asarray(token_ids[:most], np.int64), None, SHORTEST - 1
         with self._lock:
             for snapshot, known in list(self._snapshots.items()):
@@ -68,7 +68,7 @@ class PrefixStore:
         return best, longest
 
     def keep(self, decoder: Decoder, *, row: int = 0) -> None:
-        """Take a snapshot of a row's prompt, unless it is short, larger than the whole store, or known already."""
+        """Keep a snapshot of a row's prompt, unless it is short, larger than `size_bytes`, or known already."""
         length = decoder.reusable_length[row]
         if length < SHORTEST or decoder.bytes_of(length) > self.size_bytes:
             return
@@ -77,7 +77,7 @@ class PrefixStore:
             self.add(decoder.snapshot(row=row))
 
     def add(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot in place of those that it goes on from, and of the least recently used ones where room is short."""
+        """Keep a snapshot; remove those that it contains, and the least recently used ones beyond `size_bytes`."""
         tokens = np.asarray(snapshot.token_ids, np.int64)
         with self._lock:
             if not snapshot.states:
@@ -89,6 +89,6 @@ class PrefixStore:
                 del self._snapshots[next(iter(self._snapshots))]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all snapshots."""
         with self._lock:
             self._snapshots.clear()

@@ -1,6 +1,6 @@
-"""Log-probabilities of a text under a model, without ever holding the logits of all its tokens.
+"""Log-probabilities of a text under a model; the logits of all its tokens are never held at once.
 
-They are the model's own, before temperature and all that `sampling.sampler` does.
+They are the model's own, before temperature and the other stages of `sampling.sampler`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..cancellation import NOBODY, Watch
+from ..cancellation import NOBODY, CancelScope
 from ..errors import ModelError, PromptError
 from ..results import Alternative
 from ..sampling.truncation import top_k_ids
@@ -19,7 +19,7 @@ from .decoder import Decoder
 from .graph_runner import Logits
 
 MOST_LOGITS = 1 << 22
-"""Most float32 logits held at a time (16 MiB)."""
+"""The most float32 logits held at a time (16 MiB)."""
 Piece = Callable[[int], str]
 """The text of an id."""
 
@@ -32,15 +32,14 @@ def score_tokens(
     stride: int | None = None,
     alternatives: int = 0,
     piece: Piece = "<{}>".format,
-    watch: Watch = NOBODY,
+    scope: CancelScope = NOBODY,
 ) -> tuple[tuple[float, ...], tuple[tuple[Alternative, ...], ...]]:
-    """Natural-log probability of each token from place `first` on, given those before it, and the likeliest tokens there.
+    """The natural-log probability of each token from position `first`, given those before it, and the likeliest tokens there.
 
-    What the decoder holds of the text before `first` is not computed again. A text longer than the context is read through a
-    window that moves by `stride` tokens: each token is predicted from at least the context less `stride` tokens before it, as far
-    as the text goes back (transformers' strided perplexity). No token's probability depends on what follows it, beyond a rotary
-    switch either. Raises `PromptError` for one token, and beyond the context without a
-    stride.
+    Tokens before `first` that the decoder holds are not computed again. A text longer than the context is scored in windows that
+    move by `stride` tokens: each token is predicted from at least the context less `stride` tokens before it, as far as there are
+    that many (transformers' strided perplexity). No probability depends on later tokens, not even beyond a rope switch. Raises
+    `PromptError` for a text of one token, and for a text beyond the context without a stride.
     """
     if len(token_ids) < 2:
         raise PromptError("a text of one token has nothing to score; give a longer one")
@@ -48,17 +47,17 @@ def score_tokens(
     logprobs, others = list[float](), list[tuple[Alternative, ...]]()
     for begin, start, end in windows(len(ids), decoder.geometry.context_length, stride):
         if end > first:
-            for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin, watch):
+            for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin, scope):
                 logprobs += target_logprobs(logits, targets).tolist()
                 if alternatives:
                     others += [likeliest(row, alternatives, piece) for row in logits]
     if any(map(math.isnan, logprobs)):
-        raise ModelError("the model's logits are no numbers, so nothing can be scored; check it with: onnx-textgen verify DIR")
+        raise ModelError("the model's logits are not numbers, so nothing can be scored; check it with: onnx-textgen verify DIR")
     return tuple(logprobs), tuple(others)
 
 
 def windows(length: int, context: int, stride: int | None) -> Iterator[tuple[int, int, int]]:
-    """Begin of each window, the first token that it predicts, and its end.
+    """For each window: its begin, the first token that it predicts, and its end.
 
     >>> list(windows(7, 4, 2))
     [(0, 1, 4), (2, 4, 6), (4, 6, 7)]
@@ -77,20 +76,20 @@ def windows(length: int, context: int, stride: int | None) -> Iterator[tuple[int
 
 
 def predictions(
-    decoder: Decoder, ids: npt.NDArray[np.int64], first: int, watch: Watch
+    decoder: Decoder, ids: npt.NDArray[np.int64], first: int, scope: CancelScope
 ) -> Iterator[tuple[Logits, npt.NDArray[np.int64]]]:
-    """Logits [tokens, vocabulary] and the tokens that they predict, from the token at `first` on, a bounded part at a time."""
+    """Logits [tokens, vocabulary] and the ids that they predict, from the token at `first`, in parts of bounded size."""
     size = max(1, min(512, MOST_LOGITS // decoder.geometry.vocab_size))
     held = decoder.reusable(ids[: first - 1].tolist(), most=first - 1)
     decoder.rewind(held)
     for start in range(held, first - 1, size):
-        decoder.feed(ids[start : min(start + size, first - 1)].tolist(), watch=watch)
+        decoder.feed(ids[start : min(start + size, first - 1)].tolist(), scope=scope)
     start, switch = first - 1, decoder.capabilities.rope_switch_length
     while start < len(ids) - 1:
         end = min(start + size, len(ids) - 1)
         if switch is not None and start < switch < end:
-            end = switch  # those before it are predicted as in a text that ends there: what follows changes nothing of that
-        yield decoder.feed(ids[start:end].tolist(), every_position=True, watch=watch), ids[start + 1 : end + 1]
+            end = switch  # tokens before the switch are predicted as in a text that ends there
+        yield decoder.feed(ids[start:end].tolist(), every_position=True, scope=scope), ids[start + 1 : end + 1]
         start = end
 
 
@@ -103,12 +102,12 @@ def target_logprobs(logits: Logits, targets: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def mean_logprob(logprobs: Sequence[float]) -> float:
-    """What drawn texts of one prompt are compared by: the mean over the tokens that were drawn, an end-of-text id included."""
+    """The mean over the drawn tokens, an end-of-text id included: the score that ranks drawn texts of one prompt."""
     return math.fsum(logprobs) / max(1, len(logprobs))
 
 
 def likeliest(logits: Logits, count: int, piece: Piece) -> tuple[Alternative, ...]:
-    """The `count` likeliest tokens for logits [vocabulary], most likely first, the lower id first among equals."""
+    """The `count` likeliest tokens for logits [vocabulary], most likely first; of equal ones the lower id comes first."""
     ids = top_k_ids(logits, count)
     ids = ids[np.argsort(-logits[ids], kind="stable")][:count]
     logprobs = target_logprobs(np.broadcast_to(logits, (1, logits.size)), ids[:1])[0] + (logits[ids] - logits[ids[0]])
@@ -116,10 +115,10 @@ def likeliest(logits: Logits, count: int, piece: Piece) -> tuple[Alternative, ..
 
 
 def split_pair(encode: Callable[[str], list[int]], prompt: str, continuation: str) -> tuple[list[int], int]:
-    """Token ids of a prompt and what follows it, and how many of them are the prompt's.
+    """Token ids of a prompt with its continuation, and how many of them are the prompt's.
 
-    Both are tokenised as one text and cut where the prompt alone would end; white space at the prompt's end goes to the
-    continuation first, as most tokenizers join it with the next word (so does lm-evaluation-harness).
+    Both are tokenised as one text, and split where the prompt alone would end. White space at the prompt's end is first moved to
+    the continuation, as most tokenizers join it with the next word (lm-evaluation-harness does the same).
     """
     bare = prompt.rstrip()
     continuation = prompt[len(bare) :] + continuation

@@ -1,1 +1,1 @@
-"""Where keys, values and recurrent states are kept, and how much memory they take."""
+"""Keys, values and recurrent states of rows, and the memory that they take."""

@@ -1,6 +1,6 @@
 """Chooses the cache for a graph: shared buffers, growing tensors, or OpenVINO's pages.
 
-Each holds one or more rows with a length per row, and the `States` of the graph's recurrent layers, if there are any. If a method
+Each holds one or more rows, with a length per row, and the `States` of the graph's recurrent layers, if it has any. If a method
 raises, the cache is unchanged.
 """
 
@@ -19,24 +19,29 @@ SMALLEST_CAPACITY = 64
 
 
 def check_cache(session: Graph) -> None:
-    """Refuse a graph that carries nothing, or what no cache here can hold; raises `PackageError`."""
+    """Raise `PackageError` if the graph has no cache, or mixes keys and values updated in place with growing ones."""
     kinds = {tensor.kind for tensor in session.cache_tensors}
     if not kinds:
-        raise PackageError("the graph has no cache, so it would forget what it was fed; export the model again")
+        raise PackageError("the graph has no cache, so it would forget the tokens it was fed; export the model again")
     if kinds >= {"shared", "growing"}:
-        raise PackageError("the graph updates some keys and values in place and returns others longer; export the model again")
+        raise PackageError(
+            "the graph updates some keys and values in place and returns new tensors for others; export the model again"
+        )
 
 
 def make_cache(graph: Graph, *, rows: int, capacity: int | None, context_length: int) -> Cache:
-    """The cache that engine and shapes ask for, with room for `capacity` tokens at first and `context_length` at most."""
-    least = min(max(capacity or SMALLEST_CAPACITY, graph.hints.window), context_length)
+    """Make the cache that the engine and the graph's tensors need.
+
+    `capacity`: tokens per row that memory is allocated for at first; `context_length`: the most tokens of a row.
+    """
+    initial = min(max(capacity or SMALLEST_CAPACITY, graph.hints.window), context_length)
     if isinstance(graph, OpenVINOSession):
-        return PagedCache(graph, rows=rows, capacity=least)
+        return PagedCache(graph, rows=rows, capacity=initial)
     assert isinstance(graph, Session), "there are two engines"
     session, tensors = graph, graph.cache_tensors
     if any(tensor.kind == "growing" for tensor in tensors):
         return GrowingCache(session, tensors, rows=rows)
-    cache = SharedCache(session, tensors, rows=rows, capacity=least, context_length=context_length)
-    if capacity is not None:  # else the first prompt says how much is needed
-        cache.grow(1, least)
+    cache = SharedCache(session, tensors, rows=rows, capacity=initial, context_length=context_length)
+    if capacity is not None:  # else the first prompt decides the capacity
+        cache.grow(1, initial)
     return cache

@@ -1,4 +1,4 @@
-"""The cache of graphs that return longer keys and values than they were given, as a new tensor each run."""
+"""The cache of graphs that return keys and values as new tensors each run, longer by the new tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .snapshot import Arrays, copied
 
 
 class GrowingCache:
-    """Tensors that the graph returns longer by the tokens it was fed.
+    """Tensors that grow by the tokens of each run.
 
-    A row that is fed alone has tensors of its own: [1, kv_heads, tokens, head_size] (sizes differ by tensor). A common step
-    batches the first rows: [rows, kv_heads, width, head_size], aligned on the right. `column_mask` [rows, width] is then 1
-    where a column is a token of the row and 0 where the row was padded or idled.
+    A row that is fed alone has separate tensors [1, kv_heads, tokens, head_size] (sizes differ by tensor). A batched step joins the
+    first rows in tensors [rows, kv_heads, width, head_size], aligned on the right. Then `column_mask` [rows, width] is 1 where a
+    column is a token of the row, and 0 where the row was padded or idle.
     """
 
     def __init__(self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int) -> None:
@@ -32,25 +32,25 @@ class GrowingCache:
             {one.past: self.to_device(np.zeros(one.sized(1, 0), one.dtype)) for one in self.by_token} for _ in range(rows)
         ]
         self.batched: Tensors = {}
-        """The first rows in one, or nothing while all lie apart."""
+        """Tensors that hold the first rows together; empty while each row has its own."""
         self.column_mask = np.zeros((0, 0), dtype=np.int64)
         self.running: IOBinding | None = None
 
     def to_device(self, array: npt.NDArray[Any]) -> OrtValue:
-        """An array as a tensor where the session runs; on the CPU it is the array's own memory, which must not be a tensor's."""
+        """An array as a tensor on the session's device; on the CPU they share memory, so `array` must not be a view of a tensor."""
         device = self.session.device
         return OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
 
     @property
-    def room(self) -> int:
-        """See `Cache.room`: the tokens of the longest row."""
+    def capacity(self) -> int:
+        """See `Cache.capacity`: the tokens of the longest row."""
         return max(self.lengths)
 
     def reserve(self, row: int, tokens: int) -> None:
-        """See `Cache.reserve`: every run returns tensors of its own."""
+        """See `Cache.reserve`: does nothing, as every run returns new tensors."""
 
     def join(self, rows: int) -> None:
-        """Put the first rows side by side, their ends aligned."""
+        """Join the first rows in one batch, aligned on the right."""
         if self.batched and len(self.column_mask) == rows:
             return
         self.split()
@@ -66,7 +66,7 @@ class GrowingCache:
         self.batched, self.per_row[:rows] = batched, [{} for _ in range(rows)]
 
     def split(self) -> None:
-        """Take the rows apart again, without padding and without what idle rows were given."""
+        """Split the batch into rows again, without the padding and the columns of idle rows."""
         if not self.batched:
             return
         arrays = [(tensor, self.batched[tensor.past].numpy()) for tensor in self.by_token]
@@ -78,7 +78,7 @@ class GrowingCache:
         self.batched = {}
 
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
-        """See `Cache.begin`; a row that idled and goes on is moved up first, as sliding windows count columns."""
+        """See `Cache.begin`; if an active row idled before, its gap is removed first, as sliding windows count columns."""
         together = len(rows) > 1
         idled = any(on and not held[-1:].any() for held, on in zip(self.column_mask, active, strict=False))
         if not together or (self.batched and idled):
@@ -98,7 +98,7 @@ class GrowingCache:
     def end(self, rows: range, advanced: Sequence[int]) -> None:
         """See `Cache.end`."""
         assert self.running is not None, "end follows begin"
-        outputs = self.running.get_outputs()  # in the order bound; states and logits come after
+        outputs = self.running.get_outputs()  # in the order of binding: states and logits follow
         presents = {tensor.past: value for tensor, value in zip(self.by_token, outputs, strict=False)}
         self.running = None
         self.states.end(rows)
@@ -125,7 +125,7 @@ class GrowingCache:
         self.lengths[row] = length
 
     def copy_row(self, source: int, target: int) -> None:
-        """See `Cache.copy_row`; nothing is copied, as a run never writes into a past."""
+        """See `Cache.copy_row`; the rows share tensors, as a run never writes into its past."""
         self.split()
         self.per_row[target] = dict(self.per_row[source])
         self.states.copy_row(source, target)

@@ -1,4 +1,4 @@
-"""How much memory texts take, planned from the graph before any of it is used."""
+"""The memory that a batch of texts will take, computed from the graph before any is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import PromptError
 
-if TYPE_CHECKING:  # the doctor asks for free memory where NumPy may be missing
+if TYPE_CHECKING:  # `doctor` asks for free memory even if NumPy is missing
     from ..backends.signature import CacheTensor
 
 MEMINFO = Path("/proc/meminfo")
@@ -19,10 +19,10 @@ LAYOUTS = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
-"""The files of a container's limit, of what is used of it, and of what that is, in the two layouts of Linux; and the entry in the
-last for cached files that make room when memory is short. A model's own mapped weights are among them."""
+"""For both layouts of Linux: the files of a container's limit, use and kinds of use, and the entry of the last that counts cached
+files. The system drops these, a model's mapped weights included, when memory is short."""
 SMALL = 256 * 2**20
-"""Bytes that are not worth asking the system about."""
+"""Bytes below which free memory is not checked."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,25 +32,25 @@ class MemoryPlan:
     tokens: int
     batch: int
     bytes_per_token: int
-    """Of one text."""
+    """Keys and values of one token of one text."""
     state_bytes: int
-    """Of one text, however long it is."""
+    """Recurrent states of one text, of any length."""
 
     @property
     def total_bytes(self) -> int:
-        """For all texts."""
+        """Bytes of all texts."""
         return self.batch * (self.tokens * self.bytes_per_token + self.state_bytes)
 
 
 def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1) -> MemoryPlan:
-    """What the tensors that a graph carries take."""
+    """Plan the memory for the cache tensors of a graph."""
     tensors = tuple(tensors)
     per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
     return MemoryPlan(tokens, batch, per_token, sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None))
 
 
 def available_bytes() -> int | None:
-    """Memory that can be had without swapping, within the limits of a container; None where the system does not tell."""
+    """Bytes that can be allocated without swapping, within the limits of a container; None if the system does not tell."""
     try:
         free = [number_of("MemAvailable:", MEMINFO) * 1024]
     except (OSError, LookupError, ValueError):
@@ -63,12 +63,12 @@ def available_bytes() -> int | None:
 
 
 def number_of(name: str, path: Path) -> int:
-    """The number behind a name in a file that has a name and a number in each line; raises `LookupError` where it is not there."""
+    """Read the number after a name in a file of lines "name number"; raises `LookupError` if the name is missing."""
     return int(dict(line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if " " in line.strip())[name])
 
 
 def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:
-    """Whether memory is free for texts, or as far as the system tells; `held_bytes` of what they take are held already."""
+    """Whether memory is free for the texts, of which `held_bytes` are allocated already; True if the system does not tell."""
     needed = wanted.total_bytes - held_bytes
     if needed < SMALL:
         return True
@@ -77,7 +77,7 @@ def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:
 
 
 def check_fits(wanted: MemoryPlan) -> None:
-    """Raise `PromptError` where the keys and values of all texts cannot fit in memory together."""
+    """Raise `PromptError` if the keys and values of all texts do not fit in memory together."""
     if fits(wanted):
         return
     of_texts, fewer = (f"of {wanted.batch:,} texts ", ", or ask for fewer texts") if wanted.batch > 1 else ("", "")

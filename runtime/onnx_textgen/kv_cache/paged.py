@@ -1,7 +1,6 @@
-"""The cache of OpenVINO's PagedAttention: keys and values in blocks of some tokens, and per row a list of the blocks it holds.
+"""The cache of OpenVINO's PagedAttention: keys and values in blocks of tokens, and per row the list of its blocks.
 
-The graph updates the blocks in place. Rows of any length share the blocks that there are, so taking a text back, or filling a row
-anew, moves nothing. An exception on the way leaves a cache as it was.
+The graph updates the blocks in place. All rows take blocks from one pool, so to roll back or refill a row moves no data.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .snapshot import Arrays
 
 
 class PagedCache:
-    """See `cache.Cache`; arrays are [blocks, kv_heads, block_size, head_size] with sizes of each tensor's own."""
+    """See `protocol.Cache`; arrays are [blocks, kv_heads, block_size, head_size], sizes differ by tensor."""
 
     def __init__(self, session: OpenVINOSession, *, rows: int, capacity: int) -> None:
         self.tensors, self.block_size = session.cache_tensors, session.block_size
@@ -34,16 +33,16 @@ class PagedCache:
         self.add_blocks(self.blocks_for(capacity))
 
     @property
-    def room(self) -> int:
-        """See `Cache.room`: the longest row with all free blocks."""
+    def capacity(self) -> int:
+        """See `Cache.capacity`: the tokens of the longest row if it took all free blocks."""
         return (len(self.free) + max(map(len, self.blocks))) * self.block_size
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks so many tokens take."""
+        """Blocks that hold this number of tokens."""
         return -(-tokens // self.block_size)
 
     def add_blocks(self, count: int) -> None:
-        """Make room for more blocks."""
+        """Add `count` blocks to the pool: allocate it again, and copy the existing blocks."""
         held = sum(map(len, self.blocks)) + len(self.free)
         arrays = {one.past: np.zeros(one.sized(held + count, self.block_size), one.dtype) for one in self.tensors}
         for name, array in self.arrays.items():
@@ -54,7 +53,7 @@ class PagedCache:
         self.free = [*range(held + count - 1, held - 1, -1), *self.free]
 
     def reserve(self, row: int, tokens: int) -> None:
-        """Have blocks for so many tokens of a row."""
+        """See `Cache.reserve`; if blocks are missing, the pool is at least doubled."""
         missing = self.blocks_for(tokens) - len(self.blocks[row])
         if missing > len(self.free):
             self.add_blocks(max(missing - len(self.free), sum(map(len, self.blocks)) + len(self.free)))
@@ -62,7 +61,7 @@ class PagedCache:
             self.blocks[row].append(self.free.pop())
 
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> OpenVINORun:
-        """See `Cache.begin`; what a row that idles is given lies behind its tokens, where the next ones go."""
+        """See `Cache.begin`; what the run writes for an idle row lies after its tokens, where the next ones overwrite it."""
         del active
         for row in rows:
             self.reserve(row, self.lengths[row] + new)
@@ -82,7 +81,7 @@ class PagedCache:
         return mask_of([self.lengths[row] + new for row in rows])
 
     def rewind(self, row: int, length: int) -> None:
-        """See `Cache.rewind`; blocks that are no longer needed go back."""
+        """See `Cache.rewind`; blocks that are no longer needed become free."""
         kept = self.blocks_for(length)
         self.free += reversed(self.blocks[row][kept:])
         del self.blocks[row][kept:]

@@ -1,4 +1,4 @@
-"""What every cache can do, whatever the graph carries and wherever it lies."""
+"""The methods of every cache, whatever tensors the graph carries and wherever they lie."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ EVERY = slice(None)
 
 
 class Cache(Protocol):
-    """What `rows` sequences leave behind."""
+    """Keys, values and recurrent states of `rows` rows."""
 
     lengths: list[int]
-    """Tokens held, per row."""
+    """Tokens of each row."""
     tensors: tuple[CacheTensor, ...]
-    """Everything the graph carries, states included."""
+    """All tensors that the graph carries from run to run, states included."""
     states: States
 
     @property
-    def room(self) -> int:
-        """Tokens of a row that the tensors have a place for now."""
+    def capacity(self) -> int:
+        """Tokens of a row that the tensors have memory for now."""
         ...
 
     def reserve(self, row: int, tokens: int) -> None:
-        """Make room for so many tokens of a row at once, if it is made ahead at all."""
+        """Allocate memory for `tokens` tokens of a row, if this cache allocates ahead."""
         ...
 
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> Run:
-        """A run with the past of one row, or of several from the first on, in place, and room for `new` more tokens.
+        """Prepare a run over one row, or over the first rows: bind their past, and memory for `new` more tokens of each.
 
-        `active` says which of the rows are going to advance, if not all.
+        `active`: for each of the rows, nonzero if it will advance; empty: all will.
         """
         ...
 
     def end(self, rows: range, advanced: Sequence[int]) -> None:
-        """Take over what the run left; `advanced` says by how many tokens each of the rows grew."""
+        """Commit the run; `advanced`: the tokens by which each of the rows grew."""
         ...
 
     def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
-        """The attention mask of the run that `begin` prepared: [rows, past + new], with columns of zeros behind a single token."""
+        """The attention mask [rows, past + new] of the run that `begin` prepared; if `new` is 1, columns of zeros may follow."""
         ...
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget all but the first `length` tokens of a row, which `states.nearest` allows."""
+        """Remove all but the first `length` tokens of a row; `length` must be one that `states.nearest` returns."""
         ...
 
     def copy_row(self, source: int, target: int) -> None:
-        """Make a row hold what another one holds."""
+        """Make row `target` hold a copy of row `source`."""
         ...
 
     def take(self, row: int, length: int) -> Arrays:
-        """Copies of the keys and values of a row's first `length` tokens."""
+        """Copy the keys and values of a row's first `length` tokens."""
         ...
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
-        """Make a row hold the first `length` tokens of what `take` gave, here or elsewhere; states are not touched."""
+        """Make a row hold the first `length` tokens of arrays from `take`, of this or another cache; states are not changed."""
         ...

@@ -1,6 +1,6 @@
 """The cache of graphs whose attention updates it in place: one buffer per tensor, bound as past and as present.
 
-The capacity is raised by half when it runs out; memory beyond a row's length is never read.
+When the capacity is reached, it grows by half. Memory beyond a row's length is never read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .recurrent_states import States
 from .snapshot import Arrays, copied
 
 ALIGNMENT = 64
-"""Bytes of a cache line of the processor."""
+"""Bytes of the processor's cache line."""
 MASK_COLUMNS = 64
-"""Masks of single tokens have a multiple of so many columns, so that a binding to one lasts for as many steps."""
+"""Columns of a mask for a single token are a multiple of this, so that one binding serves as many steps."""
 
 
 def allocate_contiguous(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[npt.NDArray[Any]]:
-    """Arrays of these shapes and types in one piece of memory, whose content means nothing yet.
+    """Allocate uninitialised arrays of these shapes and types in one block of memory.
 
-    NumPy asks Linux for huge pages where a piece is 4 MiB or larger, which a single layer's keys seldom are; a step behind 2,048
-    tokens takes a sixteenth less with them (`benchmarks/cache_memory.py`).
+    NumPy asks Linux for huge pages if a block has 4 MiB or more, and the keys of a single layer are seldom that large. With huge
+    pages a step after 2,048 tokens takes a sixteenth less time (`benchmarks/cache_memory.py`).
     """
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
     starts = [0, *itertools.accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
@@ -41,9 +41,9 @@ def allocate_contiguous(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) 
 
 
 class SharedCache:
-    """One buffer per tensor, [rows_held, kv_heads, capacity, head_size] with sizes of its own, updated in place by the graph.
+    """One buffer [allocated_rows, kv_heads, capacity, head_size] per tensor (sizes differ), which the graph updates in place.
 
-    A graph that has states alone is a shared cache without buffers.
+    If a graph has states only, there are no buffers.
     """
 
     def __init__(
@@ -53,39 +53,34 @@ class SharedCache:
         self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
         self.lengths = [0] * rows
         self.capacity = 0
-        self.rows_held = 0
-        """Of how many rows the buffers are: as many as have been used."""
+        self.allocated_rows = 0
+        """Rows that the buffers have: as many as have been used."""
         self.buffers: Tensors = {}
         self.states = States(session, tensors, rows)
         self.runs: dict[tuple[range | int, int], BoundRun] = {}
         self.ones = np.ones((1, 0), dtype=np.int64)
-        """What masks of a single row are cut from."""
+        """Masks of a single row are slices of this."""
         self.step_mask = np.ones((1, 0), dtype=np.int64)
-        """The last mask of a single token of a single row: arrays made anew would take a hundredth of a step."""
-        self.least = capacity
-        """Tokens that buffers have room for at first."""
-
-    @property
-    def room(self) -> int:
-        """See `Cache.room`."""
-        return self.capacity
+        """The last mask of a single token of a single row; it is reused, as a new array would take 1% of a step."""
+        self.initial_capacity = capacity
+        """Tokens that the first buffers have memory for."""
 
     def reserve(self, row: int, tokens: int) -> None:
         """See `Cache.reserve`."""
-        self.make_room(row + 1, tokens)
+        self.ensure_capacity(row + 1, tokens)
 
-    def make_room(self, rows: int, length: int) -> None:
-        """Grow where the buffers have no place for so many rows, or for so many tokens of each, or are not there yet."""
-        held, capacity = self.rows_held, self.capacity
+    def ensure_capacity(self, rows: int, length: int) -> None:
+        """Make sure that the buffers have memory for `rows` rows of `length` tokens; grow them if not."""
+        held, capacity = self.allocated_rows, self.capacity
         if rows > held:
             held = min(max(rows, 2 * held), self.rows)
-        if max(length, 1) > capacity:  # room beyond what is asked for, as a prompt is followed by a text
-            capacity = max(length, min(max(capacity * 3 // 2, length + self.least), self.context_length))
-        if (held, capacity) != (self.rows_held, self.capacity):
+        if max(length, 1) > capacity:  # more than requested, as a text follows the prompt
+            capacity = max(length, min(max(capacity * 3 // 2, length + self.initial_capacity), self.context_length))
+        if (held, capacity) != (self.allocated_rows, self.capacity):
             self.grow(held, capacity)
 
     def grow(self, rows: int, capacity: int) -> None:
-        """Make buffers for `rows` rows of `capacity` tokens and carry the used part over."""
+        """Make buffers for `rows` rows of `capacity` tokens, and copy the used part into them."""
         device = self.session.device
         buffers = {}
         arrays = allocate_contiguous([(tensor.sized(rows, capacity), tensor.dtype) for tensor in self.by_token])
@@ -97,19 +92,19 @@ class SharedCache:
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
         self.ones = np.ones((1, capacity), dtype=np.int64)
         self.ones.flags.writeable = False
-        self.buffers, self.rows_held, self.capacity, self.runs = buffers, rows, capacity, {}  # once nothing can fail any more
+        self.buffers, self.allocated_rows, self.capacity, self.runs = buffers, rows, capacity, {}  # last, when nothing can fail
 
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
-        """See `Cache.begin`; a binding lasts until the buffers move."""
-        self.make_room(rows.stop, max(self.lengths[row] for row in rows) + new)
+        """See `Cache.begin`; a binding is reused until the buffers move."""
+        self.ensure_capacity(rows.stop, max(self.lengths[row] for row in rows) + new)
         side = self.states.begin(rows, active)
         if (rows, side) not in self.runs:
             self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
         return self.runs[rows, side].reset()
 
     def begin_elsewhere(self, session: Session, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
-        """The same for a row, by another graph over the same tensors; `presents` names its outputs that take each one's place."""
-        self.make_room(row + 1, self.lengths[row] + new)
+        """As `begin`, for one row and another graph over the same tensors; `presents`: its outputs that replace each present."""
+        self.ensure_capacity(row + 1, self.lengths[row] + new)
         key = row, max(map(len, presents.values()))
         if key not in self.runs:
             self.runs[key] = BoundRun(session, self.bind(range(row, row + 1), 0, session, presents))
@@ -118,7 +113,7 @@ class SharedCache:
     def bind(
         self, rows: range, side: int, session: Session | None = None, presents: Mapping[str, Sequence[str]] | None = None
     ) -> IOBinding:
-        """Bind some rows of every buffer as past and as present, of the graph or of another one: see `begin_elsewhere`."""
+        """Bind these rows of every buffer as past and as present, of our graph or of another: see `begin_elsewhere`."""
         binding, device = (session or self.session).ort.io_binding(), self.session.device
         for tensor in self.by_token:
             shape = list(tensor.sized(len(rows), self.capacity))
@@ -130,13 +125,13 @@ class SharedCache:
         return binding
 
     def end(self, rows: range, advanced: Sequence[int]) -> None:
-        """See `Cache.end`; the graph has written keys and values in place already."""
+        """See `Cache.end`; the graph has already written keys and values in place."""
         self.states.end(rows)
         for row, count in zip(rows, advanced, strict=True):
             self.lengths[row] += count
 
     def mask(self, rows: range, new: int) -> npt.NDArray[np.int64]:
-        """See `Cache.mask`; a row's tokens come first."""
+        """See `Cache.mask`; each row begins with its ones, padding follows."""
         lengths = [self.lengths[row] + new for row in rows]
         longest = max(lengths)
         if new > 1 or longest == 1:
@@ -145,7 +140,7 @@ class SharedCache:
         return self.mask_of_step(longest, width) if len(rows) == 1 else mask_of(lengths, width)
 
     def mask_of_step(self, length: int, width: int) -> npt.NDArray[np.int64]:
-        """`length` ones and then zeros, of which there are fewer than `MASK_COLUMNS`."""
+        """`length` ones, then zeros up to `width`: fewer than `MASK_COLUMNS`."""
         if self.step_mask.shape[1] != width:
             self.step_mask = np.ones((1, width), dtype=np.int64)
         self.step_mask[0, -MASK_COLUMNS:length] = 1
@@ -160,7 +155,7 @@ class SharedCache:
     def copy_row(self, source: int, target: int) -> None:
         """See `Cache.copy_row`; only the used part is copied."""
         used = self.lengths[source]
-        self.make_room(max(source, target) + 1, used)
+        self.ensure_capacity(max(source, target) + 1, used)
         for tensor in self.by_token:
             buffer = self.buffers[tensor.past]
             values = buffer.numpy()  # on the CPU the buffer itself, elsewhere a copy
@@ -173,12 +168,12 @@ class SharedCache:
     def take(self, row: int, length: int) -> Arrays:
         """See `Cache.take`."""
         part = slice(row, row + 1), slice(length)
-        self.make_room(row + 1, length)
+        self.ensure_capacity(row + 1, length)
         return {one.past: copied(self.buffers[one.past].numpy()[one.index(*part)]) for one in self.by_token}
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
         """See `Cache.put`."""
-        self.make_room(row + 1, length)
+        self.ensure_capacity(row + 1, length)
         for tensor in self.by_token:
             buffer = self.buffers[tensor.past]
             values = buffer.numpy()

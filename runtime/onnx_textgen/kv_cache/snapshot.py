@@ -1,4 +1,4 @@
-"""What a row of a decoder holds, taken out as plain arrays: to go on from elsewhere, to keep, to write to a file."""
+"""Copies of a row's cache as plain arrays: to continue from in another row, to keep, to write to a file."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The tokens of one text, and what a decoder has computed of them. Never changed once made, so it may be shared."""
+    """The tokens of one text, with their keys, values and states. Immutable, so it may be shared."""
 
     token_ids: tuple[int, ...]
     tensors: Arrays
     """Keys and values of all tokens."""
     states: dict[int, Arrays] = dataclasses.field(default_factory=dict)
-    """States of recurrent layers, by the number of tokens behind which they are so."""
+    """States of recurrent layers, by the number of tokens after which they were copied."""
     uses_long_rope: bool = False
-    """Whether keys were rotated for a text beyond the graph's rope switch."""
+    """Whether keys were rotated as for a text longer than the graph's rope switch."""
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the arrays."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for arrays in (self.tensors, *self.states.values()) for array in arrays.values())
 
     def usable(self, length: int) -> int:
-        """The most of the first `length` tokens that a decoder can go on from."""
+        """The longest part of the first `length` tokens that a decoder can continue from, in tokens."""
         if not self.states:
             return min(length, len(self.token_ids))
         return max((held for held in self.states if held <= length), default=0)
 
 
 def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array in memory of its own, in order."""
+    """A copy of the array, contiguous in C order."""
     return np.array(array, order="C")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from ..backends.onnxruntime_session import LOG
-from ..cancellation import InterruptedRunError, Watch
+from ..cancellation import CancelScope, InterruptedRunError
 from ..errors import ModelError, first_line
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
@@ -74,12 +74,12 @@ class Assistant(Drafter):
         """Tokens at the beginning of the decoder's cache that certainly equal the text's."""
         self.has_failed = False
 
-    def guess(self, most: int, watch: Watch) -> list[int]:
+    def guess(self, most: int, scope: CancelScope) -> list[int]:
         """The draft model's continuation, up to the first token that it is not sure of; [] after a failure, which is logged."""
         if self.has_failed:
             return []
         try:
-            return self.draft(most, watch)
+            return self.draft(most, scope)
         except InterruptedRunError:
             raise
         except Exception as error:  # noqa: BLE001 - such as too little memory: the text needs no drafts
@@ -88,13 +88,13 @@ class Assistant(Drafter):
             LOG.warning("the assistant model failed and drafts no more tokens for this text: %s", first_line(error))
             return []
 
-    def draft(self, most: int, watch: Watch) -> list[int]:
+    def draft(self, most: int, scope: CancelScope) -> list[int]:
         """Like `guess`, but raises errors."""
         decoder = self.decoder = self.decoder or self.source.new_decoder()
         most = min(most, decoder.geometry.context_length - len(self.text))
         if most < 1:
             return []
-        logits, draft = self.catch_up(decoder, watch), list[int]()
+        logits, draft = self.catch_up(decoder, scope), list[int]()
         while True:
             text = [*self.text[self.prompt_tokens :], *draft]
             try:
@@ -106,13 +106,13 @@ class Assistant(Drafter):
             draft.append(token_id)
             if len(draft) == most:
                 return draft
-            logits = self.feed(decoder, [token_id], watch)
+            logits = self.feed(decoder, [token_id], scope)
 
     def close(self) -> None:
         """Release the draft model's keys and values."""
         self.decoder = None
 
-    def catch_up(self, decoder: Decoder, watch: Watch) -> Logits:
+    def catch_up(self, decoder: Decoder, scope: CancelScope) -> Logits:
         """Feed the tokens of the text that the draft model has not seen; returns the logits [vocabulary] of the last one."""
         if not decoder.token_ids[0]:
             self.source.prefixes.prepare(decoder, self.text)
@@ -120,16 +120,16 @@ class Assistant(Drafter):
         shared = min(self.known + common_prefix(held[self.known :], self.text[self.known :]), len(self.text) - 1)
         decoder.rewind(shared)
         if shared < self.prompt_tokens < len(self.text):
-            self.feed(decoder, self.text[shared : self.prompt_tokens], watch)
+            self.feed(decoder, self.text[shared : self.prompt_tokens], scope)
             self.source.prefixes.keep(decoder)
             shared = self.prompt_tokens
         self.known = len(self.text)
-        return self.feed(decoder, self.text[shared:], watch)
+        return self.feed(decoder, self.text[shared:], scope)
 
-    def feed(self, decoder: Decoder, token_ids: Sequence[int], watch: Watch) -> Logits:
+    def feed(self, decoder: Decoder, token_ids: Sequence[int], scope: CancelScope) -> Logits:
         """Feed tokens, in parts if there are many; returns the logits [vocabulary of the large model] of the last one."""
-        for start in range(0, len(token_ids), decoder.chunk):
-            logits: Logits = decoder.feed(token_ids[start : start + decoder.chunk], watch=watch)[-1]
+        for start in range(0, len(token_ids), decoder.part_size):
+            logits: Logits = decoder.feed(token_ids[start : start + decoder.part_size], scope=scope)[-1]
         if len(logits) == self.vocab_size:
             return logits
         fitted: Logits = np.full(self.vocab_size, -np.inf, np.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 
 COST_PER_TOKEN = 0.25
 """Time that one more token adds to a run, as a share of a run of one token; about right for 4-bit products on a CPU."""
@@ -63,19 +63,19 @@ class Drafter(abc.ABC):
         """Tokens of the draft that has not been verified yet."""
 
     @abc.abstractmethod
-    def guess(self, most: int, watch: Watch) -> list[int]:
+    def guess(self, most: int, scope: CancelScope) -> list[int]:
         """Tokens that may follow `text`; at most `most` of them, often none."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the memory that drafts need; the counts stay."""
 
-    def propose(self, token_ids: Sequence[int], room: int, watch: Watch) -> list[int]:
+    def propose(self, token_ids: Sequence[int], room: int, scope: CancelScope) -> list[int]:
         """Draft at most `room` tokens after the prompt and `token_ids`, which begin with those of the call before."""
         self.text += token_ids[len(self.text) - self.prompt_tokens :]
         if self.length == 0 or len(self.text) < self.paused_until:
             return []
         most = min(self.length, room)
-        draft = self.guess(most, watch)
+        draft = self.guess(most, scope)
         if len(draft) < most and self.cost:  # the guess that ended the draft took time too
             self.wrong += self.cost / (self.cost + self.run_cost)
         if draft:

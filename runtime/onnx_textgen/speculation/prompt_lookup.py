@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..cancellation import Watch
+from ..cancellation import CancelScope
 from .drafter import COST_PER_TOKEN, Drafter
 
 SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
@@ -33,7 +33,7 @@ class PromptLookup(Drafter):
         self.was_sure = False
         """Whether at least two tokens matched there; a single token occurs too often to be sure."""
 
-    def guess(self, most: int, watch: Watch) -> list[int]:
+    def guess(self, most: int, scope: CancelScope) -> list[int]:
         """The tokens after the longest match, or after an edit of the copy; a lookup takes almost no time."""
         self.remember()
         found = self.match(self.longest_match, 2)

@@ -1,8 +1,8 @@
-"""Chat messages to one prompt, through the chat template a model brings, rendered as transformers renders it.
+"""Renders chat messages to one prompt with the model's chat template, as transformers does.
 
-The template is a stranger's program, so it runs in the sandbox of `template_sandbox`. Messages are data: `{{ 7*7 }}` in a
-message stays as it is. What the template cannot keep apart is a control token that a user writes out, such as `<|im_start|>`:
-the rendered text holds it like the template's own, and the tokenizer reads both alike.
+The template is an untrusted program, so it runs in the sandbox of `template_sandbox`. Messages are data: `{{ 7*7 }}` in a message
+stays unchanged. But if a user writes out a control token such as `<|im_start|>`, the rendered text has it like the template's own,
+and the tokenizer makes the same id of both.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ def render_chat(
     variables: Mapping[str, object] | None = None,
     now: datetime.datetime | None = None,
 ) -> str:
-    """Write a conversation as the model was trained to see it, special tokens written out.
+    """Render a conversation in the format that the model was trained on, special tokens included.
 
-    `messages`: such as `{"role": "user", "content": "Hello"}`, made of nothing but JSON values; `tools`: JSON schemas.
-    `add_generation_prompt` ends the text where the assistant's answer begins. `variables`: what else this template reads, such as
-    `{"enable_thinking": False}`; they cannot replace the arguments above. `now` is the time for templates that write the date
+    `messages`: such as `{"role": "user", "content": "Hello"}`, of JSON values only; `tools`: JSON schemas. With
+    `add_generation_prompt` the text ends where the assistant's answer begins. `variables`: further variables of this template, such
+    as `{"enable_thinking": False}`; they cannot replace the arguments above. `now`: the time for templates that write the date
     (default: the local time). Encode the result with `add_special_tokens=False`.
 
-    Raises `TemplateError` if the template refuses the messages, is no template, or does what none needs to.
+    Raises `TemplateError` if the template refuses the messages, is not valid, or does what the sandbox forbids.
 
     >>> render_chat("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", [{"role": "user", "content": "Hi"}],
     ...             bos_token="<s>", eos_token="</s>")
     '<user>Hi'
     """
-    # Imported when the first chat is rendered: jinja2 takes longer to import than a short answer to begin.
+    # Imported for the first chat only: the import of jinja2 takes longer than a short answer takes to begin.
     from .template_sandbox import render_template  # noqa: PLC0415
 
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
@@ -53,7 +53,7 @@ def render_chat(
 
 
 def plain_message(message: object, position: int) -> object:
-    """Copy one message; raises `TemplateError` if it is no mapping of JSON values."""
+    """Copy one message; raises `TemplateError` if it is not a mapping of JSON values."""
     if not isinstance(message, Mapping):
         raise TemplateError(
             f"message {position} is of type {type(message).__name__}; give each message as a dict such as "
@@ -63,7 +63,7 @@ def plain_message(message: object, position: int) -> object:
 
 
 def plain_data(value: object, where: str, depth: int = 0) -> object:
-    """Copy JSON-like `value`, made of Python's own types alone, so that a template reaches no method of any other."""
+    """Copy a JSON value into built-in types only, so that a template reaches no methods of other types."""
     if depth > 64:
         raise TemplateError(f"{where} is nested more than 64 levels deep; give flat messages")
     if value is None or isinstance(value, bool):
@@ -75,4 +75,4 @@ def plain_data(value: object, where: str, depth: int = 0) -> object:
         return {str(key): plain_data(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_data(item, where, depth + 1) for item in value]
-    raise TemplateError(f"{where} holds a value of type {type(value).__name__}; give text, numbers, lists and dicts only")
+    raise TemplateError(f"{where} has a value of type {type(value).__name__}; give text, numbers, lists and dicts only")

@@ -1,4 +1,4 @@
-"""What two texts share from their beginning."""
+"""The common prefix of two texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many items two sequences share from their beginning, in halves: slices compare faster than items one by one.
+    """Length of the common prefix of two sequences, by bisection: slices compare faster than single items.
 
     >>> common_prefix([1, 2, 3], (1, 2, 4, 5))
     2

@@ -1,4 +1,4 @@
-"""What a prompt may look like: a text, the ids of one, or several of either, in any kind of sequence."""
+"""The forms of a prompt: a text, a sequence of token ids, or a sequence of prompts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Prompt = str | Sequence[int]
 
 
 def items_of(prompt: object) -> list[object]:
-    """The items of a list, a tuple, an array or any other sequence; raises `PromptError` for what is none."""
+    """The items of a list, a tuple, an array or any other sequence; raises `PromptError` for anything else."""
     if hasattr(prompt, "__getitem__") and not isinstance(prompt, str | bytes | bytearray | memoryview | Mapping | Set):
         try:
             return list(prompt)  # type: ignore[call-overload,no-any-return]
         except TypeError:
-            pass  # an array without dimensions, or a type and not a value
+            pass  # an array without dimensions, or a type instead of a value
     raise PromptError(f"a prompt should be text or a list of token ids, found {shown(prompt)}")
 
 
 def is_id(item: object) -> bool:
-    """Whether this is a whole number of any library."""
+    """Whether this is a whole number, of any library's type; booleans are not."""
     try:
         operator.index(item)  # type: ignore[arg-type]
     except TypeError:
@@ -33,18 +33,20 @@ def is_id(item: object) -> bool:
 
 
 def is_batch(prompt: object) -> bool:
-    """Whether this is several prompts: a sequence, no text, that begins with a text or another sequence."""
+    """Whether this is a batch of prompts: a sequence, not a text, that begins with a text or another sequence."""
     first = None if isinstance(prompt, str) else next(iter(items_of(prompt)), None)
     return hasattr(first, "__len__") and not is_id(first)
 
 
 def read_token_ids(prompt: object) -> list[int]:
-    """One prompt's ids as Python's own numbers; raises `PromptError` for anything else."""
+    """The token ids of one prompt as `int`; raises `PromptError` for anything else."""
     items = items_of(prompt)
     if not items:
         raise PromptError("the prompt has no token ids; give at least one")
     if is_batch(prompt):
-        raise PromptError(f"one prompt is wanted here, found a list of {len(items)}; only generate takes several, in one flat list")
+        raise PromptError(
+            f"expected one prompt, found a list of {len(items)}; only generate takes a list of prompts, and not a nested one"
+        )
     if wrong := [item for item in items if not is_id(item)]:
         raise PromptError(f"token ids should be whole numbers, found {shown(wrong[0])}")
     return [operator.index(item) for item in items]  # type: ignore[arg-type]

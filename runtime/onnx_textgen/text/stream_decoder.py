@@ -1,4 +1,4 @@
-"""Ids to text while they are being generated: only text that no later id can change."""
+"""Decodes ids to text during generation, and returns only text that no later id can change."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from .tokenizer import TextTokenizer
 from .tokenizer_json import BYTE_TOKEN, Streaming
 
 CONTEXT_TOKENS = 16
+"""The most ids of `after` that are used."""
 
 
 class StreamDecoder:
-    """Turns ids into text one by one: all pushes and the flush together are exactly `decode` of all ids.
+    """Decodes ids one by one: the results of all pushes and the flush, joined, are exactly `decode` of all ids.
 
-    `push` returns only text that no later id can change, and never part of a character. What a token looks like can depend on
-    the beginning of the text (a leading space goes) and, for byte tokens, on their neighbours, but on nothing else: so a few
-    ids are decoded behind the first ones of the text, and the cost of a token does not grow with the text.
+    `push` returns only text that no later id can change, and never part of a character. A token's text can depend on the
+    beginning of the text (a leading space is removed) and, for byte tokens, on their neighbours, but on nothing else. So new ids
+    are decoded together with the first ids of the text only, and the cost of a token does not grow with the text.
 
-    A run of byte tokens (`<0xE2><0x82>...`) is one string for the library, all of it characters or all of it U+FFFD, so it
-    appears when the run ends. A tokenizer whose decoder is of an unknown kind gives its text at the flush.
+    The library decodes a run of byte tokens (`<0xE2><0x82>...`) as one string, either all characters or all U+FFFD, so its text
+    is returned when the run ends. If the kind of the tokenizer's decoder is unknown, `flush` returns the whole text.
     """
 
     __slots__ = ("_held", "_shown", "_start", "_tokenizer", "_utf8")
 
     def __init__(self, tokenizer: TextTokenizer, *, after: Sequence[int] = ()) -> None:
-        """`after`: the ids before the first pushed one, say the prompt's; without them the text loses a leading space."""
+        """`after`: the ids before the first pushed one, such as the prompt's; without them the text loses a leading space."""
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._start: list[int] = []  # the first ids that have any text
-        self._shown = 0  # characters of it
+        self._start: list[int] = []  # the first ids of the text, up to the first that has characters
+        self._shown = 0  # characters of their text
         self._held: list[int] = []
         for token_id in after[-CONTEXT_TOKENS:]:
             self.push(token_id)
@@ -37,7 +38,7 @@ class StreamDecoder:
             self._release()
 
     def push(self, token_id: int) -> str:
-        """Give the text that is certain now that this id is known; often that of the id itself, sometimes none."""
+        """Append an id; returns the text that it makes certain: often that of the id itself, sometimes none."""
         token = self._tokenizer.visible_token(token_id)
         if token is None:
             return ""
@@ -50,7 +51,7 @@ class StreamDecoder:
         return self._release()
 
     def flush(self) -> str:
-        """Give the rest, once no more ids will come; an unfinished character becomes U+FFFD."""
+        """Return the rest of the text after the last id; an unfinished character becomes U+FFFD."""
         return self._release() + self._utf8.decode(b"", final=True)
 
     def _release(self) -> str:

@@ -1,4 +1,4 @@
-"""The steps that rendering a chat template may take; what a value costs is counted in its characters and elements."""
+"""The steps that the rendering of a chat template may take: a value costs as many as it has characters and elements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 MAX_SECONDS = 5.0
-"""A backstop for large conversations and for what the steps do not foresee; a real template takes milliseconds."""
+"""A further limit, for large conversations and for costs that the steps miss; a real template takes milliseconds."""
 SIZED: tuple[type[Sized], ...] = (str, list, dict, tuple, range, type({}.keys()), type({}.values()), type({}.items()))
-"""What has a length in a template; concrete types, because asking for a `Collection` takes ten times as long."""
+"""The types of a template's values that have a length; concrete ones, as a check for `Collection` takes ten times as long."""
 
 
 class Budget:
-    """The steps a rendering has left."""
+    """The steps that a rendering has left."""
 
     __slots__ = ("_deadline", "_steps")
 
@@ -24,15 +24,15 @@ class Budget:
         self._deadline = time.monotonic() + MAX_SECONDS
 
     def spend(self, steps: int) -> None:
-        """Take `steps` off; raises `SecurityError` when none are left."""
+        """Subtract `steps`; raises `SecurityError` when none are left, or after `MAX_SECONDS`."""
         self._steps -= steps
         if self._steps < 0 or time.monotonic() > self._deadline:
             raise SecurityError("it takes more steps than any chat template needs")
 
-    def weigh(self, value: object) -> int:
-        """Count characters and elements in `value`, all levels down: the time and room that writing it out takes.
+    def spend_deep_size(self, value: object) -> int:
+        """Count, spend and return the characters and elements of `value` on all levels: the time and memory to write it out.
 
-        Spends as it goes, because a value that holds itself twice on each of forty levels is small until it is written.
+        They are spent while they are counted: a value of forty levels, each with the next one twice, is small until it is written.
         """
         total = 0
         waiting: list[Any] = [value]
@@ -50,5 +50,5 @@ class Budget:
 
 
 def shallow_size(value: object) -> int:
-    """Count the characters of a text or the elements of a collection; 0 for all else."""
+    """The number of characters of a text or elements of a collection; 0 for other values."""
     return len(value) if isinstance(value, SIZED) else 0

@@ -1,9 +1,9 @@
-"""Runs a chat template so that it can neither reach anything but its messages nor run or grow without end.
+"""Runs a chat template in a sandbox: it reaches only its messages, and its time and memory are limited.
 
-jinja2's own sandbox keeps templates away from Python; it does not keep them from looping for ever or from building a string
-of a gigabyte. Here everything that takes time or memory is paid for out of a budget that grows with the conversation: loop
-rounds, calls, comparisons, filters, and each character or element that an expression makes. What real templates never use
-(`**`, `%` formatting, half of jinja2's filters, most methods of str) does not exist.
+jinja2's own sandbox keeps templates away from Python, but does not prevent endless loops or strings of a gigabyte. Here everything
+that takes time or memory spends steps of a budget, which grows with the conversation: loop iterations, calls, comparisons, filters,
+and each character or element that an expression produces. Features that real templates never use (`**`, `%` formatting, half of
+jinja2's filters, most methods of str) are removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .template_budget import Budget, shallow_size
 MAX_TEMPLATE_CHARACTERS = 64 * 1024
 BASE_STEPS = 100_000
 STEPS_PER_CHARACTER = 1_000
-"""Steps allowed for each character and element of the conversation; real templates take fewer than a hundred."""
+"""Steps for each character and element of the conversation; real templates take fewer than a hundred."""
 CALL_STEPS = 20
 
 FILTERS_THAT_READ = "count default d first float int items last length list map reject rejectattr reverse select selectattr"
@@ -41,7 +41,7 @@ FILTERS_THAT_WRITE = (
     "capitalize dictsort e escape groupby indent join lower max min replace safe sort string sum title trim unique upper"
 )
 PRODUCTS = frozenset({"replace", "join", "indent", "tojson"})
-"""Filters and methods whose result can be as long as the product of what goes in."""
+"""Filters and methods whose result can be as long as the product of the lengths of their inputs."""
 STR_METHODS = (
     "capitalize count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace istitle isupper join "
     "lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines startswith "
@@ -56,89 +56,93 @@ METHODS: tuple[tuple[tuple[type, ...], frozenset[str]], ...] = (
 
 
 class MeteredNodes(NodeTransformer):
-    """Puts the budget into the parts of a template that jinja2 would run without asking its environment."""
+    """Adds the budget to the parts of a template that jinja2 runs without a call of its environment."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - jinja2 finds visitors by the node's name
-        """Let every round of a loop pay, rounds that its condition skips too."""
+        """Charge each iteration of a loop, also those that its condition skips."""
         self.generic_visit(node)
-        round_of_loop = through("_made", nodes.Const(True))
-        node.body.insert(0, nodes.ExprStmt(round_of_loop))
+        iteration = filtered("_charged", nodes.Const(True))
+        node.body.insert(0, nodes.ExprStmt(iteration))
         if node.test is not None:
-            node.test = nodes.And(round_of_loop, node.test)
+            node.test = nodes.And(iteration, node.test)
         return node
 
     def visit_Operand(self, node: nodes.Operand) -> nodes.Operand:  # noqa: N802
-        """Let comparisons pay for their right side: what is compared with it takes no longer than to read it all."""
+        """Charge a comparison for its right side: a comparison takes at most the time to read all of that."""
         self.generic_visit(node)
-        node.expr = through("_weighed", node.expr)
+        node.expr = filtered("_charged_deep", node.expr)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
-        """Let `a ~ b` pay for writing its parts out."""
+        """Charge `a ~ b` for the length of its parts."""
         self.generic_visit(node)
-        return through("_concat", nodes.List(node.nodes))
+        return filtered("_concat", nodes.List(node.nodes))
 
     def visit_List(self, node: nodes.Expr) -> nodes.Filter:  # noqa: N802
-        """Let lists and dicts that are written out pay for their room."""
+        """Charge list and dict literals for their memory."""
         self.generic_visit(node)
-        return through("_made", node)
+        return filtered("_charged", node)
 
     visit_Dict = visit_List  # noqa: N815
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
-        """Make tuples of anything but constants lists: the hash of nested tuples may take for ever, lists have none."""
+        """Turn tuples into lists, unless all items are constants: the hash of nested tuples may take for ever; lists have none."""
         constant = all(isinstance(item, nodes.Const) for item in node.items)
         return node if constant or node.ctx != "load" else self.visit_List(nodes.List(node.items))
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
-        """Let a slice pay for its length."""
+        """Charge a slice for its length."""
         self.generic_visit(node)
-        return through("_made", node) if isinstance(node.arg, nodes.Slice) else node
+        return filtered("_charged", node) if isinstance(node.arg, nodes.Slice) else node
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Filter:  # noqa: N802
-        """Make the text between the tags output like any other."""
-        return through("_text", nodes.Const(node.data))
+        """Output the text between the tags like any other value."""
+        return filtered("_text", nodes.Const(node.data))
 
 
-def through(name: str, value: nodes.Expr) -> nodes.Filter:
-    """Write `value | name`."""
+def filtered(name: str, value: nodes.Expr) -> nodes.Filter:
+    """The expression `value | name`."""
     return nodes.Filter(value, name, [], [], None, None)
 
 
 class GenerationTag(Extension):
-    """`{% generation %}`, with which templates mark what the assistant said for training; here it only passes that on."""
+    """`{% generation %}`, with which templates mark the assistant's text for training; here its content is rendered unchanged."""
 
-    tags = {"generation"}  # noqa: RUF012 - so jinja2 declares it
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Give the statements inside."""
+        """Return the statements inside the tag."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class TemplateNamespace(Namespace):
-    """`namespace()`; prints as nothing but its name, because its values may be large."""
+    """`namespace()`; prints as its name only, because its values may be large."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class MeteredEnvironment(ImmutableSandboxedEnvironment):
-    """jinja2 as transformers sets it up for chat templates, on a budget."""
+    """jinja2 as transformers sets it up for chat templates, with a budget."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, budget: Budget, now: datetime.datetime) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[GenerationTag, loopcontrols], finalize=self._weighed
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            extensions=[GenerationTag, loopcontrols],
+            finalize=self._charged_deep,
         )
         self._budget = budget
         self.filters = {
             **{name: self._metered(name, FILTERS[name], deep=False) for name in FILTERS_THAT_READ.split()},
             **{name: self._metered(name, FILTERS[name], deep=True) for name in FILTERS_THAT_WRITE.split()},
             "tojson": self._metered("tojson", to_json, deep=True),
-            "_made": at_run_time(self._made),
-            "_weighed": at_run_time(self._weighed),
+            "_charged": at_run_time(self._charged),
+            "_charged_deep": at_run_time(self._charged_deep),
             "_concat": at_run_time(self._concat),
             "_text": at_run_time(lambda text: text),
         }
@@ -151,12 +155,12 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        """Refuse `**` and `%` on text; sums and products of texts and lists cost their length."""
+        """Refuse `**`, and `%` on text; charge sums and products of texts and lists for their length."""
         if operator == "**" or (operator == "%" and isinstance(left, str)):
-            raise SecurityError(f"it uses the operator {operator}, which chat templates may not")
+            raise SecurityError(f"it uses the operator {operator}, which chat templates may not use")
         if isinstance(left, int) and isinstance(right, int):
             if operator == "*" and left.bit_length() + right.bit_length() > 1024:
-                raise SecurityError("it multiplies numbers larger than chat templates may")
+                raise SecurityError("it multiplies numbers that are too large for a chat template")
         elif operator == "*":
             self._budget.spend(sum(shallow_size(x) * max(0, y) for x, y in ((left, right), (right, left)) if isinstance(y, int)))
         else:
@@ -164,67 +168,67 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: object, /, *args: object, **kwargs: object) -> object:
-        """Call a function for a fixed sum and the size of what goes in and comes out."""
+        """Call a function; charge a fixed number of steps and the sizes of its inputs and result."""
         receiver = getattr(function, "__self__", None)
         given = [*args, *kwargs.values()]
         self._budget.spend(CALL_STEPS + shallow_size(receiver) + sum(map(shallow_size, given)))
         if receiver is not None:
             self._spend_product(getattr(function, "__name__", ""), shallow_size(receiver), given)
         result = super().call(context, function, *args, **kwargs)
-        return self._made(result)
+        return self._charged(result)
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Allow the methods of texts, lists, dicts and numbers that are listed above, and no others."""
+        """Allow only the methods of texts, lists, dicts and numbers in `METHODS`."""
         for kinds, names in METHODS:
             if isinstance(obj, kinds):
                 return attr in names
         return super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: object) -> None:
-        """Treat `str.format` like any other attribute that is not listed; jinja2 would let it pass here."""
+        """Treat `str.format` like any other attribute that is not listed; jinja2 would allow it here."""
 
     def _metered(self, name: str, function: Callable[..., object], *, deep: bool) -> Callable[..., object]:
-        """Make a filter or a test pay for what it reads, writes out and makes."""
-        first = 1 if hasattr(function, "jinja_pass_arg") else 0  # jinja2 passes some its own state first
+        """Wrap a filter or a test: charge it for what it reads, writes out and returns."""
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0  # jinja2 passes its own state first to some
 
-        @functools.wraps(function)  # keeps jinja2's mark for those
+        @functools.wraps(function)  # keeps jinja2's mark of those
         def metered(*args: object, **kwargs: object) -> object:
             values = [list(arg) if isinstance(arg, Iterator) else arg for arg in args]
             subject, given = values[first], [*values[first + 1 :], *kwargs.values()]
-            size = self._budget.weigh(subject) if deep else shallow_size(subject)
+            size = self._budget.spend_deep_size(subject) if deep else shallow_size(subject)
             self._budget.spend(CALL_STEPS + size)
             self._spend_product(name, size, given)
-            return self._made(function(*values, **kwargs))
+            return self._charged(function(*values, **kwargs))
 
         return metered
 
     def _spend_product(self, name: str, size: int, given: Sequence[object]) -> None:
-        """Pay for reading the arguments and, in advance, for what a few functions might make of them."""
-        weights = sum(abs(value) if isinstance(value, int) else self._budget.weigh(value) for value in given)
+        """Charge for reading the arguments, and in advance for the longest result that functions in `PRODUCTS` can have."""
+        weights = sum(abs(value) if isinstance(value, int) else self._budget.spend_deep_size(value) for value in given)
         if name in PRODUCTS:
             self._budget.spend((1 + size) * weights)
 
-    def _made(self, value: object) -> object:
+    def _charged(self, value: object) -> object:
         self._budget.spend(1 + shallow_size(value))
         return value
 
-    def _weighed(self, value: object) -> object:
-        self._budget.weigh(value)
+    def _charged_deep(self, value: object) -> object:
+        self._budget.spend_deep_size(value)
         return value
 
     def _concat(self, parts: list[object]) -> str:
-        self._budget.weigh(parts)
+        self._budget.spend_deep_size(parts)
         return "".join(map(str, parts))
 
 
 def at_run_time(function: Callable[[Any], object]) -> Callable[[Context, Any], object]:
-    """Mark a filter so that jinja2 never replaces a call of it by its result while it compiles."""
+    """Mark a filter so that jinja2 does not evaluate a call of it at compile time."""
 
     @jinja2.pass_context
-    def wanting_context(_: Context, value: object) -> object:
+    def with_context(_: Context, value: object) -> object:
         return function(value)
 
-    return wanting_context
+    return with_context
 
 
 def to_json(
@@ -234,31 +238,31 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as the `tojson` filter of transformers does: jinja2's own escapes `<`, `>`, `&` and `'` for HTML."""
+    """Write JSON as the `tojson` filter of transformers does; jinja2's own would escape `<`, `>`, `&` and `'` for HTML."""
     if indent is not None and not (isinstance(indent, int) and indent <= 8):
-        raise SecurityError("it indents JSON deeper than chat templates may")
+        raise SecurityError("it indents JSON deeper than a chat template may")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def raise_exception(message: str) -> None:
-    """Let a template refuse messages."""
+    """Called by a template that refuses its messages."""
     raise jinja2.TemplateError(message)
 
 
 def render_template(template: str, variables: Mapping[str, object], now: datetime.datetime) -> str:
-    """Render `template` with `variables` (JSON values); raises `TemplateError` for whatever goes wrong."""
+    """Render `template` with `variables` (JSON values); raises `TemplateError` for any failure."""
     if len(template) > MAX_TEMPLATE_CHARACTERS:
         raise TemplateError(
             f"the chat template has {len(template):,} characters, more than {MAX_TEMPLATE_CHARACTERS:,}; shorten it"
         )
-    size = Budget(sys.maxsize).weigh(variables)
+    size = Budget(sys.maxsize).spend_deep_size(variables)
     budget = Budget(BASE_STEPS + STEPS_PER_CHARACTER * size)
     try:
         return MeteredEnvironment(budget, now).from_string(template).render(variables)
     except SecurityError as error:
         raise TemplateError(f"the chat template was stopped: {on_one_line(error)}; use another template") from error
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(f"the chat template is no valid template: {on_one_line(error)} (line {error.lineno})") from error
+        raise TemplateError(f"the chat template is not valid: {on_one_line(error)} (line {error.lineno})") from error
     except jinja2.TemplateError as error:
         raise TemplateError(f"the chat template refused the messages: {on_one_line(error)}; change them as it asks") from error
     except Exception as error:
@@ -267,5 +271,5 @@ def render_template(template: str, variables: Mapping[str, object], now: datetim
 
 
 def on_one_line(error: Exception) -> str:
-    """Put what an error says on one line of bounded length."""
+    """The message of an error on one line, of at most 300 characters."""
     return " ".join(str(error).split())[:300]

@@ -1,7 +1,7 @@
 """Text to token ids and back.
 
-Reads every kind of `tokenizer.json` (byte-level BPE, SentencePiece-style BPE, Unigram, WordPiece) through the `tokenizers`
-library. Knows nothing of chat templates, stop strings or models.
+Reads every kind of `tokenizer.json` (byte-level BPE, SentencePiece-style BPE, Unigram, WordPiece) with the `tokenizers` library.
+Chat templates and stop strings are left to other modules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_FILE_BYTES = 64 * 2**20
 
 
 class tokenizer_errors:  # noqa: N801 - a context, and a class rather than a generator because every token passes through one
-    """Turn whatever the `tokenizers` library raises into `TokenizerError`; a panic in its Rust code is no `Exception`."""
+    """Turn any error of the `tokenizers` library into `TokenizerError`; a panic in its Rust code is not an `Exception`."""
 
     __slots__ = ("doing",)
 
@@ -55,12 +55,12 @@ class TextTokenizer:
     eos_ids: tuple[int, ...]
     """The ids that end a text."""
     streaming: Streaming
-    """How `StreamDecoder` has to read the tokens."""
+    """How `StreamDecoder` must decode the tokens."""
     vocab_size: int
     """One more than the highest id."""
 
     def __init__(self, text: str, *, eos_ids: Sequence[int] = (), bos_id: int | None = None) -> None:
-        """`text`: what `tokenizer.json` holds; raises `TokenizerError` if that is no tokenizer this library can use."""
+        """`text`: the content of `tokenizer.json`; raises `TokenizerError` if the library cannot use it."""
         spec = read_spec(text)
         with tokenizer_errors("its file"):
             self._tokenizer = Tokenizer.from_str(text)
@@ -79,9 +79,9 @@ class TextTokenizer:
 
     @classmethod
     def from_file(cls, path: str | Path, *, sha256: str = "", eos_ids: Sequence[int], bos_id: int | None) -> TextTokenizer:
-        """Read a `tokenizer.json`, with `sha256` only one of this digest.
+        """Read a `tokenizer.json`; raises `TokenizerError` if it cannot, or if the file's digest is not `sha256` (unless "").
 
-        `eos_ids` and `bos_id` are left out of decoded text whatever the file says of them.
+        `eos_ids` and `bos_id` are left out of decoded text, whatever the file says about them.
         """
         try:
             text = read_text(Path(path), most=MAX_FILE_BYTES, sha256=sha256)
@@ -90,29 +90,29 @@ class TextTokenizer:
         return cls(text, eos_ids=eos_ids, bos_id=bos_id)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Split `text` into ids; with `add_special_tokens` also those the tokenizer puts around a text, such as `<s>`.
+        """Split `text` into ids; with `add_special_tokens` also those that the tokenizer adds around a text, such as `<s>`.
 
-        Special tokens written out in the text become their ids. Raises `PromptError` if `text` is no valid text.
+        Special tokens that are written out in the text become their ids. Raises `PromptError` if `text` is not valid text.
         """
         if not isinstance(text, str):
             raise PromptError(f"a prompt should be text, found {type(text).__name__}; give a str")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise PromptError(f"the prompt holds a lone surrogate at character {error.start}; give valid Unicode text") from error
+            raise PromptError(f"the prompt has a lone surrogate at character {error.start}; give valid Unicode text") from error
         with tokenizer_errors("this text"):
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join `ids` to text, special tokens left out; bytes that are no UTF-8 become U+FFFD, ids of no token nothing."""
+        """Decode `ids` to text without special tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are left out."""
         visible = [token_id for token_id in ids if token_id not in self._hidden]
         with tokenizer_errors("these ids"):
             text: str = self._tokenizer.decode(visible, skip_special_tokens=False)
         return text
 
     def piece(self, token_id: int) -> str:
-        """Show what one id stands for, to a person: its text, `<0xE2>` for a byte that is no character by itself.
+        """The text of one id for a person to read; a byte that is no character by itself is shown as `<0xE2>`.
 
         >>> tokenizer.piece(262), tokenizer.piece(158)  # doctest: +SKIP
         (' the', '<0xE2>')
@@ -126,14 +126,14 @@ class TextTokenizer:
         return token.replace(self._space, " ") if self._space else token
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """Give the bytes that one id stands for, as far as a token tells them by itself."""
+        """The bytes of one id, as far as the token alone determines them."""
         token = self._token(token_id)
         if token is not None and BYTE_TOKEN.fullmatch(token):
             return bytes([int(token[3:5], 16)])
         return self.token_bytes(token) if token is not None and self._byte_of_character else self.piece(token_id).encode("utf-8")
 
     def difference_to(self, other: TextTokenizer) -> str:
-        """In what way some id does not mean the same to another tokenizer; empty where all do."""
+        """Describe the first id whose token differs in another tokenizer; empty if none does."""
         own, others = (
             {token_id: token for token, token_id in each._tokenizer.get_vocab(with_added_tokens=True).items()}
             for each in (self, other)
@@ -144,16 +144,16 @@ class TextTokenizer:
         return ""
 
     def to_json(self) -> str:
-        """What `tokenizer.json` holds, without truncation and padding."""
+        """The content of `tokenizer.json`, without truncation and padding."""
         text: str = self._tokenizer.to_str()
         return text
 
     def visible_token(self, token_id: int) -> str | None:
-        """Spell the token as the vocabulary does; None for one that `decode` leaves out."""
+        """The token as the vocabulary has it; None if `decode` leaves it out."""
         return None if token_id in self._hidden else self._token(token_id)
 
     def token_bytes(self, token: str) -> bytes:
-        """Give the bytes that a byte-level token spells, one character a byte; tokens of other characters stand for themselves."""
+        """The bytes of a byte-level token, one per character; a token with other characters is encoded as UTF-8."""
         try:
             return bytes([self._byte_of_character[character] for character in token])
         except KeyError:

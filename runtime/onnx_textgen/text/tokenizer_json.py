@@ -1,4 +1,4 @@
-"""Reads `tokenizer.json`: refuses what the library accepts and should not, and finds out how its tokens become text."""
+"""Reads `tokenizer.json`: refuses files that the library should not accept, and finds out how its tokens become text."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..files.text_files import parse_json
 
 MAX_ID = 2**24
 MAX_GROWTH = 256
-"""Most that the replacements of a normalizer or a decoder may lengthen a text by."""
+"""The most times longer that a normalizer or a decoder may make a text."""
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class Streaming(Enum):
-    """What has to be known before a token's text is certain."""
+    """What must be known before a token's text is certain."""
 
     BYTES = "the token's bytes; only the last character may be unfinished"
     TOKENS = "the tokens before it"
-    RUNS = "whether a run of byte tokens is UTF-8, which shows at its end"
+    RUNS = "the whole run of byte tokens, which is UTF-8 or not"
     WHOLE = "all tokens"
 
 
 def byte_of_character() -> dict[str, int]:
-    """Map each character of a byte-level token to the byte it stands for (GPT-2's table).
+    """Map each character of a byte-level token to its byte (GPT-2's table).
 
-    Printable characters of Latin-1 stand for themselves; the other bytes, in order, are the characters from U+0100 on.
+    Printable characters of Latin-1 are their own bytes; the other bytes, in order, are the characters from U+0100.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -37,13 +37,13 @@ def byte_of_character() -> dict[str, int]:
 
 
 def streaming_of(decoders: Sequence[Mapping[str, Any]]) -> Streaming:
-    """Tell how tokens have to be read, given the flat list of decoder components."""
+    """Decide how tokens must be decoded, from the flat list of decoder components."""
     kinds = [decoder["type"] for decoder in decoders]
     if kinds == ["ByteLevel"]:
         return Streaming.BYTES
     if not set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}:
         return Streaming.WHOLE
-    # From Fuse on, a component sees the whole text as one token: then only what it does at the beginning can be foreseen.
+    # After Fuse, a component gets the whole text as one token: only a change at its beginning can be known early.
     after_fuse = decoders[kinds.index("Fuse") + 1 :] if "Fuse" in kinds else []
     if any(decoder["type"] != "Strip" or decoder["stop"] for decoder in after_fuse):
         return Streaming.WHOLE
@@ -51,7 +51,7 @@ def streaming_of(decoders: Sequence[Mapping[str, Any]]) -> Streaming:
 
 
 def visible_space(decoders: Sequence[Mapping[str, Any]]) -> str:
-    """Find the character that the decoder turns into a space, SentencePiece's U+2581 as a rule; "" if there is none."""
+    """The character that the decoder turns into a space, usually SentencePiece's U+2581; "" if there is none."""
     for decoder in decoders:
         if decoder["type"] == "Metaspace":
             return str(decoder["replacement"])
@@ -61,7 +61,7 @@ def visible_space(decoders: Sequence[Mapping[str, Any]]) -> str:
 
 
 def flat_components(component: Mapping[str, Any] | None, children: str) -> list[Mapping[str, Any]]:
-    """List the simple components that one of `tokenizer.json` is made of; `children` names the key of a Sequence's parts."""
+    """Flatten a component of `tokenizer.json` to a list; `children` is the key under which a Sequence has its components."""
     if component is None:
         return []
     if component.get("type") != "Sequence":
@@ -76,15 +76,15 @@ def vocabulary_ids(spec: Mapping[str, Any]) -> list[int]:
 
 
 def check_charsmap(component: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a table of characters that says it is longer than it is: the library reserves that much memory."""
+    """Raise `ValueError` if a character table states a length above its real one: the library would allocate that memory."""
     if component["type"] == "Precompiled":
         table = base64.b64decode(component["precompiled_charsmap"] or "")
         if int.from_bytes(table[:4], "little") > len(table):
-            raise ValueError("its table of characters says that it is longer than it is")
+            raise ValueError("its character table states a length above its real one")
 
 
 def growth_of(component: Mapping[str, Any]) -> float:
-    """Bound how many times longer one component may make a text; for a prefix, its length."""
+    """The most times longer that one component can make a text; for a prefix, its length."""
     if component["type"] == "Prepend":
         return len(component["prepend"])
     if component["type"] != "Replace":
@@ -94,10 +94,10 @@ def growth_of(component: Mapping[str, Any]) -> float:
 
 
 def read_spec(text: str) -> dict[str, Any]:
-    """Parse a `tokenizer.json` and refuse what the library accepts and should not.
+    """Parse a `tokenizer.json`; raises `TokenizerError` if it is malformed, or if the library should not accept it.
 
-    Two words with one id, ids far outside any vocabulary, and replacements that blow a short text up until memory ends: the
-    library aborts the process then, which no caller can catch.
+    Refused are two tokens with one id, ids far outside any vocabulary, and replacements that make a short text so long that memory
+    runs out: then the library aborts the process, which no caller can catch.
     """
     try:
         spec = parse_json(text)

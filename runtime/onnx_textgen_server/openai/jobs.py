@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from onnx_textgen import Cancellation, Chunk, Model
-from onnx_textgen.cancellation import Watch
+from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.errors import BusyError, OptionError
 from onnx_textgen.generation.async_bridge import call, iterate
 from onnx_textgen.generation.continuation import Continuation
@@ -74,7 +74,7 @@ class Job:
     continuations: Sequence[Continuation]
     firsts: Sequence[Continuation]
     """The first text of each prompt."""
-    watch: Watch
+    scope: CancelScope
     cancel: Cancellation
 
     @classmethod
@@ -86,11 +86,11 @@ class Job:
             continuations += samples
             firsts.append(samples[0])
         cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, max_seconds) if seconds is not None]
-        return cls(model, continuations, firsts, Watch(cancel, min(limits, default=None)), cancel)
+        return cls(model, continuations, firsts, CancelScope(cancel, min(limits, default=None)), cancel)
 
     async def finish(self) -> None:
         """Wait for the end of all texts."""
-        requests = [Request(each, self.watch, streams=False, caller=self) for each in self.continuations]
+        requests = [Request(each, self.scope, streams=False, caller=self) for each in self.continuations]
         await self.run(lambda: self.model.generator.engine.finish(requests))
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -107,7 +107,7 @@ class Job:
 
         async def drain(place: int, continuation: Continuation) -> None:
             nonlocal unread
-            work = functools.partial(self.model.generator.engine.chunks, Request(continuation, self.watch, caller=self))
+            work = functools.partial(self.model.generator.engine.chunks, Request(continuation, self.scope, caller=self))
             try:
                 async with contextlib.aclosing(
                     iterate(work, Cancellation())

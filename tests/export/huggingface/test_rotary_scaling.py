@@ -117,7 +117,7 @@ def test_a_text_across_the_switch_is_embedded_as_a_whole(switching, length: int)
     with torch.no_grad():
         states = model.base_model(torch.tensor([ids]), use_cache=False).last_hidden_state[0].numpy()
     context = package.new_context(output=HIDDEN_STATES)
-    context.chunk = 16
+    context.part_size = 16
     check(pooled(context, ids, "mean"), states.mean(axis=0))
     check(package.embed(ids, pooling="last", normalize=False), states[-1])
 

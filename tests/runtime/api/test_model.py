@@ -266,7 +266,7 @@ def test_scores_are_the_log_probabilities_of_the_text(story: Model) -> None:
         (np.zeros((0, 3), dtype=int), "the prompt has no token ids"),
         (np.array([1.5, 2]), "whole numbers, found"),
         ([1, "a"], "whole numbers, found 'a'"),
-        ([[[1]]], "one prompt is wanted here, found a list of 1"),
+        ([[[1]]], "expected one prompt, found a list of 1"),
         ("x" * 10_000_000, "characters; this model takes"),
         ("\ud800", "lone surrogate"),
     ],
@@ -329,7 +329,7 @@ def test_prompts_may_be_any_sequence_numpy_arrays_too(story: Model) -> None:
 
 def test_a_stream_takes_one_prompt(story: Model) -> None:
     for prompts in (["a", "b"], [[1, 2], [3]], np.array([[1, 2]])):
-        with pytest.raises(PromptError, match="one prompt is wanted here, found a list of"):
+        with pytest.raises(PromptError, match="expected one prompt, found a list of"):
             story.stream(prompts)  # type: ignore[arg-type]
 
 
@@ -349,7 +349,7 @@ def geometry_changed(package: Path, name: str) -> Path:
 
 
 def test_a_manifest_with_another_vocabulary_than_its_graph_is_refused(package: Path) -> None:
-    with pytest.raises(PackageError, match="asks for") as caught:
+    with pytest.raises(PackageError, match="requires") as caught:
         onnx_textgen.load(geometry_changed(package, "vocab_size"), device="cpu")
     assert "\n" not in str(caught.value)
 

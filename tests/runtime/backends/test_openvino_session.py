@@ -114,7 +114,7 @@ def test_a_prompt_fed_in_parts_gives_what_it_gives_whole(ours: Model, cut: int) 
 
 def test_rows_of_unequal_length_step_together_and_idle_rows_stay(theirs: Model, ours: Model) -> None:
     decoders = [Decoder(model.graph, model.manifest.geometry, rows=3, capacity=4) for model in (theirs, ours)]
-    assert decoders[1].steps_together
+    assert decoders[1].can_batch_decode
     for row, length in enumerate((5, 64, 33)):
         for decoder in decoders:
             decoder.feed(ids_of(length, row), row=row)
@@ -134,11 +134,11 @@ def test_a_row_is_taken_back_forked_and_filled_anew_in_the_blocks_that_there_are
     np.testing.assert_allclose(ends[1], ends[0], atol=1e-5)
     fresh = ours.new_context().feed([*ids_of(100)[:50], *ids_of(20, 7)])
     np.testing.assert_allclose(ends[0], fresh, atol=1e-4)
-    room = decoder.cache.room
+    capacity = decoder.cache.capacity
     for _ in range(5):
         decoder.rewind(0)
         decoder.feed(ids_of(100))
-    assert decoder.cache.room == room
+    assert decoder.cache.capacity == capacity
 
 
 def test_a_snapshot_goes_from_either_engine_to_the_other(theirs: Model, ours: Model) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from onnx_textgen import Cancellation
-from onnx_textgen.generation.async_bridge import MOST_UNTAKEN, call, iterate
+from onnx_textgen.generation.async_bridge import MOST_PENDING, call, iterate
 
 
 class Counter:
@@ -24,7 +24,7 @@ class Counter:
                 if number == self.fails_at:
                     raise ValueError(str(number))
                 self.made += 1
-                if self.made > MOST_UNTAKEN:
+                if self.made > MOST_PENDING:
                     self.is_full.set()
                 yield number
         finally:
@@ -50,14 +50,14 @@ def test_a_thread_rests_while_nobody_takes_what_it_made_and_ends_when_nobody_wil
         async with contextlib.aclosing(iterate(counter.numbers, cancel)) as numbers:
             for taken in range(1, 200):
                 await anext(numbers)
-                assert counter.made <= taken + MOST_UNTAKEN + 1
+                assert counter.made <= taken + MOST_PENDING + 1
                 if taken == 1:
                     assert await asyncio.to_thread(counter.is_full.wait, 60)
 
     asyncio.run(leave())
     assert counter.is_closed.wait(60)
     assert cancel.cancelled
-    assert counter.made <= 200 + MOST_UNTAKEN
+    assert counter.made <= 200 + MOST_PENDING
 
 
 def test_a_thread_ends_where_the_event_loop_is_gone() -> None:
@@ -66,7 +66,7 @@ def test_a_thread_ends_where_the_event_loop_is_gone() -> None:
     assert loop.run_until_complete(anext(numbers)) == 0
     loop.close()
     assert counter.is_closed.wait(60)
-    assert counter.made <= MOST_UNTAKEN + 2
+    assert counter.made <= MOST_PENDING + 2
 
 
 def test_a_call_gives_what_the_function_returns_or_raises() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx_textgen import Cancellation
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation.beam_driver import log_softmax
-from onnx_textgen.generation.beam_search import BeamSearch, diverse
+from onnx_textgen.generation.beam_search import BeamSearch, with_diversity_penalty
 from onnx_textgen.generation.engine import ROWS
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefix_cache import SHORTEST
@@ -139,7 +139,7 @@ def test_with_as_many_beams_as_texts_the_search_is_exhaustive(seed, length, pena
         for count in range(length)
         for ids in itertools.product(range(vocab - 1), repeat=count)
     }
-    search = BeamSearch(beams=3**length, max_new_tokens=length, length_penalty=penalty, early_stopping="never", ends_of_text=1)
+    search = BeamSearch(beams=3**length, max_new_tokens=length, length_penalty=penalty, early_stopping="never", eos_count=1)
     while not search.is_done:
         scores = np.stack([table[tuple(beam.token_ids)] for beam in search.running])
         search.step(scores, lambda beam: beam.token_ids[-1] == end or len(beam.token_ids) == length)
@@ -162,7 +162,7 @@ def test_any_length_penalty_that_is_taken_gives_texts_of_any_length_a_score(leng
         assert not -10 <= penalty <= 10
         return
     search = BeamSearch(
-        beams=2, max_new_tokens=length, length_penalty=config.length_penalty, early_stopping=early_stopping, ends_of_text=1
+        beams=2, max_new_tokens=length, length_penalty=config.length_penalty, early_stopping=early_stopping, eos_count=1
     )
     longer, shorter = search.score(log_probability, length), search.score(log_probability, max(1, length // 2))
     assert np.isfinite(longer) and longer < 0
@@ -171,8 +171,8 @@ def test_any_length_penalty_that_is_taken_gives_texts_of_any_length_a_score(leng
 
 def test_diverse_groups_lose_on_tokens_that_were_taken():
     scores = np.zeros((2, 4), np.float32)
-    np.testing.assert_array_equal(diverse(scores, [1, 1, 3], 0.5), [[0, -1, 0, -0.5]] * 2)
-    assert diverse(scores, [], 0.5) is scores
+    np.testing.assert_array_equal(with_diversity_penalty(scores, [1, 1, 3], 0.5), [[0, -1, 0, -0.5]] * 2)
+    assert with_diversity_penalty(scores, [], 0.5) is scores
 
 
 def test_options_say_how_many_rows_are_needed():

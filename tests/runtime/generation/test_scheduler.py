@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
-from onnx_textgen.cancellation import Watch
+from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.errors import BusyError, ModelError, OptionError, PromptError
 from onnx_textgen.generation import scheduler
 from onnx_textgen.generation.request import Request
@@ -94,7 +94,7 @@ def test_texts_do_not_depend_on_who_joins_and_leaves_when(alone: Model, expected
         for _ in range(pause):
             together.step()
         config = alone.config(options_of(number))
-        request = Request(alone.generator.begin(PROMPTS[number % len(PROMPTS)], config), Watch())
+        request = Request(alone.generator.begin(PROMPTS[number % len(PROMPTS)], config), CancelScope())
         together.submit(request)
         requests.append((number, request, patience))
         for _, other, left in requests[::2]:
@@ -144,10 +144,10 @@ def test_a_stream_that_is_closed_leaves_nothing_behind_though_nobody_calls_again
     stream = model.stream(BEGIN, max_new_tokens=200, ignore_eos=True, cancel=cancel, max_time=1000)
     next(stream)
     timers = set(threading.enumerate()) - threads
-    assert len(timers) == len(cancel._watches) == 1
+    assert len(timers) == len(cancel._scopes) == 1
     stream.close()
     assert is_idle(model)
-    assert not cancel._watches
+    assert not cancel._scopes
     for timer in timers:
         timer.join(60)
         assert not timer.is_alive()
@@ -183,7 +183,7 @@ def test_a_list_that_fails_leaves_nothing_behind_though_nobody_calls_again(model
         with pytest.raises(ModelError, match="out of memory"):
             model.generate(["A", *[BEGIN] * 9], max_new_tokens=200, ignore_eos=True, cancel=cancel)
     assert is_idle(model)
-    assert not cancel._watches
+    assert not cancel._scopes
 
 
 def test_a_stream_that_is_closed_at_the_end_of_anothers_last_turn_is_let_go_by_that_one(
@@ -214,7 +214,7 @@ def test_a_stream_that_nobody_takes_rests_until_somebody_does(model: Model, alon
     (request,) = used.rows
     for length in (40, 100):
         model.generate("The dog", max_new_tokens=length, seed=2, ignore_eos=True)
-        assert len(request.chunks) == min(length, scheduler.FARTHEST_AHEAD)
+        assert len(request.chunks) == min(length, scheduler.MOST_CHUNKS_AHEAD)
     texts += [chunk.text for chunk in stream]
     assert "".join(texts) == alone.generate(BEGIN, **wish).text
     assert is_idle(model)
@@ -236,7 +236,7 @@ def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list
     """Five streams for three rows, of which now this one is taken on, now that one; none gets more than two chunks ahead."""
     model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scheduler, "FARTHEST_AHEAD", 2)
+        patched.setattr(scheduler, "MOST_CHUNKS_AHEAD", 2)
         streams = [model.stream(PROMPTS[number], **options_of(number)) for number in range(5)]
         texts = [""] * 5
         for number, count in [*plan, *((number, 1000) for number in range(5))]:
@@ -260,10 +260,12 @@ def test_a_list_of_more_prompts_than_rows_is_worked_off(model: Model, alone: Mod
 
 def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     used: Scheduler = model.generator.engine.scheduler
-    first = Request(model.generator.begin("The dog", model.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})), Watch())
+    first = Request(
+        model.generator.begin("The dog", model.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})), CancelScope()
+    )
     used.submit(first)
     used.step()
-    long = Request(model.generator.begin(list(range(2, 400)), model.config({"max_new_tokens": 3, "seed": 1})), Watch())
+    long = Request(model.generator.begin(list(range(2, 400)), model.config({"max_new_tokens": 3, "seed": 1})), CancelScope())
     used.submit(long)
     counts = []
     while long.logits is None and not long.is_done:
@@ -282,7 +284,7 @@ def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
 
     def wish(length: int, caller: object = None) -> Request:
         config = model.config({"max_new_tokens": length, "min_new_tokens": length, "seed": 1})
-        return Request(model.generator.begin("A", config), Watch(), caller=caller)
+        return Request(model.generator.begin("A", config), CancelScope(), caller=caller)
 
     texts, other = [wish(length, many) for length in lengths], wish(3)
     for each in texts:
@@ -303,7 +305,7 @@ def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
 def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "MOST_WAITING", 3)
     streams = [model.stream("The dog", max_new_tokens=3) for _ in range(9)]
-    requests = [Request(model.generator.begin("A", model.config({})), Watch()) for _ in range(3)]
+    requests = [Request(model.generator.begin("A", model.config({})), CancelScope()) for _ in range(3)]
     for request in requests:
         model.generator.engine.scheduler.submit(request)
     with pytest.raises(BusyError, match="3 requests are waiting already; try again later"):
@@ -353,7 +355,7 @@ def test_a_run_that_fails_fails_those_it_was_for_and_no_others(at: int, model: M
     with monkeypatch.context() as patched:
         patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
         requests = [
-            Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)
+            Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), CancelScope()) for number in range(3)
         ]
         for request in requests:
             model.generator.engine.scheduler.submit(request)
@@ -515,7 +517,7 @@ def test_thirty_two_threads_of_fifty_short_requests_never_stall(exact: Model) ->
 def test_a_thread_that_is_interrupted_lets_another_lead(model: Model, expected: list) -> None:
     """It may have been chosen to lead the moment before, or have begun to."""
     turns, used = model.generator.engine.turns, model.generator.engine.scheduler
-    requests = [Request(model.generator.begin(PROMPTS[1], model.config(options_of(1))), Watch()) for _ in range(2)]
+    requests = [Request(model.generator.begin(PROMPTS[1], model.config(options_of(1))), CancelScope()) for _ in range(2)]
     for request in requests:
         used.submit(request)
     gone, other = requests
@@ -591,10 +593,10 @@ def test_rows_that_cannot_be_made_are_an_error_of_the_request(
 def test_a_cancellation_may_come_while_its_own_thread_is_inside_it() -> None:
     """As from a signal handler."""
     cancel = Cancellation()
-    watch = Watch(cancel)
-    with cancel._lock, watch._lock, watch.active():
+    scope = CancelScope(cancel)
+    with cancel._lock, scope._lock, scope.active():
         cancel.cancel()
-    assert watch.reason == "cancelled"
+    assert scope.reason == "cancelled"
 
 
 def test_a_stream_never_loses_its_last_chunk(exact: Model) -> None:
@@ -639,10 +641,12 @@ def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: 
 
     def apart(rows: int) -> Decoder:
         made = model.opened.new_rows(rows)
-        made.steps_together = False
+        made.can_batch_decode = False
         return made
 
-    requests = [Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), Watch()) for number in range(3)]
+    requests = [
+        Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), CancelScope()) for number in range(3)
+    ]
     with monkeypatch.context() as patched:
         patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
         patched.setattr(used, "new_decoder", apart)

@@ -40,7 +40,7 @@ def test_a_text_fed_in_small_pieces_has_the_same_maps(story: onnx_textgen.Model,
     ids = story.encode(TEXT)
     whole = story.attentions(ids).weights
     row_bytes = whole[:, :, :1].nbytes
-    monkeypatch.setattr(attention_maps, "PIECE_BYTES", 5 * row_bytes)
+    monkeypatch.setattr(attention_maps, "PART_BYTES", 5 * row_bytes)
     np.testing.assert_allclose(story.attentions(ids).weights, whole, atol=0.02)  # int8: activations are rounded otherwise
     np.testing.assert_allclose(story.attentions(ids, last=2).weights, whole[:, :, -2:], atol=0.02)
 

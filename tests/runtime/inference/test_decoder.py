@@ -153,7 +153,7 @@ def test_states_go_back_to_the_beginning_or_to_what_was_kept_and_say_so_elsewher
     decoder.feed(IDS[:6])
     decoder.keep()
     decoder.feed(IDS[6:])
-    with pytest.raises(PromptError, match="cannot rewind to 9 tokens: this model's states cannot go back there; rewind to 0"):
+    with pytest.raises(PromptError, match="cannot rewind to 9 tokens: this model's states cannot return there; rewind to 0"):
         decoder.rewind(9)
     assert decoder.token_ids == [IDS]
     assert [decoder.reusable(IDS[:length]) for length in (len(IDS), 9, 6, 5)] == [6, 6, 0, 0]
@@ -279,7 +279,7 @@ def changed(session: Session, **shapes: tuple[list, str] | None) -> Session:
         ({"past_conv__0": (["batch", 2, "a", "b"], "tensor(float)")}, "does not fit its input"),
         ({"past_conv__0": (["batch", 2, 8], "tensor(int64)")}, r"holds tensor\(int64\), not float"),
         ({"input_ids": (["batch", 4], "tensor(int64)")}, r"takes input_ids as \['batch', 4\], not \[batch, tokens\]"),
-        ({"logits": (["batch", "tokens", 7], "tensor(float)")}, r"asks for \[any, any, 29\]"),
+        ({"logits": (["batch", "tokens", 7], "tensor(float)")}, r"requires \[any, any, 29\]"),
         ({"present__1__value": (["batch", 2, "past_length", 4], "tensor(float)")}, "updates some keys and values in place"),
         (dict.fromkeys(f"past_{x}" for x in ("conv__0", "recurrent__0", "conv__2", "recurrent__2")), None),
     ],
@@ -297,8 +297,8 @@ def test_a_graph_whose_cache_is_not_whole_is_refused_in_one_line(stateful: Case,
 def test_a_graph_of_one_row_steps_its_rows_one_after_the_other(stateful: Case) -> None:
     tiny, session = stateful
     decoder = tiny.decoder(changed(session, input_ids=([1, "tokens"], "tensor(int64)")), ROWS)
-    assert not decoder.steps_together
-    assert not tiny.decoder(changed(session, attention_mask=None), ROWS).steps_together  # nor without a mask
+    assert not decoder.can_batch_decode
+    assert not tiny.decoder(changed(session, attention_mask=None), ROWS).can_batch_decode  # nor without a mask
     decoder.feed(IDS[:4], row=1)
     logits = decoder.step([1, 2, 3], [True, True, False])
     for row in (0, 1):

@@ -263,7 +263,7 @@ def test_prompts_begun_together_leave_the_bits_that_each_leaves_alone(story: Mod
     together = decoder_of(story, 8)
     if first:
         together.feed([4, 5, 6], row=0)
-    logits = together.begin_rows(prompts, first)
+    logits = together.prefill_rows(prompts, first)
     for row, prompt in enumerate(prompts, first):
         alone = decoder_of(story, 1)
         assert np.array_equal(alone.feed(prompt)[0], logits[row - first])
@@ -273,12 +273,12 @@ def test_prompts_begun_together_leave_the_bits_that_each_leaves_alone(story: Mod
 
 def test_what_is_fed_together_is_nearly_all_prompt(story: Model, exact: Model) -> None:
     decoder = decoder_of(story, 8)
-    assert decoder.takes_prompts([32] * 8, 256)
-    assert decoder.takes_prompts([20, 30, 32], 256)
-    assert not decoder.takes_prompts([33] * 8, 256)
-    assert not decoder.takes_prompts([2, 2, 2, 60], 256)
-    assert not decoder.takes_prompts([1, 2], 256)
-    assert not decoder.takes_prompts([story.manifest.geometry.context_length, 2], 10**6)
-    assert not decoder_of(story, 1).takes_prompts([8, 8], 256)
+    assert decoder.can_prefill_together([32] * 8, 256)
+    assert decoder.can_prefill_together([20, 30, 32], 256)
+    assert not decoder.can_prefill_together([33] * 8, 256)
+    assert not decoder.can_prefill_together([2, 2, 2, 60], 256)
+    assert not decoder.can_prefill_together([1, 2], 256)
+    assert not decoder.can_prefill_together([story.manifest.geometry.context_length, 2], 10**6)
+    assert not decoder_of(story, 1).can_prefill_together([8, 8], 256)
     growing = isinstance(decoder_of(exact, 4).cache, GrowingCache)  # whose rows lie apart while prompts are fed
-    assert decoder_of(exact, 4).takes_prompts([8, 8], 256) != growing
+    assert decoder_of(exact, 4).can_prefill_together([8, 8], 256) != growing

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.cancellation import Watch
+from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.cli import run
 from onnx_textgen.errors import OptionError, PromptError
 from onnx_textgen.generation.request import Request
@@ -68,7 +68,7 @@ def test_texts_go_on_together_as_far_as_memory_reaches_and_are_those_they_are_al
     model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, prefix_cache=0)
     used, most = model.generator.engine.scheduler, 2 + max(lengths) + more
     configs = [model.config({**OPTIONS, "max_new_tokens": length}) for length in lengths]
-    requests = [Request(model.generator.begin([5, 9], config), Watch(), streams=False) for config in configs]
+    requests = [Request(model.generator.begin([5, 9], config), CancelScope(), streams=False) for config in configs]
     taken = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(memory, "SMALL", 0)

@@ -13,7 +13,7 @@ pytest.importorskip("onnx")
 
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
-from onnx_textgen.cancellation import Watch
+from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation.request import Request
 from onnx_textgen.inference.decoder import Decoder
@@ -208,7 +208,7 @@ def test_each_of_several_texts_is_guessed_with_its_own_random_numbers(exact: Mod
     config = model.config({"max_new_tokens": 60, "ignore_eos": True, "temperature": 1.0, "seed": 3, **GUESSING})
     for sample in (0, 1, 5):
         continuation = model.generator.begin(PROMPT, config, sample=sample)
-        model.generator.engine.finish([Request(continuation, Watch(), streams=False)])
+        model.generator.engine.finish([Request(continuation, CancelScope(), streams=False)])
         assert continuation.drafter.accepted == continuation.drafter.drafted > 30
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.cancellation import Watch
+from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.errors import OptionError
 from onnx_textgen.speculation.drafter import best_length
 from onnx_textgen.speculation.prompt_lookup import PromptLookup
@@ -132,7 +132,7 @@ def test_a_guess_is_what_followed_two_tokens_or_more_the_last_time(
     cut = data.draw(st.integers(1, len(ids)))
     drafter = PromptLookup(ids[:cut], most, longest)
     for end in range(cut, len(ids) + 1):
-        draft = drafter.propose(ids[cut:end], 3, Watch())
+        draft = drafter.propose(ids[cut:end], 3, CancelScope())
         assert len(draft) <= min(most, 3)
         if draft:
             text = ids[:end]
@@ -156,7 +156,7 @@ def test_a_copy_goes_on_behind_an_edit(edit: str) -> None:
     answer, most_wrong = EDITS[edit]
     drafter, told, wrong = PromptLookup(range(64), 8, 3), 2, 0
     while told < len(answer) - 1:
-        draft = drafter.propose(answer[:told], len(answer) - told - 1, Watch())
+        draft = drafter.propose(answer[:told], len(answer) - told - 1, CancelScope())
         assert draft
         right = next((place for place, token in enumerate(draft) if token != answer[told + place]), len(draft))
         drafter.judge(right)
@@ -169,7 +169,7 @@ def test_guesses_that_are_wrong_are_made_less_and_less_often() -> None:
     drafter, text, proposals = PromptLookup([1, 2] * 5, 8, 2), list[int](), 0
     for _ in range(1000):
         text += [1, 2]
-        if drafter.propose(text, 50, Watch()):
+        if drafter.propose(text, 50, CancelScope()):
             proposals += 1
             drafter.judge(0)
     assert 5 < proposals < 30
@@ -180,7 +180,7 @@ def test_guesses_that_are_right_are_made_more_and_more() -> None:
     drafter, text = PromptLookup([1, 2, 3] * 5, 16, 3), list[int]()
     lengths = []
     for _ in range(12):
-        draft = drafter.propose(text, 50, Watch())
+        draft = drafter.propose(text, 50, CancelScope())
         lengths.append(len(draft))
         drafter.judge(len(draft))
         text += ([1, 2, 3] * 20)[len(text) % 3 :][: len(draft) + 1]

@@ -37,11 +37,7 @@ def show_info(
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
-<<<<<<< HEAD
-    from ...package.foreign import folder_of, is_foreign, open_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second; `--help` should not)
-=======
-    from ...package.foreign import home_of, is_foreign, open_foreign  # noqa: PLC0415  (imports ONNX Runtime, which takes half a second)
->>>>>>> prose-h2
+    from ...package.foreign import folder_of, is_foreign, open_foreign  # noqa: PLC0415  (imports ONNX Runtime, which takes half a second)
     from ...package.hub import locate  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 
@@ -57,13 +53,8 @@ def show_info(
         typer.echo(json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False))
         return
     if (context or 1) > (most := manifest.geometry.context_length):
-<<<<<<< HEAD
-        raise OptionError(f"--context {context:,} is more than the {most:,} tokens that this model takes; lower it")
-    tables.print_lines(facts(folder_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
-=======
         raise OptionError(f"--context {context:,} is more than the {most:,} tokens of this model's context; lower it")
-    tables.print_lines(facts(home_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
->>>>>>> prose-h2
+    tables.print_lines(facts(folder_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
     for title, scenarios in comparisons(manifest.certificate):
         typer.echo()
         tables.show_table(certificate.scenario_table(scenarios, title))

@@ -50,23 +50,7 @@ def verify_package(
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
     """
-<<<<<<< HEAD
-    from ...package.foreign import folder_of, is_foreign  # noqa: PLC0415
     from ...package.hub import locate  # noqa: PLC0415
-    from ...package.integrity import check_files  # noqa: PLC0415
-    from ...package.manifest import INT8_CACHE_GRAPH, MANIFEST  # noqa: PLC0415
-    from ...package.reading import read_manifest  # noqa: PLC0415
-
-    compare = find_verifier() if against is not None else None
-    path = locate(options.one_folder(folder, model))
-    if is_foreign(path):
-        raise PackageError(f"{path} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
-    named, path = path, folder_of(path)
-    manifest = read_manifest(path)
-    check_files(path, manifest)
-=======
-    from ...package.hub import locate  # noqa: PLC0415
->>>>>>> prose-h2
 
     def say(line: str) -> None:
         if not as_json:
@@ -92,14 +76,14 @@ def check_package(place: Path, say: Callable[[str], None]) -> tuple[Path, Manife
 
     `place`: the folder, or a graph in it. Raises `PackageError` for a folder without a manifest, or a file that differs.
     """
-    from ...package.foreign import home_of, is_foreign  # noqa: PLC0415
+    from ...package.foreign import folder_of, is_foreign  # noqa: PLC0415
     from ...package.integrity import check_files  # noqa: PLC0415
     from ...package.manifest import INT8_CACHE_GRAPH, MANIFEST  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 
     if is_foreign(place):
         raise PackageError(f"{place} has no {MANIFEST}: no hashes and no golden runs to check; export the model with onnx-textgen")
-    path = home_of(place)
+    path = folder_of(place)
     manifest = read_manifest(path)
     check_files(path, manifest)
     say(f"files: {len(manifest.files)} as the manifest says")
