@@ -29,7 +29,7 @@ def alarmed(token_ids: list[int]) -> int | None:
     guard = LoopGuard()
     for place, token_id in enumerate(token_ids):
         guard.push(token_id)
-        if guard.next_in_circle is not None:
+        if guard.next_in_cycle is not None:
             return place
     return None
 

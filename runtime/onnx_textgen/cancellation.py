@@ -49,12 +49,12 @@ class Cancellation:
                 scope.end_run()
 
     @contextlib.contextmanager
-    def told_to(self, scope: CancelScope) -> Iterator[None]:
+    def notifying(self, scope: CancelScope) -> Iterator[None]:
         """While the context is open, `cancel` ends the scope's run."""
         with self._lock:
             self._scopes.append(scope)
         try:
-            with self._parent.told_to(scope) if self._parent is not None else contextlib.nullcontext():
+            with self._parent.notifying(scope) if self._parent is not None else contextlib.nullcontext():
                 yield
         finally:
             with self._lock:
@@ -94,7 +94,7 @@ class CancelScope:
         """While the context is open, a run ends at the deadline or when cancelled; otherwise only before the next run."""
         with contextlib.ExitStack() as stack:
             if self.cancel is not None:
-                stack.enter_context(self.cancel.told_to(self))
+                stack.enter_context(self.cancel.notifying(self))
             if self.deadline is not None:
                 seconds = min(max(0.0, self.deadline - time.monotonic()), threading.TIMEOUT_MAX)
                 timer = threading.Timer(seconds, self.end_run)
@@ -132,5 +132,5 @@ class CancelScope:
                 self._stop()
 
 
-NOBODY = CancelScope()
+UNCANCELLED = CancelScope()
 """Ends no run: for runs that nobody cancels, or that several callers share."""

@@ -1,4 +1,4 @@
-"""The routes. `schema` reads a request, a `Job` runs it, and `answers` formats the result."""
+"""The routes. `schema` reads a request, a `Job` generates its texts, and `answers` formats the result."""
 
 from __future__ import annotations
 

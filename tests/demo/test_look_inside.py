@@ -61,13 +61,13 @@ def test_another_temperature_reshapes_the_choice_without_running_the_model(model
     inspector = inspector_of(model, 1)
     monkeypatch.setattr("onnx_textgen_demo.pictures.step_inspection.prefill", lambda *_: pytest.fail("the model ran"))
     inspector.choose_again(0, dataclasses.replace(inspector.config, temperature=0, top_k=0))
-    assert inspector.steps[0].weighing.chosen.id == int(inspector.steps[0].logits.argmax())
+    assert inspector.steps[0].sampling.chosen.id == int(inspector.steps[0].logits.argmax())
     assert "nothing is drawn" in stage_pictures.draw_picture(inspector, 0)
 
 
 def test_what_followed_another_token_is_forgotten(model):
     inspector = inspector_of(model, 4)
-    drawn = next(number for number, step in enumerate(inspector.steps) if step.weighing.chosen.id != int(step.logits.argmax()))
+    drawn = next(number for number, step in enumerate(inspector.steps) if step.sampling.chosen.id != int(step.logits.argmax()))
     inspector.choose_again(drawn, dataclasses.replace(inspector.config, temperature=0, top_k=0))
     assert len(inspector.steps) == drawn + 1
     inspector.step()
@@ -81,9 +81,9 @@ def test_the_random_number_falls_in_the_share_of_the_token_that_was_drawn(model)
         line = stage_pictures.shares(inspector, number)
         assert line[0][1] == 0
         assert line[-1][2] == pytest.approx(1)
-        found = next(token for token, start, end in line if start <= step.weighing.random_number < end)
+        found = next(token for token, start, end in line if start <= step.sampling.random_number < end)
         assert found is not None
-        assert found.id == step.weighing.chosen.id
+        assert found.id == step.sampling.chosen.id
 
 
 def test_a_text_never_becomes_html(model):
@@ -260,8 +260,8 @@ def test_the_way_ends_where_the_text_does(model):
     cursor = StageCursor(inspector, place=9)
     assert cursor.can_move(-1)
     assert cursor.can_move(1)
-    inspector.steps[-1].weighing = dataclasses.replace(
-        inspector.steps[-1].weighing, chosen=Token(model.manifest.eos_ids[0], "</s>")
+    inspector.steps[-1].sampling = dataclasses.replace(
+        inspector.steps[-1].sampling, chosen=Token(model.manifest.eos_ids[0], "</s>")
     )
     assert not cursor.can_move(1)
     assert cursor.can_move(-1)

@@ -104,7 +104,7 @@ class CharacterModel:
         self.calls, self.closed = [], 0
 
     @property
-    def tokenizer_if_any(self):
+    def optional_tokenizer(self):
         return self.tokenizer if self.has_tokenizer else None
 
     cache_tensors = ()

@@ -144,7 +144,7 @@ def part(kind: str, share: float) -> str:
 def logits_picture(inspector: StepInspector, number: int) -> str:
     """The row of logits, and the largest of them."""
     step = inspector.steps[number]
-    found = step.weighing.candidates
+    found = step.sampling.candidates
     low, high = float(step.logits.min()), float(step.logits.max())
     rows = bar_rows((one.token, (one.logit - low) / max(high - low, 1e-9), f"{one.logit:.2f}", "", "other") for one in found)
     return (
@@ -161,7 +161,7 @@ def softmax_picture(inspector: StepInspector, number: int) -> str:
     tempered = tempered_probabilities(step, temperature)
     rows = bar_rows(
         (one.token, tempered[one.token.id], percent(tempered[one.token.id]), f"{percent(one.probability)} at 1", "drawn")
-        for one in step.weighing.candidates
+        for one in step.sampling.candidates
     )
     message = (
         "At <b>temperature 0</b> the most likely token has all of it."
@@ -192,38 +192,38 @@ def truncation_picture(inspector: StepInspector, number: int) -> str:
         )
 
     funnel = " <span aria-hidden=true>→</span> ".join(
-        f"<span>{OPTION_NAMES.get(name, name)} <b>{left:,}</b></span>" for name, left in step.weighing.remaining.items()
+        f"<span>{OPTION_NAMES.get(name, name)} <b>{left:,}</b></span>" for name, left in step.sampling.remaining.items()
     )
     return (
         "<p>There are many unlikely tokens, and one of them now and then spoils a text. <b>Truncation</b> keeps the most likely: "
         "a removed token cannot be drawn, and the others share the 100 %.</p>"
-        f'<p class="funnel">tokens left: {funnel}</p>{bar_rows(map(row, step.weighing.candidates))}'
+        f'<p class="funnel">tokens left: {funnel}</p>{bar_rows(map(row, step.sampling.candidates))}'
     )
 
 
 def draw_picture(inspector: StepInspector, number: int) -> str:
     """The line from 0 to 1, and the position of the random number."""
-    weighing = inspector.steps[number].weighing
-    chosen = f"<code>{escape(visible(weighing.chosen.piece))}</code>"
-    if weighing.random_number is None:
+    sampling = inspector.steps[number].sampling
+    chosen = f"<code>{escape(visible(sampling.chosen.piece))}</code>"
+    if sampling.random_number is None:
         return f"<p>At temperature 0 nothing is drawn: the most likely token, <b>{chosen}</b>, is taken.</p>"
     segments = shares(inspector, number)
-    start, end = next((start, end) for token, start, end in segments if token and token.id == weighing.chosen.id)
-    parts = "".join(segment(token, start, end, weighing.chosen) for token, start, end in segments)
+    start, end = next((start, end) for token, start, end in segments if token and token.id == sampling.chosen.id)
+    parts = "".join(segment(token, start, end, sampling.chosen) for token, start, end in segments)
     return (
         "<p>Each remaining token has a share of the line from 0 to 1, as wide as its probability, in the order of the "
         "ids; unlikely tokens share the grey parts. A <b>random number</b> chooses a point of the line.</p>"
         f'<div class="line"><div class="shares" role="img" aria-label="shares of the tokens from 0 to 1">{parts}</div>'
-        f'<div class="needle" style="left:{100 * weighing.random_number:.3f}%"></div></div>'
-        f"<p>It is <b>{weighing.random_number:.4f}</b>, and falls in the share of <b>{chosen}</b>, from {start:.4f} to {end:.4f}. "
+        f'<div class="needle" style="left:{100 * sampling.random_number:.3f}%"></div></div>'
+        f"<p>It is <b>{sampling.random_number:.4f}</b>, and falls in the share of <b>{chosen}</b>, from {start:.4f} to {end:.4f}. "
         f"The number depends only on the seed, {inspector.config.seed}, and the step: the same seed writes the same text.</p>"
     )
 
 
 def append_picture(inspector: StepInspector, number: int) -> str:
     """The text with its new token."""
-    chosen = inspector.steps[number].weighing.chosen
-    before = "".join(step.weighing.chosen.piece for step in inspector.steps[:number])
+    chosen = inspector.steps[number].sampling.chosen
+    before = "".join(step.sampling.chosen.piece for step in inspector.steps[:number])
     ended = chosen.id in inspector.model.manifest.eos_ids
     message = (
         "It is an <b>end of text</b>: the model has finished."
@@ -257,22 +257,22 @@ def tempered_probabilities(step: InspectedStep, temperature: float) -> np.ndarra
     """Probabilities [vocabulary] after temperature and before truncation."""
     if temperature == 0:
         alone = np.zeros(step.logits.size, np.float32)
-        alone[step.weighing.chosen.id] = 1
+        alone[step.sampling.chosen.id] = 1
         return alone
     return softmax(apply_temperature(step.logits, temperature))
 
 
 def shares(inspector: StepInspector, number: int) -> list[tuple[Token | None, float, float]]:
     """The line of a draw: a token with the start and end of its share; None for a group of unlikely neighbours."""
-    weighing, piece = inspector.steps[number].weighing, inspector.model.tokenizer.piece
-    left = weighing.drawn_from
+    sampling, piece = inspector.steps[number].sampling, inspector.model.tokenizer.piece
+    left = sampling.drawn_from
     ids = np.arange(left.scores.size) if left.ids is None else left.ids
     ends = np.cumsum(softmax(left.scores), dtype=np.float64)
     ends /= ends[-1]
     starts = np.concatenate([[0.0], ends[:-1]])
     found: list[tuple[Token | None, float, float]] = []
     reached = 0.0
-    for index in np.flatnonzero((ends - starts >= LARGEST) | (ids == weighing.chosen.id)).tolist():
+    for index in np.flatnonzero((ends - starts >= LARGEST) | (ids == sampling.chosen.id)).tolist():
         if starts[index] - reached > 1e-9:
             found.append((None, reached, float(starts[index])))
         found.append((Token(int(ids[index]), piece(int(ids[index]))), float(starts[index]), float(ends[index])))

@@ -32,7 +32,7 @@ class InspectedStep:
     run: Step
     """The fed tokens and the cache; its choice is the first one made."""
     logits: Logits
-    weighing: SamplingInspection
+    sampling: SamplingInspection
     """The current choice."""
 
 
@@ -61,11 +61,11 @@ class StepInspector:
 
     def chosen_before(self, number: int) -> list[int]:
         """The ids of the new tokens before that step (0 = the first)."""
-        return [step.weighing.chosen.id for step in self.steps[:number]]
+        return [step.sampling.chosen.id for step in self.steps[:number]]
 
     def can_step(self) -> bool:
         """Whether another step is possible: the text has not ended, and the context is not full."""
-        ended = bool(self.steps) and self.steps[-1].weighing.chosen.id in self.model.manifest.eos_ids
+        ended = bool(self.steps) and self.steps[-1].sampling.chosen.id in self.model.manifest.eos_ids
         return not ended and len(self.ids) + len(self.steps) < self.model.manifest.geometry.context_length
 
     def step(self) -> None:
@@ -83,10 +83,10 @@ class StepInspector:
         if number >= len(self.steps):
             return
         step = self.steps[number]
-        before = step.weighing.chosen.id
+        before = step.sampling.chosen.id
         new_ids = self.chosen_before(number)
-        step.weighing = inspect_sampling(self.model, step.logits, self.chooser(), new_ids, limit=CANDIDATES)
-        if step.weighing.chosen.id != before:
+        step.sampling = inspect_sampling(self.model, step.logits, self.chooser(), new_ids, limit=CANDIDATES)
+        if step.sampling.chosen.id != before:
             del self.steps[number + 1 :]
 
     def select_head(self, layer: int, head: int) -> None:

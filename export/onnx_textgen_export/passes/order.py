@@ -1,7 +1,8 @@
 """Every pass in its order: one table, which runs and which the documentation prints.
 
-There are three stages. `trace` follows the tracer at once, `optimize` makes the graph small once per export, and `store` brings a
-copy of it to a precision, once per attempt to round it. Weights are not read, except by `mark_ternary`.
+There are three stages. `trace` runs right after the tracer (`tracing/tracer.py`). `optimize` simplifies and fuses the graph, once
+per export. `store` converts a copy of it to the wanted precision, once per rounding attempt (`exporting/graphs.py`). Weights are
+read only by `mark_ternary`.
 """
 
 from __future__ import annotations

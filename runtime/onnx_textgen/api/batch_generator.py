@@ -55,7 +55,7 @@ class BatchGenerator:
         self.seed = whole_number("seed", seed, 0)
         self.loading = {"device": device, "threads": threads, "batch_size": batch_size}
         config = make_generation_config({}, options)
-        if config.gives_several:
+        if config.has_several_texts:
             raise OptionError("a batch has one text for each row; leave out num_beams, num_return_sequences and best_of")
         self.options = dict(options)
         self._model: Model | None = None

@@ -47,7 +47,7 @@ class Conversation:
     def __repr__(self) -> str:
         held = f"{len(self.messages)} messages, " if self.messages else ""
         end = ""
-        if self._token_ids and self.opened.tokenizer_if_any is not None:
+        if self._token_ids and self.opened.optional_tokenizer is not None:
             end = f", ending {self.opened.tokenizer.decode(self._token_ids[-SHOWN_TOKENS:])!r}"
         return f"<onnx_textgen.Conversation with {self.opened.manifest.name!r}: {held}{len(self):,} tokens{end}>"
 
@@ -119,7 +119,7 @@ class Conversation:
     def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, CancelScope]:
         """Begin a continuation of the session; streams that were begun earlier then raise `OptionError`."""
         config = self.generator.config(options)
-        if config.gives_several:
+        if config.has_several_texts:
             raise OptionError("a session generates one text; for more, call generate() of the model, or of forks")
         prompt_ids = self.encoder.encode_chat(self.messages) if self.messages else self._token_ids
         if not prompt_ids:

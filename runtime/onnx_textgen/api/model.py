@@ -103,7 +103,7 @@ class Model:
     @property
     def has_tokenizer(self) -> bool:
         """Whether the package has a tokenizer; without one the model works on token ids only."""
-        return self.opened.tokenizer_if_any is not None
+        return self.opened.optional_tokenizer is not None
 
     @property
     def tokenizer(self) -> TextTokenizer:

@@ -28,7 +28,7 @@ class OpenModel:
     folder: Path
     manifest: Manifest
     graph: Graph
-    tokenizer_if_any: TextTokenizer | None
+    optional_tokenizer: TextTokenizer | None
     """None for a model that works on token ids only."""
     chat_template: str | None
     capacity: int | None = None
@@ -49,13 +49,13 @@ class OpenModel:
     @property
     def tokenizer(self) -> TextTokenizer:
         """The package's tokenizer; raises `PackageError` if it has none."""
-        if self.tokenizer_if_any is None:
+        if self.optional_tokenizer is None:
             raise PackageError(f"{self.folder} has no {TOKENIZER} and works on token ids only; export it again with --tokenizer")
-        return self.tokenizer_if_any
+        return self.optional_tokenizer
 
     def piece(self, token_id: int) -> str:
         """The text of one id, for a person to read; `<5>` if the package has no tokenizer."""
-        return f"<{token_id}>" if self.tokenizer_if_any is None else self.tokenizer_if_any.piece(token_id)
+        return f"<{token_id}>" if self.optional_tokenizer is None else self.optional_tokenizer.piece(token_id)
 
     @functools.cached_property
     def capabilities(self) -> Capabilities:

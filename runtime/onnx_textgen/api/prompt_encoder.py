@@ -92,7 +92,7 @@ class PromptEncoder:
 
     def check_options(self, config: GenerationConfig) -> None:
         """Raise `OptionError` for an option with an id outside the vocabulary, or one that needs a tokenizer if there is none."""
-        if config.stop and self.opened.tokenizer_if_any is None:
+        if config.stop and self.opened.optional_tokenizer is None:
             raise OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens")
         named = {
             "logit_bias": [token_id for token_id, _ in config.logit_bias],

@@ -50,7 +50,7 @@ class Scorer:
         with scope.active():
             values, alternatives = score_tokens(context, ids, stride=stride, alternatives=logprobs, piece=piece, scope=scope)
         whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
-        if not isinstance(whole, str) and self.opened.tokenizer_if_any is None:
+        if not isinstance(whole, str) and self.opened.optional_tokenizer is None:
             size = None
         else:
             size = len((whole if isinstance(whole, str) else self.opened.tokenizer.decode(ids)).encode())

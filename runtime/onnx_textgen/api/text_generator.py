@@ -40,7 +40,7 @@ class TextGenerator:
         self.batch_size = batch_size
         """Most texts that are decoded together."""
         self.engine = Engine(opened.new_rows, prefixes, rows=batch_size)
-        self.rules = Rules(opened.tokenizer_if_any, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
+        self.rules = Rules(opened.optional_tokenizer, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
         self.verification = Verification(opened.graph, geometry)
         self.assistant: Source | None = None
         """The draft model, if one was loaded."""
@@ -70,7 +70,7 @@ class TextGenerator:
         """Stream the chunks of one text; raises errors of the prompt and the options at once, not at the first chunk."""
         if context is not None and (context.graph is not self.opened.graph or context.rows != 1):
             raise OptionError("this context belongs to another model; take one from this model's new_context()")
-        if config.gives_several:
+        if config.has_several_texts:
             raise OptionError("a stream generates one text; for more, call generate()")
         request = Request(self.begin(prompt, config), CancelScope(cancel, config.max_time), on_progress=on_progress)
         return self.engine.chunks(request) if context is None else stream_over(context, request)
@@ -124,7 +124,7 @@ class TextGenerator:
             verifier = self.verification.verifier() if drafter.length else None
             drafter = None if verifier is None else drafter
         continuation = Continuation(
-            self.opened.tokenizer_if_any,
+            self.opened.optional_tokenizer,
             prompt_ids,
             config,
             self.limits,
@@ -141,14 +141,14 @@ class TextGenerator:
 
     def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig, sample: int) -> Drafter | None:
         """The drafter of a text: prompt lookup, the draft model, or None."""
-        if config.gives_several:
+        if config.has_several_texts:
             return None
         if config.prompt_lookup_num_tokens:
             most, longest = config.prompt_lookup_num_tokens, config.max_matching_ngram_size
             return PromptLookup(prompt_ids, most, longest, run_cost=RUN_COSTS[config.draft_verification])
         if self.assistant is None or not config.num_assistant_tokens:
             return None
-        tokenizer = self.opened.tokenizer_if_any
+        tokenizer = self.opened.optional_tokenizer
         piece = tokenizer.piece if tokenizer is not None else None
         vocab_size, eos_ids = self.limits.vocab_size, self.limits.eos_ids
         return Assistant(self.assistant, prompt_ids, config, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece, sample=sample)

@@ -81,7 +81,7 @@ def check_assistant(assistant_model: str | None, config: GenerationConfig) -> No
     """Raise `OptionError` for an assistant model that would draft nothing."""
     if assistant_model is None:
         return
-    if config.gives_several:
+    if config.has_several_texts:
         why = "with more than one text, because only a single text is drafted"
     elif config.prompt_lookup_num_tokens:
         why = "with --prompt-lookup-num-tokens, which drafts instead of it"

@@ -29,7 +29,7 @@ def joined(texts: Sequence[Generation]) -> Generation:
 
 
 def best_drawn(drawn: Sequence[Continuation], count: int, *, compares: bool) -> Sequence[Continuation]:
-    """`count` of the texts drawn for one prompt: the first ones, or with `compares` the likeliest per token, best first."""
+    """`count` of the texts drawn for one prompt: the first ones, or with `compares` the most likely per token, best first."""
     return sorted(drawn, key=lambda each: -each.score)[:count] if compares else drawn[:count]
 
 

@@ -1,7 +1,7 @@
 """Beam search over arrays: which texts to keep, which are finished, and when no better one can follow.
 
-The algorithm is that of transformers' `generate`. Each step considers the likeliest continuations of all running texts, enough that
-`num_beams` can continue even if the others end. Those among the first `num_beams` that end are finished, with a score of
+The algorithm is that of transformers' `generate`. Each step considers the most likely continuations of all running texts, enough
+that `num_beams` can continue even if the others end. Those among the first `num_beams` that end are finished, with a score of
 log-probability divided by length to the power of the length penalty. Diverse groups (Vijayakumar et al. 2016) search one after the
 other at each step; a token loses `diversity_penalty` for each beam of an earlier group that has just taken it.
 """
@@ -88,7 +88,7 @@ class BeamSearch:
             self.can_improve = self.can_improve and best > self.finished[-1].score
 
     def best_candidates(self, log_probabilities: Floats) -> list[Beam]:
-        """The likeliest continuations of all running texts, best first; of equal ones the first beam's, then the lowest id."""
+        """The most likely continuations of all running texts, best first; of equal ones the first beam's, then the lowest id."""
         sums = log_probabilities + np.array([beam.log_probability for beam in self.running], np.float32)[:, None]
         flat, size = sums.reshape(-1), sums.shape[1]
         count = min(self.candidate_count, flat.size)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..inference.graph_runner import Logits
-from ..inference.scoring import likeliest, mean_logprob, target_logprobs
+from ..inference.scoring import mean_logprob, most_likely_tokens, target_logprobs
 from ..options.generation_config import GenerationConfig
 from ..results import Alternative, Chunk, FinishReason, Generation, Stats
 from ..sampling.grammar import Constraint
@@ -87,7 +87,7 @@ class Continuation:
         """Drafted tokens that were fed, each with the logits after it; the text may still take others."""
         self.accepted_of_draft = 0
         """Tokens of the last draft that were accepted so far."""
-        self.is_scored = config.logprobs is not None or (config.gives_several and config.num_beams == 1)
+        self.is_scored = config.logprobs is not None or (config.has_several_texts and config.num_beams == 1)
         """Whether the log-probability of every token is needed, also of the id that ends the text."""
         self.scored: list[float] = []
         """These log-probabilities, if `is_scored`."""
@@ -102,7 +102,7 @@ class Continuation:
         """Choose the next token id from logits [vocabulary]."""
         if self.forced:
             return self.forced.popleft()
-        repeated = self.guard.next_in_circle if self.guard else None
+        repeated = self.guard.next_in_cycle if self.guard else None
         if repeated is None:
             return self.chooser.choose(logits, self.token_ids)
         self.escapes += 1
@@ -161,7 +161,7 @@ class Continuation:
         if self.guard is not None:
             self.guard.push(token_id)
             most_escapes = 0 if self.config.loop_guard == "stop" else MOST_ESCAPES
-            if self.guard.next_in_circle is not None and self.escapes >= most_escapes:
+            if self.guard.next_in_cycle is not None and self.escapes >= most_escapes:
                 return "loop"
         return None
 
@@ -196,9 +196,9 @@ class Continuation:
         return dataclasses.replace(chunk, text=text, finish_reason=reason, stats=self.stats(), follows_rule=self.follows_rule)
 
     def with_logprobs(self, chunk: Chunk, logits: Logits, count: int) -> Chunk:
-        """The chunk with the model's own log-probability of its token, and the `count` likeliest alternatives."""
+        """The chunk with the model's own log-probability of its token, and the `count` most likely alternatives."""
         piece = self.tokenizer.piece if self.tokenizer is not None else "<{}>".format
-        alternatives = likeliest(logits, count, piece) if count else ()
+        alternatives = most_likely_tokens(logits, count, piece) if count else ()
         return dataclasses.replace(chunk, logprobs=(self.scored[-1],), alternatives=(alternatives,))
 
     @property
@@ -265,5 +265,5 @@ class Continuation:
             logprobs=tuple(self.logprobs),
             alternatives=tuple(self.alternatives),
             follows_rule=self.follows_rule,
-            score=self.score if self.config.gives_several else None,
+            score=self.score if self.config.has_several_texts else None,
         )

@@ -72,7 +72,7 @@ def roll_back_draft(decoder: Decoder, continuation: Continuation, row: int) -> N
         decoder.rewind(len(decoder.token_ids[row]) - len(continuation.verified), row=row)
         continuation.verified.clear()
     if continuation.drafter is not None:
-        continuation.drafter.judge(continuation.accepted_of_draft)
+        continuation.drafter.record_accepted(continuation.accepted_of_draft)
     continuation.accepted_of_draft = 0
 
 

@@ -1,7 +1,6 @@
 """Token ids in, logits out: one open graph over one cache.
 
-`feed` takes a prompt, a part of one, or one token; `step` takes one token for every row at once. `Capabilities` says what the graph
-can do. The choice of tokens is left to `sampling`, text to `text`.
+`feed` takes a prompt, a part of one, or one token; `step` takes one token for every row. `Capabilities` says what the graph can do.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from ..backends.protocol import Graph, mask_of
 from ..backends.signature import LOGITS
-from ..cancellation import NOBODY, CancelScope
+from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import PromptError
 from ..kv_cache.factory import make_cache
 from ..kv_cache.snapshot import Snapshot
@@ -83,7 +82,9 @@ class Decoder:
         over_past = bool(self.token_ids[row]) and not can.appends
         return can.takes_single_tokens or over_past or (every_position and can.gives_last_only)
 
-    def feed(self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = NOBODY) -> Logits:
+    def feed(
+        self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = UNCANCELLED
+    ) -> Logits:
         """Append `token_ids` to a row; returns logits [1, vocabulary] of the last; [tokens, vocabulary] if `every_position`.
 
         Raises `PromptError` for ids outside the vocabulary or beyond the context, `ModelError` if the run fails, and
@@ -111,7 +112,7 @@ class Decoder:
         self.uses_long_rope[row] = self.capabilities.uses_long_rope(len(self.token_ids[row]))
         return logits if len(positions) == len(logits) else cast("Logits", logits[positions])
 
-    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0, scope: CancelScope = NOBODY) -> Logits:
+    def verify(self, token_ids: Sequence[int], verifier: Verifier, *, row: int = 0, scope: CancelScope = UNCANCELLED) -> Logits:
         """Append tokens to a row that holds some already; returns logits [tokens, vocabulary] of all.
 
         Logits, keys and values equal those of a `feed` per token to the last bit. Raises as `feed` does.
@@ -143,7 +144,7 @@ class Decoder:
         held = len(self.token_ids[row])
         return held > 0 and self.capabilities.uses_long_rope(held + new) != self.uses_long_rope[row]
 
-    def step(self, token_ids: Sequence[int], active: Sequence[bool], *, scope: CancelScope = NOBODY) -> Logits:
+    def step(self, token_ids: Sequence[int], active: Sequence[bool], *, scope: CancelScope = UNCANCELLED) -> Logits:
         """Feed one token to each of the first rows at once; returns logits [rows, vocabulary].
 
         Rows that are not `active` do not advance: any id may be given for them, and their logits are undefined. Raises as `feed`.
@@ -196,7 +197,7 @@ class Decoder:
         positions = np.unique(last)
         with CommitGuard(self):
             logits = self.runner.run(
-                self.cache, ids, positions, rows, advanced=lengths, scope=NOBODY, mask=mask_of(lengths, ids.shape[1])
+                self.cache, ids, positions, rows, advanced=lengths, scope=UNCANCELLED, mask=mask_of(lengths, ids.shape[1])
             )
             for row, prompt in zip(rows, prompts, strict=True):
                 self.mark_reusable(row, len(prompt))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..cancellation import NOBODY, CancelScope
+from ..cancellation import UNCANCELLED, CancelScope
 from .decoder import Decoder
 from .graph_runner import Logits
 
@@ -25,7 +25,7 @@ def prefill(
     token_ids: Sequence[int],
     *,
     row: int = 0,
-    scope: CancelScope = NOBODY,
+    scope: CancelScope = UNCANCELLED,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Logits:
     """Make a row hold exactly `token_ids`, fed in parts; returns the logits [vocabulary] of the last one.
@@ -46,7 +46,7 @@ def prefill_in_parts(
     *,
     row: Callable[[], int],
     size: Callable[[], int],
-    scope: CancelScope = NOBODY,
+    scope: CancelScope = UNCANCELLED,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Iterator[Logits | None]:
     """Like `prefill`, but yields after each part: None, and after the last part the logits.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..cancellation import NOBODY, CancelScope
+from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import ModelError, PromptError
 from ..results import Alternative
 from ..sampling.truncation import top_k_ids
@@ -32,9 +32,9 @@ def score_tokens(
     stride: int | None = None,
     alternatives: int = 0,
     piece: Piece = "<{}>".format,
-    scope: CancelScope = NOBODY,
+    scope: CancelScope = UNCANCELLED,
 ) -> tuple[tuple[float, ...], tuple[tuple[Alternative, ...], ...]]:
-    """The natural-log probability of each token from position `first`, given those before it, and the likeliest tokens there.
+    """The natural-log probability of each token from position `first`, given those before it, and the most likely tokens there.
 
     Tokens before `first` that the decoder holds are not computed again. A text longer than the context is scored in windows that
     move by `stride` tokens: each token is predicted from at least the context less `stride` tokens before it, as far as there are
@@ -50,7 +50,7 @@ def score_tokens(
             for logits, targets in predictions(decoder, ids[begin:end], max(start, first) - begin, scope):
                 logprobs += target_logprobs(logits, targets).tolist()
                 if alternatives:
-                    others += [likeliest(row, alternatives, piece) for row in logits]
+                    others += [most_likely_tokens(row, alternatives, piece) for row in logits]
     if any(map(math.isnan, logprobs)):
         raise ModelError("the model's logits are not numbers, so nothing can be scored; check it with: onnx-textgen verify DIR")
     return tuple(logprobs), tuple(others)
@@ -106,8 +106,8 @@ def mean_logprob(logprobs: Sequence[float]) -> float:
     return math.fsum(logprobs) / max(1, len(logprobs))
 
 
-def likeliest(logits: Logits, count: int, piece: Piece) -> tuple[Alternative, ...]:
-    """The `count` likeliest tokens for logits [vocabulary], most likely first; of equal ones the lower id comes first."""
+def most_likely_tokens(logits: Logits, count: int, piece: Piece) -> tuple[Alternative, ...]:
+    """The `count` most likely tokens for logits [vocabulary], most likely first; of equal ones the lower id comes first."""
     ids = top_k_ids(logits, count)
     ids = ids[np.argsort(-logits[ids], kind="stable")][:count]
     logprobs = target_logprobs(np.broadcast_to(logits, (1, logits.size)), ids[:1])[0] + (logits[ids] - logits[ids[0]])

@@ -1,4 +1,4 @@
-"""The options of one call: how much text, how tokens are chosen, when the text ends. Their names and limits are listed only here.
+"""The options of one call: how much text, how tokens are chosen, when the text ends. Their limits are checked only here.
 
 Python, the command line and the demo all build a `GenerationConfig`, so the same limits apply everywhere. Names are those of
 transformers' GenerationConfig where it has the option, else OpenAI's, else llama.cpp's. The properties of a package (`Manifest`)
@@ -118,7 +118,8 @@ class GenerationConfig:
     n_keep: int = option(0, checks.whole(-1))
     """Tokens at the beginning of the prompt that `context_limit="shift"` never drops; -1 = the whole prompt."""
     prompt_lookup_num_tokens: int = option(0, checks.whole(0, 64))
-    """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes only the speed."""
+    """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes the speed, and with
+    `draft_verification="exact"` nothing else."""
     max_matching_ngram_size: int = option(3, checks.whole(1, 16))
     """Most tokens at the text's end that prompt lookup searches for in the earlier text."""
     num_assistant_tokens: int = option(8, checks.whole(0, 64))
@@ -146,7 +147,7 @@ class GenerationConfig:
     """Your function that ends the text, called after each token; see `StoppingCriterion`."""
 
     @property
-    def gives_several(self) -> bool:
+    def has_several_texts(self) -> bool:
         """Whether these options ask for a search, or for more than one text per prompt."""
         return self.texts > 1
 

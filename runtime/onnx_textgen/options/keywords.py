@@ -95,7 +95,8 @@ class Options(TypedDict, total=False):
     n_keep: int | None
     """Tokens at the beginning of the prompt that `context_limit="shift"` never drops; -1 = the whole prompt."""
     prompt_lookup_num_tokens: int | None
-    """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes only the speed."""
+    """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes the speed, and with
+    `draft_verification="exact"` nothing else."""
     max_matching_ngram_size: int | None
     """Most tokens at the text's end that prompt lookup searches for in the earlier text."""
     num_assistant_tokens: int | None

@@ -58,7 +58,7 @@ def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
             refuse(names & {"loop_guard"}, 'as "resample" at temperature 0 (as "penalise" it can)')
     elif config.mirostat:
         refuse(names & {*TRUNCATION} - {"mirostat"}, "with mirostat, which replaces other truncations")
-    if config.gives_several and config.num_beams == 1:
+    if config.has_several_texts and config.num_beams == 1:
         refuse(names & {*DRAFTS}, "with more than one text, because only a single text is drafted")
     if config.ignore_eos:
         refuse(names & {"min_new_tokens"}, "with ignore_eos")

@@ -33,7 +33,7 @@ class LoopGuard:
         self._recent[0] = token_id
 
     @property
-    def next_in_circle(self) -> int | None:
+    def next_in_cycle(self) -> int | None:
         """The token that would continue the loop; None if the text is in no loop."""
         found = np.flatnonzero(self._equal >= NEEDED)
         return int(self._recent[found[0]]) if found.size else None

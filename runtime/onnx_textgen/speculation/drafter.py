@@ -84,7 +84,7 @@ class Drafter(abc.ABC):
             self.update(0, 0)
         return draft
 
-    def judge(self, accepted: int) -> None:
+    def record_accepted(self, accepted: int) -> None:
         """Record how many of the last draft's tokens were accepted."""
         drafted, self.pending = self.pending, 0
         if drafted:

@@ -27,7 +27,7 @@ def first_alarm(ids):
     guard = LoopGuard()
     for count, token_id in enumerate(ids, start=1):
         guard.push(token_id)
-        if guard.next_in_circle is not None:
+        if guard.next_in_cycle is not None:
             return count
     return None
 
@@ -55,7 +55,7 @@ def test_the_next_token_of_the_circle_is_told(period):
     ids = circle * (REPEATS + 1 + TOKENS // period)
     for token_id in ids:
         guard.push(token_id)
-    assert guard.next_in_circle == circle[len(ids) % period]
+    assert guard.next_in_cycle == circle[len(ids) % period]
 
 
 @pytest.mark.parametrize("text", [LIST, TABLE, RULE, CODE, VERSE, SONG])

@@ -237,6 +237,6 @@ def test_a_model_that_cannot_draft_for_another_is_refused(story: Model, exact: M
         exact.generate(PROMPT, num_assistant_tokens=4)
     assert exact.generate(PROMPT, max_new_tokens=2, num_assistant_tokens=0).stats.drafted_tokens == 0
     model = with_assistant(exact, exact)
-    with pytest.raises(OptionError, match="num_assistant_tokens cannot take effect with several texts"):
+    with pytest.raises(OptionError, match="num_assistant_tokens cannot take effect with more than one text"):
         model.generate(PROMPT, num_assistant_tokens=4, num_return_sequences=2)
     assert model.generate(PROMPT, num_beams=2, max_new_tokens=3).text

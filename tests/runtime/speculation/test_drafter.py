@@ -143,7 +143,7 @@ def test_a_guess_is_what_followed_two_tokens_or_more_the_last_time(
             best = max((size for size, found in places.items() if found), default=0)
             copies = [(text[place:] * len(draft))[: len(draft)] for place in range(end)]
             assert draft in ([copies[places[best][-1]]] if best > 1 else copies)
-        drafter.judge(data.draw(st.integers(0, len(draft))))
+        drafter.record_accepted(data.draw(st.integers(0, len(draft))))
 
 
 EDITS = {"exchanged": ([*range(20), 99, *range(21, 64)], 1), "left out": ([*range(20), *range(21, 64)], 1)}
@@ -159,7 +159,7 @@ def test_a_copy_goes_on_behind_an_edit(edit: str) -> None:
         draft = drafter.propose(answer[:told], len(answer) - told - 1, CancelScope())
         assert draft
         right = next((place for place, token in enumerate(draft) if token != answer[told + place]), len(draft))
-        drafter.judge(right)
+        drafter.record_accepted(right)
         wrong += right < len(draft)
         told += right + 1
     assert wrong == most_wrong
@@ -171,7 +171,7 @@ def test_guesses_that_are_wrong_are_made_less_and_less_often() -> None:
         text += [1, 2]
         if drafter.propose(text, 50, CancelScope()):
             proposals += 1
-            drafter.judge(0)
+            drafter.record_accepted(0)
     assert 5 < proposals < 30
     assert drafter.accepted == 0
 
@@ -182,7 +182,7 @@ def test_guesses_that_are_right_are_made_more_and_more() -> None:
     for _ in range(12):
         draft = drafter.propose(text, 50, CancelScope())
         lengths.append(len(draft))
-        drafter.judge(len(draft))
+        drafter.record_accepted(len(draft))
         text += ([1, 2, 3] * 20)[len(text) % 3 :][: len(draft) + 1]
     assert lengths == sorted(lengths)
     assert lengths[-1] == 16

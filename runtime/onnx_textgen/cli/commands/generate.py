@@ -58,7 +58,7 @@ def generate_text(
     config = loaded.config(generation)
     options.check_assistant(assistant_model, config)
     shows_logprobs = "logprobs" in generation and not as_json
-    if config.gives_several:
+    if config.has_several_texts:
         refuse_displays(show_tokens=show_tokens, shows_logprobs=shows_logprobs)
         with ctrl_c_cancels() as cancel:
             answer = screen.answer_of(loaded.generate(start, cancel=cancel, **generation))
