@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import ExportError
 from ..sources.source import Source
+from ..weights.heap import return_freed_memory
 from ..weights.streamed import Forward, Weights, blocks_of, forward_within
 
 See = Callable[[str, Tensor, Tensor], None]
@@ -78,6 +79,7 @@ class LayerObserver:
                 return forward(*given, **named)
             finally:
                 self.is_first = False
+                return_freed_memory()
 
         @functools.wraps(forward)
         def forgetful(*given: object, **named: object) -> object:
