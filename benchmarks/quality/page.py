@@ -35,10 +35,13 @@ def versions(work: Path) -> str:
     found = {}
     for environment, packages in PACKAGES.items():
         python = program(work, environment, "python")
-        code = f"import importlib.metadata as m; print(*(f'{{name}} {{m.version(name)}}' for name in {packages}), sep=', ')"
+        code = (
+            "import importlib.metadata as m; found = {d.name: d.version for d in m.distributions()}; "
+            f"print(*(f'{{name}} {{found[name]}}' for name in {packages} if name in found), sep=', ')"
+        )
         if Path(python).exists():
             printed = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
-            found |= dict.fromkeys(printed.strip().split(", "))
+            found |= dict.fromkeys(filter(None, printed.strip().split(", ")))
     return ", ".join(found)
 
 
