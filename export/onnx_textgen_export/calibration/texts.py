@@ -36,6 +36,12 @@ MEASURED_TOKENS = 1024
 """Tokens of each text that rounding is measured on."""
 
 
+def most_tokens(source: Source, *, forward_only: bool = False) -> int:
+    """The largest number of tokens to calibrate on: fewer for a large model, and if there is no backward pass."""
+    parameters = sum(each.numel() for each in source.module.parameters())
+    return 4 * FEWEST_TOKENS if forward_only else int(min(max(MOST_WORK / parameters, FEWEST_TOKENS), MOST_TOKENS))
+
+
 def windows(ids: Sequence[int], length: int) -> Tensor:
     """Whole windows [windows, length] of a text; an incomplete last window is left out, unless it is the only one."""
     count = len(ids) // length
@@ -59,8 +65,7 @@ def calibration_ids(source: Source, assets: TextAssets, given: Path | None, *, f
         texts += [chats(assets, "calibration")] if given is None else []
     except (OSError, UnicodeDecodeError) as error:
         raise ExportError(f"cannot read {given} to calibrate on: {error}; give a text file in UTF-8") from error
-    vocab_size, parameters = source.geometry.vocab_size, sum(each.numel() for each in source.module.parameters())
-    most = 4 * FEWEST_TOKENS if forward_only else int(min(max(MOST_WORK / parameters, FEWEST_TOKENS), MOST_TOKENS))
+    vocab_size, most = source.geometry.vocab_size, most_tokens(source, forward_only=forward_only)
     ids = [token_id for text in texts for token_id in encode(assets.tokenizer, text, vocab_size)]
     length = min(WINDOW, source.geometry.context_length)
     if len(ids) < min(64, length):

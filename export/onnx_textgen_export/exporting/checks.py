@@ -6,6 +6,7 @@ from onnx_textgen.errors import first_line
 
 from ..calibration.attempts import Budget, limit_of
 from ..calibration.rounding_estimate import estimate_rounding
+from ..calibration.texts import most_tokens
 from ..errors import ExportError, innermost
 from ..package.forecast import Forecast, estimate_export, stored_parameters
 from ..passes.quantization.options import Quantization
@@ -37,6 +38,7 @@ def check_source(source: Source, assets: TextAssets, options: ExportOptions, qua
 def forecast_of(source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None) -> Forecast:
     """What exporting a source will need of disk, memory and time."""
     inside = {id(parameter) for block in blocks_of(source.module).values() for parameter in block.parameters()}
+    has_gradients = quantization is not None and quantization.method == "calibrated" and quantization.bits == 4
     held = [p for p in source.module.parameters() if isinstance(weights, OwnWeights) or id(p) not in inside]
     return estimate_export(
         stored_parameters(source.module),
@@ -45,6 +47,7 @@ def forecast_of(source: Source, weights: Weights, options: ExportOptions, quanti
         options=quantization,
         target=options.target,
         resident_bytes=sum(4 * parameter.numel() for parameter in held),
+        calibrated_numbers=most_tokens(source) * source.geometry.hidden_size if has_gradients else 0,
     )
 
 

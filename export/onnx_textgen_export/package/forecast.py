@@ -56,6 +56,10 @@ class CostModel:
     """Memory of a process that has loaded the libraries and traced a model."""
     copies_of_largest: float = 3.0
     """float32 copies of the largest tensor while it is read, quantised and written."""
+    hidden_states_per_layer: float = 1.0
+    """Kept through the forward pass of calibration, [tokens, hidden size] in float32, for each layer."""
+    hidden_states_of_a_block: float = 45.0
+    """Kept, in the same unit, while the backward pass goes through one block: its activations, attention scores and gradients."""
     session_factor: float = 2.0
     """Memory of an ONNX Runtime session relative to the weights' file: the file and what the kernels repack."""
     start_seconds: float = 12.0
@@ -177,16 +181,19 @@ def estimate_export(
     options: Quantization | None = None,
     target: Target = "ort",
     resident_bytes: int = 0,
+    calibrated_numbers: int = 0,
     costs: CostModel | None = None,
 ) -> Forecast:
     """Disk, memory and time that an export of these parameters will need.
 
     options: of int8 and int4. resident_bytes: float32 parameters that stay in memory, in the module, while the package is compared.
+    calibrated_numbers: the tokens of a backward pass, times the hidden size; 0: no backward pass.
     """
     costs = costs or CostModel()
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
     largest = max((each.elements * 4 for each in parameters), default=0)
-    writing = costs.copies_of_largest * largest
+    states = layers * costs.hidden_states_per_layer + costs.hidden_states_of_a_block
+    writing = costs.copies_of_largest * largest + 4 * calibrated_numbers * states
     comparing = resident_bytes + costs.session_factor * weights
     billions = sum(each.elements for each in parameters) / 1e9
     calibrated = costs.calibration_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
