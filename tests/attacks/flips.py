@@ -220,8 +220,8 @@ def beside(count: int, choose: random.Random) -> Iterator[Case]:
 
 LAWS = (
     Law("One flipped bit in any file of a package is refused", flips, whole=2_000, quick=160),
-    Law("A file that is cut short or longer is refused", lengths, whole=400, quick=48),
-    Law("A file in the place of another one is refused", exchanges, whole=200, quick=20),
-    Law("What is no file in the place of one is refused, and nothing waits for it", replacements, whole=224, quick=56),
+    Law("A file that is truncated or extended is refused", lengths, whole=400, quick=48),
+    Law("A file that is swapped with another is refused", exchanges, whole=200, quick=20),
+    Law("A folder, link, pipe or device instead of a file is refused, and nothing waits for it", replacements, whole=224, quick=56),
     Law("A file that the manifest does not list takes no effect", beside, whole=155, quick=30),
 )

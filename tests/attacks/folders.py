@@ -406,9 +406,12 @@ def hub_names(count: int, choose: random.Random) -> Iterator[Case]:
 
 
 LAWS = (
-    Law("Settings of any content beside another's graph end in a line, or in a text", settings, whole=300, quick=36),
     Law(
-        "What is no model, or is called one, is refused in a line, and nothing waits for it", no_models, whole=len(CASES), quick=40
+        "Settings of any content next to another exporter's graph give an error in one line, or a text",
+        settings,
+        whole=300,
+        quick=36,
     ),
+    Law("Anything that is not a model is refused in one line, and nothing waits for it", no_models, whole=len(CASES), quick=40),
     Law("A name on the hub leads into that model's folder of the cache, or nowhere", hub_names, whole=1_000, quick=60),
 )

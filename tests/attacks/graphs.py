@@ -596,12 +596,12 @@ def chosen_bombs(count: int, _: random.Random) -> Sequence[Case]:
 PLACES, EXPLOSIONS = list(places()), list(bombs())
 LAWS = (
     Law(
-        "A graph reads no byte but of the files in its folder, a package's only of those that its manifest lists",
+        "A graph reads only files in its folder, and a package's graph only those that its manifest lists",
         chosen_places,
         whole=len(PLACES),
         quick=38,
     ),
-    Law("A graph that computes without end or sense ends in a line", chosen_bombs, whole=len(EXPLOSIONS), quick=30),
-    Law("Inputs and outputs of any type, name and size end in a line, or in a text", interfaces, whole=1_000, quick=40),
-    Law("A graph of damaged bytes or exchanged parts ends in a line, or in a text", random_damage, whole=800, quick=48),
+    Law("A graph that computes without end or sense ends in one line", chosen_bombs, whole=len(EXPLOSIONS), quick=30),
+    Law("Inputs and outputs of any type, name and size give an error in one line, or a text", interfaces, whole=1_000, quick=40),
+    Law("A graph with damaged bytes or exchanged parts gives an error in one line, or a text", random_damage, whole=800, quick=48),
 )

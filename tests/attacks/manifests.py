@@ -180,4 +180,4 @@ def fuzzed(count: int, choose: random.Random) -> Iterator[Case]:
         yield Case(f"{number}: {', '.join(changes)}", functools.partial(open_with, text_of(value, choose)))
 
 
-LAWS = (Law("A manifest of any content is refused in a line, or changes no token", fuzzed, whole=1_000, quick=100),)
+LAWS = (Law("A manifest of any content is refused in one line, or changes no token", fuzzed, whole=1_000, quick=100),)

@@ -289,11 +289,23 @@ def doors(count: int, _: random.Random) -> Iterator[Case]:
 LIMITS: dict[str, Any] = {"cpu_seconds": 3_600, "memory_bytes": 32 << 30}
 LAWS = (
     (
-        Law("The page's function takes any values, or says in a line what is wrong", function_calls, whole=300, quick=30, **LIMITS),
-        Law("A listener of the page that is called with any values shows no inside", listener_calls, whole=300, quick=20, **LIMITS),
-        Law("A request of Gradio's own protocol with any values shows no inside", inner_calls, whole=300, quick=20, **LIMITS),
         Law(
-            "Through the page no file goes out or in, and no other host, page or frame reaches it",
+            "The page's function accepts any values, or says in one line what is wrong",
+            function_calls,
+            whole=300,
+            quick=30,
+            **LIMITS,
+        ),
+        Law(
+            "A listener of the page that is called with any values reveals no internals",
+            listener_calls,
+            whole=300,
+            quick=20,
+            **LIMITS,
+        ),
+        Law("A request in Gradio's own protocol with any values reveals no internals", inner_calls, whole=300, quick=20, **LIMITS),
+        Law(
+            "No file is read or written through the page, and no other host, page or frame reaches it",
             doors,
             whole=999,
             quick=30,

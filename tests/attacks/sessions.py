@@ -311,6 +311,6 @@ def no_file(make: Callable[[Path], object], folder: Path) -> Verdict:
 
 
 LAWS = (
-    Law("A damaged session file is refused in a line, or the session is the one that was saved", damage, whole=500, quick=60),
-    Law("A session file that is made up is refused in a line, runs nothing and takes no memory", made_up, whole=300, quick=60),
+    Law("A damaged session file is refused in one line, or the session is the one that was saved", damage, whole=500, quick=60),
+    Law("A forged session file is refused in one line, runs no code and takes no memory", made_up, whole=300, quick=60),
 )

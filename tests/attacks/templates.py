@@ -327,14 +327,14 @@ def chained(count: int, choose: random.Random) -> Iterator[Case]:
 
 LAWS = (
     Law(
-        "A hostile chat template is refused in a line, or shows nothing of Python",
+        "A hostile chat template is refused in one line, or reveals nothing of Python",
         hostile,
         whole=len(CASES),
         quick=len(CASES),
         cpu_seconds=10,
     ),
     Law(
-        "No chain of steps in a template reaches Python, changes the messages or runs on",
+        "No chain of steps in a template reaches Python, changes the messages or runs without end",
         chained,
         whole=5_000,
         quick=300,

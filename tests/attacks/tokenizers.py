@@ -330,7 +330,10 @@ def fuzzed(count: int, choose: random.Random) -> Iterator[Case]:
 
 LAWS = (
     Law(
-        "A hostile tokenizer is refused in a line, or decodes alike at once and piece by piece", hostile, whole=len(CASES), quick=40
+        "A hostile tokenizer is refused in one line, or decodes the same text at once and piece by piece",
+        hostile,
+        whole=len(CASES),
+        quick=40,
     ),
-    Law("A tokenizer with random values is refused in a line, or decodes alike", fuzzed, whole=500, quick=40),
+    Law("A tokenizer with random values is refused in one line, or decodes the same text both ways", fuzzed, whole=500, quick=40),
 )

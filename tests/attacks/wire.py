@@ -559,12 +559,18 @@ LIMITS: dict[str, Any] = {"cpu_seconds": 3_600, "memory_bytes": 32 << 30}
 LAWS = (
     (
         Law("A malformed request is answered with a 4xx in JSON, or closed", malformed, whole=600, quick=50, **LIMITS),
-        Law("Any value in any field is taken, or answered with a 4xx in a line", every_field, whole=1_500, quick=60, **LIMITS),
-        Law("Any values in several fields are taken, or answered with a 4xx in a line", fuzzed, whole=1_000, quick=60, **LIMITS),
-        Law("A costly body is answered right, or with a 4xx in a line", costly, whole=99, quick=20, **LIMITS),
-        Law("A crowd of clients that stop halfway keeps nobody out", crowds, whole=48, quick=6, **LIMITS),
+        Law("Any value in any field is accepted, or answered with a 4xx in one line", every_field, whole=1_500, quick=60, **LIMITS),
         Law(
-            f"With {FEW_FILES} open files /health is answered while {HALVES} half requests lie there",
+            "Any values in several fields at once are accepted, or answered with a 4xx in one line",
+            fuzzed,
+            whole=1_000,
+            quick=60,
+            **LIMITS,
+        ),
+        Law("An expensive body is answered correctly, or with a 4xx in one line", costly, whole=99, quick=20, **LIMITS),
+        Law("Many clients that stop halfway lock nobody out", crowds, whole=48, quick=6, **LIMITS),
+        Law(
+            f"With {FEW_FILES} open files /health is answered while {HALVES} half requests wait",
             few_files,
             whole=2,
             quick=2,
