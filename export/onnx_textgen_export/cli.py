@@ -143,7 +143,9 @@ def parameter_for(name: str, given: Given) -> inspect.Parameter:
 
 @with_options
 def export(
-    source: Annotated[str, typer.Argument(help="A checkpoint folder, owner/name on the hub, or file.py:name for your own.")],
+    source: Annotated[
+        str, typer.Argument(help="A checkpoint folder, a GGUF file, owner/name on the hub, or file.py:name for your own.")
+    ],
     *,
     out: Annotated[Path, typer.Option(help="The model folder to make.")],
     given: Mapping[str, Any],

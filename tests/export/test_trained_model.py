@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 import onnx_textgen
 from onnx_textgen.backends.onnxruntime_session import open_session
@@ -19,7 +20,8 @@ from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, WEIGHTS
 from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
 from onnx_textgen_export.proof.measures import log_softmax
-from support.smollm2 import smollm2_checkpoint
+from onnx_textgen_export.tracing.opening import open_source
+from support.smollm2 import smollm2_checkpoint, smollm2_file
 
 PROMPTS = [
     "The history of the town begins in the year",
@@ -99,6 +101,19 @@ def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoin
         ends = tokenizer.eos_token_id in theirs  # which ours leaves out
         assert list(ours.token_ids) == (theirs[: theirs.index(tokenizer.eos_token_id)] if ends else theirs)
         assert ours.finish_reason == ("eos" if ends else "length")
+
+
+@pytest.mark.slow
+def test_its_gguf_file_opens_as_the_checkpoint_that_transformers_makes_of_it(checkpoint: Path, shared: Path) -> None:
+    opened = open_source(smollm2_file())
+    for name, tensor in load_file(checkpoint / "model.safetensors").items():
+        assert torch.equal(opened.weights.load(name), tensor), name
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    assert opened.assets.tokenizer is not None
+    for prompt in [*PROMPTS, *documents(shared, tokenizer)]:
+        assert opened.assets.tokenizer.encode(prompt).ids == tokenizer(prompt).input_ids
+    assert opened.assets.chat_template == tokenizer.chat_template
+    assert opened.assets.eos_ids == (tokenizer.eos_token_id,)
 
 
 @dataclasses.dataclass

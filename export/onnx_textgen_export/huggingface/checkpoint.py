@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +66,26 @@ def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     return model
 
 
+class StoredTensors(Protocol):
+    """Tensors on disk by name, read one at a time."""
+
+    def names(self) -> list[str]:
+        """Every tensor's name."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's shape, if it is known before the tensor is read."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in its stored type."""
+        ...
+
+
 class Plan:
     """Which tensors on disk make which tensors of the module."""
 
-    def __init__(self, model: PreTrainedModel, files: TensorFiles) -> None:
+    def __init__(self, model: PreTrainedModel, files: StoredTensors) -> None:
         self.model, self.files = model, files
         self.recipes: dict[str, Recipe] = {}
         """Tensor of the module -> its recipe; one recipe may make more than one tensor."""
@@ -96,8 +112,8 @@ class Plan:
             first = converter.target_patterns[0] if converter else ""
             made = [target.replace(first, each) for each in converter.target_patterns] if converter else [target]
             self.recipes |= dict.fromkeys(made, recipe)
-            if converter is None:
-                self.check_shape(target, files.shape(sources[-1][0]))
+            if converter is None and (shape := files.shape(sources[-1][0])) is not None:
+                self.check_shape(target, shape)
 
     def read(self, name: str) -> Tensor:
         """A tensor of the module, in its stored type."""

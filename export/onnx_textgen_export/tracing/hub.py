@@ -60,7 +60,9 @@ def resolve_source(source: str | Path, report: Report = lambda stage: None, *, a
         return folder
     name, _, revision = str(source).partition("@")
     if folder.exists() or isinstance(source, Path) or not HUB_NAME.fullmatch(name):
-        raise ExportError(f"{source} is not a folder; give a checkpoint folder, owner/name of a model on the hub, or file.py:name")
+        raise ExportError(
+            f"{source} is not a folder; give a checkpoint folder, a GGUF file, owner/name of a model on the hub, or file.py:name"
+        )
     return fetch(name, revision or constants.DEFAULT_REVISION, report, allow_pickle=allow_pickle)
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import importlib.util
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,7 @@ from ..sources.source import Source
 from ..sources.tiny_transformer import TinyTransformer
 from ..tokenization.conversion import read_tokenizer
 from ..tokenization.text_assets import TextAssets, read_text_assets
+from ..weights.gguf_file import is_gguf
 from ..weights.streamed import OwnWeights, Weights, is_of_transformers
 from .hub import resolve_source
 
@@ -51,7 +53,10 @@ def open_source(
     allow_pickle: bool = False,
     report: Report = lambda stage: None,
 ) -> Opened:
-    """Open a module, `file.py:name`, a checkpoint folder, or `owner/name` on the hub; raises `ExportError` in one line."""
+    """Open a module, `file.py:name`, a checkpoint folder, a GGUF file, or `owner/name` on the hub.
+
+    Raises `ExportError` in one line.
+    """
     given = tokenizer if tokenizer is None or isinstance(tokenizer, Tokenizer) else read_tokenizer(Path(tokenizer))
     if isinstance(source, str) and is_import(source):
         source = import_module(source)
@@ -59,6 +64,8 @@ def open_source(
         module = as_it_runs(unwrapped(source))
         origin = f"the module {type(module).__qualname__}"
         return Opened(module, OwnWeights(module), TextAssets(tokenizer=given), type(module).__name__, origin)
+    if is_gguf(Path(source)):
+        return open_gguf_file(Path(source), given)
     folder = resolve_source(source, report, allow_pickle=allow_pickle)
     weights: Weights
     if read_json(folder / "config.json").get("model_type") == "tiny_transformer":
@@ -72,6 +79,17 @@ def open_source(
         module, weights = open_checkpoint(folder, allow_pickle=allow_pickle)
     name = folder.resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
     return Opened(module, weights, read_text_assets(folder, tokenizer=given), name, f"the checkpoint {name}")
+
+
+def open_gguf_file(path: Path, tokenizer: Tokenizer | None) -> Opened:
+    """Open a GGUF file, whose settings and tokenizer pass through a temporary checkpoint folder."""
+    with named_versions():
+        from ..huggingface.gguf_checkpoint import open_gguf  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="onnx-textgen-") as folder:
+        module, weights = open_gguf(path, Path(folder), has_tokenizer=tokenizer is not None)
+        assets = read_text_assets(Path(folder), tokenizer=tokenizer)
+    return Opened(module, weights, assets, path.stem, f"the GGUF file {path.name}")
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

@@ -54,12 +54,13 @@ def explain_file(path: Path) -> str:
 
 def explain_gguf(path: Path) -> str:
     """Explain a file in llama.cpp's format."""
-    return f"{path} is a GGUF file, which llama.cpp reads; export the checkpoint that it was made from: {EXPORT}"
+    return f"{path} is a GGUF file; {how_to_export(path)}"
 
 
 def how_to_export(checkpoint: Path) -> str:
-    """The command that exports a checkpoint to a new folder next to it."""
-    target = os.path.normpath(checkpoint / ".." / f"{checkpoint.resolve().name}-onnx")
+    """The command that exports a checkpoint, a folder or a GGUF file, to a new folder next to it."""
+    name = checkpoint.resolve().stem if checkpoint.suffix == ".gguf" else checkpoint.resolve().name
+    target = os.path.normpath(checkpoint / ".." / f"{name}-onnx")
     return f"make a model folder from it: onnx-textgen export {shlex.quote(str(checkpoint))} --out {shlex.quote(target)}"
 
 

@@ -194,7 +194,7 @@ def test_a_folder_wins_over_a_hub_name_and_anything_else_is_refused(tmp_path: Pa
     assert resolve_source("own/model") == Path("own/model")
     (tmp_path / "own" / "file").write_text("")
     for source in ("nowhere", "/no/where", "./own/other", "own/file", "a/b/c", "../x/y", Path("own/other"), "own/na me"):
-        with pytest.raises(ExportError, match=r"is not a folder; give a checkpoint folder, owner/name"):
+        with pytest.raises(ExportError, match=r"is not a folder; give a checkpoint folder, a GGUF file, owner/name"):
             resolve_source(source)
 
 

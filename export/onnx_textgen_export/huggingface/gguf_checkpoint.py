@@ -1,0 +1,117 @@
+"""Opens a GGUF file without reading its weights: a model skeleton, and where each of its tensors is stored.
+
+transformers knows how llama.cpp's settings, names and layouts become those of its modules. It is asked for each tensor, so that
+only one is in memory. A tensor that it has no place for is an error: without it the model would compute something else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import transformers.modeling_gguf_pytorch_utils as translation
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
+
+from onnx_textgen.errors import first_line
+
+from ..errors import ExportError
+from ..weights.gguf_file import GGUFFile
+from ..weights.streamed import StreamedWeights
+from .checkpoint import Plan, fill_small, make_skeleton, tie
+
+OUTPUT_LAYER = "output.weight"
+END_OF_TURN = "tokenizer.ggml.eot_token_id"
+INSTEAD = "export the checkpoint that the file was made from"
+
+
+class GGUFTensors:
+    """The file's tensors under the names that they have in the module."""
+
+    def __init__(self, file: GGUFFile, model: PreTrainedModel, settings: dict[str, Any]) -> None:
+        self.file = file
+        architecture = file.metadata["general.architecture"]
+        make_processor: Any = translation.TENSOR_PROCESSORS.get(architecture, translation.TensorProcessor)
+        self.processor = make_processor(config=settings)
+        self.mapping: dict[str, str] = translation.get_gguf_hf_weights_map(model, self.processor)
+        self.sources: dict[str, list[str]] = {}
+        """By the name in the module: those in the file that it is made from."""
+        for name in file.tensors:
+            target = self.mapping.get(name) or self.mapping.get(name.removesuffix(".weight"))  # stacked experts have no suffix
+            if target is None:
+                kind = model.config.model_type
+                raise ExportError(f"{file.paths[0]} holds {name}, for which transformers' {kind} has no place; {INSTEAD}")
+            self.sources.setdefault(target, []).append(name)
+
+    def names(self) -> list[str]:
+        """Every tensor's name in the module."""
+        return list(self.sources)
+
+    def shape(self, name: str) -> None:
+        """Unknown until the tensor is read, because its layout may change."""
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in float32."""
+        made: dict[str, dict[str, Tensor]] = {"tensors": {}}
+        for source in self.sources[name]:
+            values = self.file.read(source)
+            found = self.processor.process(values, source, tensor_key_mapping=self.mapping, parsed_parameters=made)
+            if found.name is not None:  # else it was put into `made`
+                made["tensors"][name] = torch.from_numpy(found.weights.copy())
+        return made["tensors"][name]
+
+
+def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
+    """The model's config, and the settings that it was made from."""
+    load = cast("Callable[..., dict[str, Any]]", translation.load_gguf_checkpoint)
+    try:
+        settings: dict[str, Any] = load(str(file.paths[0]), return_tensors=False)["config"]
+        if OUTPUT_LAYER in file.tensors:  # perhaps in a later part, into which transformers does not look
+            settings["tie_word_embeddings"] = False
+        return AutoConfig.for_model(**settings), settings
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, NotImplementedError) as error:
+        kind = file.metadata.get("general.architecture", "no architecture")
+        raise ExportError(f"transformers cannot read {file.paths[0]} ({kind}): {first_line(error)}; {INSTEAD}") from error
+
+
+def open_gguf(path: Path, folder: Path, *, has_tokenizer: bool) -> tuple[PreTrainedModel, StreamedWeights]:
+    """The model skeleton of a GGUF file and its weights; its settings are written to `folder` as a checkpoint has them.
+
+    has_tokenizer: the caller has one, so the file's is not read. Raises `ExportError` for what cannot be opened.
+    """
+    logging.getLogger("gguf.gguf_reader").setLevel(logging.ERROR)
+    file = GGUFFile(path)
+    config, settings = read_gguf_config(file)
+    model = make_skeleton(config, path)
+    try:
+        tensors = GGUFTensors(file, model, settings)
+    except NotImplementedError as error:
+        raise ExportError(f"{path} cannot be opened: {first_line(error)}; {INSTEAD}") from error
+    plan = Plan(model, tensors)
+    tie(model, plan)
+    fill_small(model, plan)
+    write_config(config, file.metadata.get(END_OF_TURN), folder)
+    if not has_tokenizer:
+        write_tokenizer(file.paths[0], folder)
+    return model, StreamedWeights(model, plan.read)
+
+
+def write_config(config: PretrainedConfig, end_of_turn: int | None, folder: Path) -> None:
+    """Write the config, in which the token that ends a turn ends the text too."""
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    config.eos_token_id = sorted({end for end in [*ends, end_of_turn] if end is not None}) or None
+    config.save_pretrained(folder)
+
+
+def write_tokenizer(path: Path, folder: Path) -> None:
+    """Write the tokenizer and the chat template of a GGUF file."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False)
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        raise ExportError(
+            f"transformers cannot read the tokenizer in {path}: {first_line(error)}; give a tokenizer.json with --tokenizer"
+        ) from error

@@ -1,0 +1,118 @@
+"""The tensors and the metadata of a GGUF file, or of one that is split into parts: read within the file's bounds, one at a time.
+
+The package `gguf`, llama.cpp's own, reads the format and dequantises. It trusts the sizes that a file declares, so they are checked
+here: `numpy` cuts a slice beyond the end short without an error.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from onnx_textgen.errors import first_line
+
+from ..errors import ExportError
+
+MAGIC = b"GGUF"
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+MOST_ITEMS = 1 << 22
+"""Items of an array, entries of the metadata, tensors; the largest vocabularies have a quarter of a million tokens."""
+MOST_DIMENSIONS = 4
+UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, OSError, TypeError, UnicodeDecodeError, MemoryError)
+"""What `gguf` raises for a file that is damaged."""
+
+
+class BoundedReader(gguf.GGUFReader):
+    """A reader that raises `ValueError` for sizes and counts that the file cannot hold."""
+
+    def _get(self, offset: int, dtype: npt.DTypeLike, count: int = 1, override_order: Any = None) -> npt.NDArray[Any]:  # noqa: ANN401
+        if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
+            raise ValueError("it ends before the data that it declares")
+        return super()._get(offset, dtype, count, override_order)
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:  # noqa: ANN401 - a tuple of gguf's own types
+        if raw_type == gguf.GGUFValueType.ARRAY:
+            kind, length = self._get(orig_offs, np.uint32)[0], self._get(orig_offs + 4, np.uint64)[0]
+            if kind == gguf.GGUFValueType.ARRAY or length > MOST_ITEMS:
+                raise ValueError("it declares an array that no model has")
+        return super()._get_field_parts(orig_offs, raw_type)
+
+    def _build_fields(self, offs: int, count: int) -> int:
+        if count > MOST_ITEMS:
+            raise ValueError("it declares more metadata than any model has")
+        return super()._build_fields(offs, count)
+
+    def _build_tensor_info(self, offs: int, count: int) -> Any:  # noqa: ANN401 - a tuple of gguf's own types
+        if count > MOST_ITEMS:
+            raise ValueError("it declares more tensors than any model has")
+        return super()._build_tensor_info(offs, count)
+
+    def _get_tensor_info_field(self, orig_offs: int) -> Any:  # noqa: ANN401 - gguf's own type
+        field = super()._get_tensor_info_field(orig_offs)
+        dimensions = [int(size) for size in field.parts[3]]
+        product = 1
+        for size in dimensions:
+            product *= size
+        if len(dimensions) > MOST_DIMENSIONS or product > 8 * len(self.data):
+            raise ValueError("it declares a tensor that is larger than the file")
+        return field
+
+
+class GGUFFile:
+    """An open GGUF file with all its parts."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` and the parts that belong to it; raises `ExportError` if one is missing, torn or no GGUF file."""
+        self.paths = parts_of(path)
+        self.tensors: dict[str, Any] = {}
+        """By the name in the file."""
+        self.metadata: dict[str, Any] = {}
+        """By key: numbers, texts, and lists of them."""
+        for part in self.paths:
+            try:
+                reader = BoundedReader(part)
+                self.tensors |= {tensor.name: tensor for tensor in reader.tensors}
+                self.metadata = {key: field.contents() for key, field in reader.fields.items()} | self.metadata
+            except UNREADABLE as error:
+                raise ExportError(f"{part} is no whole GGUF file: {first_line(error)}; fetch it again") from error
+        if not self.tensors:
+            raise ExportError(f"{path} holds no tensors; give the file, or the first part, that holds the model")
+
+    def read(self, name: str) -> npt.NDArray[np.float32]:
+        """A tensor in float32, dequantised; raises `ExportError` for a type that `gguf` cannot dequantise, and for NaN."""
+        tensor = self.tensors[name]
+        try:
+            with np.errstate(all="ignore"):  # of damaged scales
+                values: npt.NDArray[np.float32] = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
+        except (NotImplementedError, ValueError) as error:
+            raise ExportError(
+                f"{self.paths[0]} stores {name} as {tensor.tensor_type.name}, which cannot be read: {first_line(error)}; "
+                "give the file in another quantisation"
+            ) from error
+        if not np.isfinite(values).all():
+            raise ExportError(f"{name} in {self.paths[0]} has numbers that are not finite; the file is damaged, fetch it again")
+        return values
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All parts of a split file, in order; the path itself if its name is no part's."""
+    found = PART.fullmatch(path.name)
+    if found is None:
+        return [path]
+    parts = [path.with_name(f"{found[1]}-{number:05}-of-{found[3]}.gguf") for number in range(1, min(int(found[3]), 9999) + 1)]
+    if missing := [part for part in parts if not part.is_file()]:
+        raise ExportError(f"{path} is one of {len(parts)} parts, and {missing[0].name} is not there; put all parts into one folder")
+    return parts
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a path is a GGUF file, by its first bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC

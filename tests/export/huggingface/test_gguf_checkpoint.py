@@ -1,0 +1,58 @@
+"""A GGUF file opens as the model, the tokenizer and the settings that it holds: the same numbers as transformers' own load."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from onnx_textgen_export import ExportError, export
+from onnx_textgen_export.tracing.opening import open_source
+from support.gguf_files import END_OF_TURN, TEMPLATE, tiny_model, write_gguf
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("kind", "architecture"), [("llama", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")])
+@pytest.mark.parametrize("stored", ["F32", "F16", "Q8_0", "Q4_1"])
+def test_weights_are_those_in_the_file(tmp_path: Path, kind: str, architecture: str, stored: str, tied: bool) -> None:
+    model = tiny_model(kind, tie_word_embeddings=tied)
+    expected = write_gguf(tmp_path / "tiny.gguf", model, architecture, kind=stored)
+    opened = open_source(tmp_path / "tiny.gguf")
+    assert opened.name == "tiny"
+    assert opened.module.config.tie_word_embeddings is tied  # type: ignore[union-attr]
+    for name, values in expected.items():
+        assert np.array_equal(opened.weights.load(name).numpy(), values), name
+    reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
+    for name, tensor in reference.state_dict().items():
+        assert torch.equal(opened.weights.load(name), tensor), name
+
+
+def test_tokenizer_template_and_ends_come_from_the_file(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), "llama")
+    assets = open_source(tmp_path / "tiny.gguf").assets
+    assert assets.tokenizer is not None
+    assert assets.tokenizer.decode([3, 4]) == '!"'
+    assert assets.chat_template == TEMPLATE
+    assert assets.bos_id == 0
+    assert set(assets.eos_ids) == {1, END_OF_TURN}
+
+
+def test_a_file_is_exported_and_proved(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), "llama", kind="Q8_0")
+    export(tmp_path / "tiny.gguf", tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), "llama", extra="rope_freqs.weight")
+    with pytest.raises(ExportError, match=r"holds rope_freqs\.weight, for which transformers' llama has no place"):
+        open_source(tmp_path / "tiny.gguf")
+
+
+def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, tiny_model("llama"), "llama")
+    path.write_bytes(path.read_bytes().replace(b"llama", b"ollma"))
+    with pytest.raises(ExportError, match=r"transformers cannot read .* \(ollma\)"):
+        open_source(path)

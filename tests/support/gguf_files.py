@@ -1,0 +1,81 @@
+"""GGUF files of tiny models, written by llama.cpp's own package from modules of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+WORDS = ["<s>", "</s>", "<|eot|>", *(chr(0x21 + number) for number in range(64)), '!"', "#$"]
+END_OF_TURN = 2
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def tiny_model(kind: str, **changes: Any) -> Any:
+    """A model of that type of transformers, with drawn weights."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        kind, **SIZES, vocab_size=len(WORDS), max_position_embeddings=128, bos_token_id=0, eos_token_id=1, **changes
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.train(False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.1)
+    return model
+
+
+def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows as llama.cpp's converter orders those of Llama's queries and keys: the two of a rotary pair side by side."""
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf(path: Path, model: Any, architecture: str, *, kind: str = "F32", extra: str | None = None) -> dict[str, np.ndarray]:
+    """Write a model; matrices in the quantisation `kind`. Returns the values by the module's names, as the file has them."""
+    config, writer = model.config, gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(WORDS)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(WORDS) - 3))
+    writer.add_token_merges(['! "', "# $"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_eot_token_id(END_OF_TURN)
+    writer.add_chat_template(TEMPLATE)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
+    stored = {}
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        stem, _, suffix = name.rpartition(".")
+        values, heads = tensor.numpy(), {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        layer = stem.rpartition(".")[2]
+        turns = architecture == "llama" and layer in heads
+        values = permuted(values, heads[layer]) if turns else values
+        quantisation = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
+        data = gguf.quantize(values, quantisation)
+        writer.add_tensor(f"{names.get_name(stem)}.{suffix}", data, raw_dtype=quantisation)
+        read = gguf.dequantize(data, quantisation)
+        stored[name] = read if not turns else read.reshape(heads[layer], -1, 2, read.shape[1]).swapaxes(1, 2).reshape(read.shape)
+    if extra is not None:
+        writer.add_tensor(extra, np.ones(8, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return stored
