@@ -86,9 +86,10 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     answers = Answers(registry, sampling)
 
     gr.on([start.click, prompt.submit], answers.begin, [picker, prompt, *sampling.inputs], **settings)
-    back.click(lambda now: move(now, -1), cursor, **settings)
-    forward.click(lambda now: move(now, 1), cursor, **settings)
-    another.click(lambda now: move(now, OF_STEP), cursor, **settings)
+    # "always_last": a click while the one before is still under way would else be lost.
+    back.click(lambda now: move(now, -1), cursor, trigger_mode="always_last", **settings)
+    forward.click(lambda now: move(now, 1), cursor, trigger_mode="always_last", **settings)
+    another.click(lambda now: move(now, OF_STEP), cursor, trigger_mode="always_last", **settings)
     stages.select(jump, cursor, **settings)
     gr.on([layer.input, head.input], select_head, [cursor, layer, head], [cursor, picture], trigger_mode="always_last", **RUNNING)
     # The model does not run for this: the kept logits are sampled again, whenever a slider moves.
