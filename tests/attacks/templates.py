@@ -21,7 +21,7 @@ LONGEST_TEXT = 300_000
 TELLTALES = ("<class ", "<module ", "<function ", "<built-in ", "object at 0x", "subclass", "root:x:", "uid=", "environ(")
 """What a text shows that has Python's own objects in it, or a file of the system."""
 OWN_NAMES = re.compile(
-    r"<(class '(dict|jinja2\.utils\.\w+|onnx_textgen\.template_sandbox\.TemplateNamespace)'"
+    r"<(class '(dict|jinja2\.utils\.\w+|onnx_textgen\.text\.template_sandbox\.TemplateNamespace)'"
     r"|function (raise_exception|safe_range) at \w+|jinja2\.utils\.\w+ object at \w+"
     r"|built-in method \w+ of (str|dict|list|tuple|datetime\.datetime) object at \w+)>"
 )

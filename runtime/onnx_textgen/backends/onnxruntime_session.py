@@ -244,14 +244,15 @@ def open_on(
             disabled_optimizers=DISABLED_OPTIMIZERS,
             enable_fallback=0,
         )
-    except Exception as error:
+        ins, outs = (*ort.get_inputs(), *ort.get_overridable_initializers()), ort.get_outputs()
+        inputs, outputs = ({node.name: (node.shape, node.type) for node in nodes} for nodes in (ins, outs))
+    except Exception as error:  # also a name that is no UTF-8
         if device.kind == "cuda":
             raise DeviceError(f"{device} was requested but did not start: {first_line(error)}; {INSTALL_CUDA}") from error
         raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export or fetch the model again") from error
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was requested but did not start (a driver or library is missing); {INSTALL_CUDA}")
-    inputs = {node.name: (node.shape, node.type) for node in (*ort.get_inputs(), *ort.get_overridable_initializers())}
-    session = Session(ort, device, inputs, {node.name: (node.shape, node.type) for node in ort.get_outputs()}, hints, path)
+    session = Session(ort, device, inputs, outputs, hints, path)
     if VERSION < INT8_CACHE_MIN_VERSION and any(element == "tensor(int8)" for _, element in inputs.values()):
         needed = ".".join(map(str, INT8_CACHE_MIN_VERSION))
         raise PackageError(

@@ -11,7 +11,9 @@ import dataclasses
 
 import numpy as np
 
+from ..errors import OptionError, PackageError
 from ..inference.decoder import Decoder
+from ..options.checks import number
 from ..package.manifest import GoldenRun, Manifest
 
 MARGIN = 3
@@ -41,14 +43,17 @@ class Replay:
 
 
 def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun) -> Replay:
-    """Feed a golden run to an empty decoder and compare; raises `ModelError` if the model fails."""
+    """Feed a golden run to an empty decoder and compare; raises `ModelError` if the model fails.
+
+    Raises `PackageError` if the certificate's error is not a number.
+    """
     cut = len(run.prompt_ids) // 3
     parts = [part for part in (run.prompt_ids[:cut], run.prompt_ids[cut:]) if part] + [(token,) for token in run.new_ids[:-1]]
     rows = [decoder.feed(part) for part in parts]
     logits = np.concatenate(rows[-len(run.new_ids) :])
     wanted = logits[np.arange(len(run.new_ids)), list(run.new_ids)]
     gaps = (logits.max(axis=1) - wanted) / np.abs(logits).max(axis=1)
-    allowed = max(MARGIN * float(manifest.certificate.get("largest_logits_error", 0.0)), SMALLEST_GAP)
+    allowed = max(MARGIN * certified_error(manifest), SMALLEST_GAP)
     wrong = np.flatnonzero(~(gaps <= allowed))  # a NaN is wrong too
     return Replay(
         prompt_tokens=len(run.prompt_ids),
@@ -58,3 +63,12 @@ def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun) -> Replay:
         first_difference=int(wrong[0]) if len(wrong) else None,
         allowed_gap=allowed,
     )
+
+
+def certified_error(manifest: Manifest) -> float:
+    """The certificate's largest logits error relative to the largest logit, 0 if it states none; raises `PackageError`."""
+    found = manifest.certificate.get("largest_logits_error", 0.0)
+    try:
+        return number("its largest_logits_error", found, "of at least 0", lambda error: 0 <= error < np.inf)
+    except OptionError as error:
+        raise PackageError(f"manifest.json has a damaged certificate: {error}; export or fetch the model again") from error

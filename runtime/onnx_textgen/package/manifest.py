@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from ..errors import PackageError
+from ..options.checks import shown
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -151,7 +152,7 @@ def convert(kind: object, value: object, where: str) -> object:
     if origin is tuple and isinstance(value, list):
         return tuple(convert(inner[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
-        return {key: convert(inner[1], item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {key: convert(inner[1], item, f"{where}[{shown(key)}]") for key, item in value.items()}
     if origin is Any or (origin is Literal and isinstance(value, str) and value in inner) or type(value) is origin:
         return value
     if isinstance(kind, types.UnionType) and type(value) in inner:  # the unions here have plain types only

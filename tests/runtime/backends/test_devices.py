@@ -1,6 +1,7 @@
 """Choosing a device, with and without CUDA in the installed ONNX Runtime."""
 
 import logging
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +108,14 @@ def test_a_graph_that_cannot_be_opened_is_a_package_error_also_where_cuda_was_tr
     monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
     with pytest.raises(PackageError, match=r"cannot open model\.onnx: no protobuf"):
         session.open_session(GRAPH, device="auto")
+
+
+def test_a_graph_with_a_name_that_is_no_utf8_is_a_package_error(tmp_path: Path) -> None:
+    graph = tmp_path / "model.onnx"
+    graph.write_bytes(GRAPH.read_bytes().replace(b"input_ids", b"input_\xffds"))
+    shutil.copy(GRAPH.with_name("model.onnx.data"), tmp_path)
+    with pytest.raises(PackageError, match=r"cannot open model\.onnx: .*utf-8"):
+        session.open_session(graph)
 
 
 def test_auto_takes_cuda_only_where_its_attention_runs_there(

@@ -47,3 +47,13 @@ def test_another_token_is_found_even_in_an_int8_package(story: onnx_textgen.Mode
 def test_weights_of_another_model_are_found(exact: onnx_textgen.Model, tmp_path: Path) -> None:
     other = dataclasses.replace(exact.manifest.golden[1], new_ids=tuple(reversed(exact.manifest.golden[1].new_ids)))
     assert not replay(exact.new_context(), exact.manifest, other).is_right
+
+
+@pytest.mark.parametrize("error", ["x", None, [1], True, -1, float("nan"), 10**400], ids=repr)
+def test_a_certificate_whose_error_is_no_number_is_refused(exact: onnx_textgen.Model, error: object) -> None:
+    damaged = dataclasses.replace(exact.manifest, certificate={"largest_logits_error": error})
+    with pytest.raises(
+        onnx_textgen.PackageError, match="damaged certificate: its largest_logits_error should be a number"
+    ) as refused:
+        replay(exact.new_context(), damaged, exact.manifest.golden[0])
+    assert len(str(refused.value)) < 200

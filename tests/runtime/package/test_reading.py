@@ -106,6 +106,7 @@ def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
         (lambda m: m.update(certificate=[]), "certificate should be a JSON object, found list"),
         (lambda m: m.update(quantization=[4]), "quantization should be a JSON object, found list"),
         (lambda m: m.update(versions={"a\nb": 1}), "versions['a\\nb'] should be a string, found 1"),
+        (lambda m: m.update(versions={"k" * 9999: 1}), f"versions['{'k' * 37}...'] should be a string, found 1"),
         (lambda m: m.update(precision="fp64"), "precision should be 'fp32' or 'fp16' or 'int8' or 'int4', found 'fp64'"),
         (lambda m: m.update(bos_id="x"), "bos_id should be a whole number or null, found 'x'"),
         (lambda m: m.update(pad_id=1.5), "pad_id should be a whole number or null, found 1.5"),
