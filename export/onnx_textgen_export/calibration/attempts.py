@@ -90,9 +90,13 @@ class Measured:
         return self.quality["all"].kl_mean
 
     def as_record(self) -> dict[str, object]:
-        """For the manifest: the options, the bytes of each form of a mix, and the number of matrices with 2 bits."""
-        mix, ternary = describe_mix(self.attempt.mix), self.roundings.ternary
-        more = ({"mix": mix} if len(mix) > 1 else {}) | ({"ternary": ternary} if ternary else {})
+        """For the manifest: the options, the bytes of each form of a mix, and what is stored without loss."""
+        mix, ternary, kept = describe_mix(self.attempt.mix), self.roundings.ternary, self.roundings.kept
+        more = (
+            ({"mix": mix} if len(mix) > 1 else {})
+            | ({"ternary": ternary} if ternary else {})
+            | ({"as_stored": kept} if kept else {})
+        )
         return self.attempt.options.as_record() | more
 
 

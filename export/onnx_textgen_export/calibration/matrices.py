@@ -14,11 +14,11 @@ from onnx_textgen.package.manifest import Target
 from ..passes.graph.linear import sizes_of
 from ..passes.graph.products import Part, find_products, find_tables, part_of
 from ..passes.graph.provenance import Piece, parameters_of, pieces_of
+from ..passes.quantization.lossless import lossless_form
 from ..passes.quantization.options import SMALLEST_TABLE, Quantization
 from ..passes.quantization.quantizers import Floats
 from ..passes.quantization.smoothing import Norm, Rows, find_maker
 from ..passes.quantization.split_head import Split, find_split
-from ..passes.quantization.ternary import is_marked_ternary
 from ..sources.source import Source
 
 
@@ -77,8 +77,8 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
         if shared and (target == "standard" or sizes_of(weight)[1] % options.block_size):
             continue  # the table keeps its form
         assert weight.const_value is not None, "weights have data"
-        if not shared and is_marked_ternary(weight.const_value):
-            continue  # stored losslessly
+        if lossless_form(weight.const_value, options.bits_of(part), is_table=shared) is not None:
+            continue  # its numbers stay as they are
         transposed = {each.name: product.inputs_first != each.transposed for each in parameters_of(weight.const_value)}
         is_shared = sum(other.weight is weight for other in products.values()) > 1
         maker = None if is_shared else find_maker(product, products)

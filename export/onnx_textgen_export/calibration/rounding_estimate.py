@@ -15,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from onnx_textgen.package.manifest import Target
+
 from ..package.forecast import has_inputs_first, in_words, matrix_bytes, stored_parameters
+from ..passes.quantization.lossless import find_form, keeps_numbers
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.rounding import Rounding
 from ..proof.probe_text import probe_ids
@@ -66,7 +69,9 @@ class Estimate:
         return f"{said}; a mix with 8 bits within KL {limit:g} takes about {in_words(size)}"
 
 
-def estimate_rounding(source: Source, weights: Weights, assets: TextAssets, options: Quantization, budget: Budget) -> Estimate:
+def estimate_rounding(
+    source: Source, weights: Weights, assets: TextAssets, options: Quantization, budget: Budget, *, target: Target
+) -> Estimate:
     """Round a few blocks and the output layer; raises `ValueError` with the reason if that allows no estimate."""
     blocks = [block for block in blocks_of(source.module).values() if matrices_of(block)]
     parameters = stored_parameters(source.module)
@@ -80,9 +85,9 @@ def estimate_rounding(source: Source, weights: Weights, assets: TextAssets, opti
     count = int(min(max(WORK / sum(each.elements for each in parameters), FEWEST_TOKENS), MOST_TOKENS))
     count = min(count, max(MOST_LOGITS // ((1 + len(parts)) * source.geometry.vocab_size), 1))
     ids = torch.tensor([probe_ids(source, assets.tokenizer)[:count]]).repeat(1 + len(parts), 1)
-    plain = dataclasses.replace(options, method="rtn")
+    plain, keeps = dataclasses.replace(options, method="rtn"), keeps_numbers(target, options)
     with contextlib.ExitStack() as stack:
-        runs = [stack.enter_context(rounded_for(part, row, plain)) for row, part in enumerate(parts, start=1)]
+        runs = [stack.enter_context(rounded_for(part, row, plain, keeps=keeps)) for row, part in enumerate(parts, start=1)]
         stack.enter_context(weights.present())
         stack.enter_context(torch.no_grad())
         logits = source.reference(ids)
@@ -115,14 +120,14 @@ def divergence(wanted: Tensor, logits: Tensor) -> float:
 
 
 @contextlib.contextmanager
-def rounded_for(block: nn.Module, row: int, options: Quantization) -> Iterator[list[bool]]:
+def rounded_for(block: nn.Module, row: int, options: Quantization, *, keeps: bool) -> Iterator[list[bool]]:
     """Within the context, one row of a batch runs through a block with rounded matrices; yields a list, non-empty once that ran."""
     ran = list[bool]()
 
     def twice(forward: Forward) -> Forward:
         def run(*given: object, **named: object) -> object:
             plain = forward(*given, **named)
-            with rounded(block, options):
+            with rounded(block, options, keeps=keeps):
                 changed = forward(*given, **named)
             target, source = (each if isinstance(each, Tensor) else each[0] for each in (plain, changed))  # type: ignore[index]
             target[row] = source[row]
@@ -136,14 +141,16 @@ def rounded_for(block: nn.Module, row: int, options: Quantization) -> Iterator[l
 
 
 @contextlib.contextmanager
-def rounded(module: nn.Module, options: Quantization) -> Iterator[None]:
-    """Within the context, the matrices of a module are rounded."""
+def rounded(module: nn.Module, options: Quantization, *, keeps: bool) -> Iterator[None]:
+    """Within the context, the matrices of a module are rounded; with `keeps`, not those that are stored without loss."""
     before = {layer: layer.get_parameter("weight") for layer in matrices_of(module)}
     try:
         for layer, weight in before.items():
-            numbers = weight.detach().clone()
-            Rounding(options, options.bits, gathered=False, inputs_first=has_inputs_first(layer))(numbers)
-            layer.weight = nn.Parameter(numbers, requires_grad=False)
+            numbers, inputs_first = weight.detach().clone(), has_inputs_first(layer)
+            form = find_form(numbers.numpy(), inputs_first=inputs_first) if keeps else None
+            if form is None or form.bits > options.bits:
+                Rounding(options, options.bits, gathered=False, inputs_first=inputs_first)(numbers)
+                layer.weight = nn.Parameter(numbers, requires_grad=False)
         yield
     finally:
         for layer, weight in before.items():

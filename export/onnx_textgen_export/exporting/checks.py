@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx_textgen.errors import first_line
 
-from ..calibration.attempts import Budget, limit_of
+from ..calibration.attempts import limit_of
 from ..calibration.rounding_estimate import estimate_rounding
 from ..calibration.texts import most_tokens
 from ..errors import ExportError, innermost
@@ -51,10 +51,11 @@ def forecast_of(source: Source, weights: Weights, options: ExportOptions, quanti
     )
 
 
-def estimate_line(source: Source, weights: Weights, assets: TextAssets, quantization: Quantization, budget: Budget) -> str:
+def estimate_line(source: Source, weights: Weights, assets: TextAssets, quantization: Quantization, options: ExportOptions) -> str:
     """One line on what 4 bits are likely to cost, or why there is no estimate (code that takes no batch, for example)."""
+    budget = options.chosen_budget
     try:
-        found = estimate_rounding(source, weights, assets, quantization, budget)
+        found = estimate_rounding(source, weights, assets, quantization, budget, target=options.target)
     except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError) as error:
         return f"no estimate: {first_line(innermost(error))}"
     is_fixed = bool(quantization.head_bits or quantization.sensitive_bits)

@@ -90,7 +90,7 @@ def export_source(
     report(f"forecast: {expected.describe()}")
     if quantization is not None and quantization.bits == 4:
         report("estimate")
-        report(estimate_line(source, weights, assets, quantization, options.chosen_budget))
+        report(estimate_line(source, weights, assets, quantization, options))
     model = optimized_graph(source, weights, options, quantization, report)
     with new_folder(target, force=options.force) as folder, scratch_folder(target) as work:
         assets.write(folder)

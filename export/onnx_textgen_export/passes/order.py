@@ -2,7 +2,7 @@
 
 There are three stages. `trace` runs right after the tracer (`tracing/tracer.py`). `optimize` simplifies and fuses the graph, once
 per export. `store` converts a copy of it to the wanted precision, once per rounding attempt (`exporting/graphs.py`). Weights are
-read only by `mark_ternary`.
+read only by `mark_lossless`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .fusions.norms import fuse_skip_norms
 from .fusions.packed_projections import pack_projections
 from .fusions.transposed_matmul import fuse_transposed_matmul
 from .positions import gather_positions
+from .quantization.lossless import keeps_numbers, mark_lossless
 from .quantization.options import Quantization
 from .quantization.stored_matrices import quantize
-from .quantization.ternary import mark_ternary
 from .reshapes import simplify_reshapes
 from .transposes import sink_transposes
 
@@ -71,9 +71,9 @@ ALWAYS = Condition("always", lambda settings: True)
 ORT = Condition("target `ort`", lambda settings: settings.target == "ort")
 QUANTIZED = Condition("int8, int4", lambda settings: settings.quantization is not None)
 FLOAT16 = Condition("float16", is_float16)
-TERNARY = Condition(  # no released kernel of a GPU takes 2 bits
+LOSSLESS = Condition(
     "int8, int4 with float32 activations, target `ort`",
-    lambda settings: settings.quantization is not None and settings.target == "ort" and not is_float16(settings),
+    lambda settings: settings.quantization is not None and keeps_numbers(settings.target, settings.quantization),
 )
 FLOAT32_ORT = Condition("float32, target `ort`", lambda settings: settings.target == "ort" and not is_float16(settings))
 
@@ -130,10 +130,10 @@ def attention_pass(model: ir.Model, settings: Settings) -> None:
     fuse_attention_inputs(model, context_length=settings.context_length)
 
 
-@functools.wraps(mark_ternary)
-def ternary_pass(model: ir.Model, settings: Settings) -> None:
-    """`mark_ternary` of the model's graph."""
-    mark_ternary(model.graph)
+@functools.wraps(mark_lossless)
+def lossless_pass(model: ir.Model, settings: Settings) -> None:
+    """`mark_lossless` of the model's graph."""
+    mark_lossless(model.graph)
 
 
 @functools.wraps(quantize)
@@ -159,7 +159,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("optimize", plain(pack_projections), "joins linear layers of one input into one product and a Split"),
     Pass("optimize", plain(fuse_skip_norms), "joins each residual sum with the norm that reads it", ORT),
     Pass("optimize", plain(tidy), "drops identities, duplicates and unused nodes"),
-    Pass("optimize", ternary_pass, "marks matrices of three values, which are stored in 2 bits without loss", TERNARY),
+    Pass("optimize", lossless_pass, "marks matrices that 2, 4 or 8 bits store without loss", LOSSLESS),
     Pass("store", quantize_pass, "stores matrices as codes and scales", QUANTIZED),
     Pass("store", plain(to_float16), "turns weights, activations, cache and logits to float16", FLOAT16),
     Pass("store", plain(fuse_transposed_matmul), "multiplies with a matrix stored as [out, in] without a Transpose", FLOAT32_ORT),

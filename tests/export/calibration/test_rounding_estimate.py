@@ -13,8 +13,11 @@ from onnx_textgen_export import DecoderConfig, TinyTransformer, export
 from onnx_textgen_export.calibration.attempts import Budget
 from onnx_textgen_export.calibration.rounding_estimate import Estimate, estimate_rounding
 from onnx_textgen_export.exporting.checks import estimate_line
+from onnx_textgen_export.exporting.options import ExportOptions
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
 from onnx_textgen_export.tracing.opening import as_source, open_source
+from support import gguf_files
+from support.gguf_files import write_gguf
 from support.tiny_models import tiny_model
 
 PLAIN = Quantization(4, symmetric=False, method="rtn")
@@ -31,7 +34,7 @@ def test_the_estimate_is_near_what_is_measured_and_leaves_the_model_as_it_is(tmp
             for name, parameter in source.module.named_parameters():
                 parameter.data = opened.weights.load(name).clone()
         before = {name: parameter.clone() for name, parameter in source.module.named_parameters()}
-        found = estimate_rounding(source, opened.weights, opened.assets, PLAIN, Budget())
+        found = estimate_rounding(source, opened.weights, opened.assets, PLAIN, Budget(), target="ort")
         assert all(torch.equal(parameter, before[name]) for name, parameter in source.module.named_parameters())
     made = export(checkpoint, tmp_path / "out", precision="int4", quantization=PLAIN, budget=Budget(strict_bits=True))
     measured = made.manifest.certificate["rounding"]["all"]["kl_mean"]
@@ -42,7 +45,7 @@ def test_the_estimate_is_near_what_is_measured_and_leaves_the_model_as_it_is(tmp
 def found_of(checkpoint: Path, options: Quantization, budget: Budget) -> Estimate:
     opened = open_source(checkpoint, tokenizer=None, allow_pickle=False, report=lambda stage: None)
     with as_source(opened, None) as source:
-        return estimate_rounding(source, opened.weights, opened.assets, options, budget)
+        return estimate_rounding(source, opened.weights, opened.assets, options, budget, target="ort")
 
 
 def test_within_a_wide_limit_4_bits_are_enough_and_within_none_all_are_8(shared: Path) -> None:
@@ -76,7 +79,7 @@ def test_what_follows_the_output_layer_is_part_of_the_estimate(tmp_path: Path, m
         model.get_output_embeddings().weight.mul_(200)
     opened = open_source(model, tokenizer=None, allow_pickle=False, report=lambda stage: None)
     with as_source(opened, None) as source:
-        found = estimate_rounding(source, opened.weights, opened.assets, PLAIN, Budget())
+        found = estimate_rounding(source, opened.weights, opened.assets, PLAIN, Budget(), target="ort")
     made = export(model, tmp_path / "out", precision="int4", quantization=PLAIN, budget=Budget(strict_bits=True))
     measured = made.manifest.certificate["rounding"]["all"]["kl_mean"]
     assert measured / 4 < found.plain_kl < 4 * measured
@@ -85,7 +88,18 @@ def test_what_follows_the_output_layer_is_part_of_the_estimate(tmp_path: Path, m
 def line_of(model: nn.Module) -> str:
     opened = open_source(model, tokenizer=None, allow_pickle=False, report=lambda stage: None)
     with as_source(opened, None) as source:
-        return estimate_line(source, opened.weights, opened.assets, PLAIN, Budget())
+        return estimate_line(source, opened.weights, opened.assets, PLAIN, ExportOptions())
+
+
+def test_numbers_of_a_quantised_file_that_are_kept_cost_nothing(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", gguf_files.tiny_model("llama", tie_word_embeddings=False), "llama", kind="Q4_0")
+    opened = open_source(tmp_path / "model.gguf", tokenizer=None, allow_pickle=False, report=lambda stage: None)
+    with as_source(opened, None) as source:
+        kept, rounded = (
+            estimate_rounding(source, opened.weights, opened.assets, PLAIN, Budget(), target=target).plain_kl
+            for target in ("ort", "standard")
+        )
+    assert kept < 1e-9 < rounded
 
 
 def test_a_mixture_has_no_estimate() -> None:
@@ -101,4 +115,4 @@ def test_a_source_that_cannot_be_estimated_says_so_in_a_line() -> None:
             raise RuntimeError("no batches here")
 
         object.__setattr__(source, "reference", fails)
-        assert estimate_line(source, opened.weights, opened.assets, PLAIN, Budget()) == "no estimate: no batches here"
+        assert estimate_line(source, opened.weights, opened.assets, PLAIN, ExportOptions()) == "no estimate: no batches here"

@@ -20,6 +20,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 """By kind: `codes`, `zeros` if there are any, and `scales`, or `scale_codes` and `row_scales`."""
 Zeros = Literal["none", "whole", "fractional"]
 """What kind of zero points codes have."""
+Scales = Literal["rows", "half", "full"]
+"""How `Packed` stores scales."""
 Shapes = dict[str, tuple[ir.DataType, tuple[int, ...]]]
 """Type and shape of each tensor, by kind."""
 
@@ -61,7 +63,7 @@ class Layout(Protocol):
 class Packed:
     """ONNX Runtime's layout: codes [out, blocks, bytes], scales [out, blocks], zeros [out, bytes] or fractional [out, blocks].
 
-    Scales are 8 bits times a scale [out, 1] of their row (`quantizers.with_row_scales`), or float32.
+    Scales are 8 bits times a scale [out, 1] of their row (`quantizers.with_row_scales`), float16, or float32.
     """
 
     outputs: int
@@ -71,7 +73,7 @@ class Packed:
     zeros: Zeros
     flat: bool = False
     """Codes as [out, bytes]: a table that no product reads."""
-    row_scales: bool = True
+    scales: Scales = "rows"
 
     @property
     def blocks(self) -> int:
@@ -83,11 +85,12 @@ class Packed:
         block_bytes = self.block_size * self.bits // 8
         codes = (self.outputs, self.blocks * block_bytes) if self.flat else (self.outputs, self.blocks, block_bytes)
         found: Shapes = {"codes": (ir.DataType.UINT8, codes)}
-        if self.row_scales:
+        if self.scales == "rows":
             signed = ir.DataType.INT8 if self.zeros == "none" else ir.DataType.UINT8
             found |= {"scale_codes": (signed, (self.outputs, self.blocks)), "row_scales": (ir.DataType.FLOAT, (self.outputs, 1))}
         else:
-            found["scales"] = (ir.DataType.FLOAT, (self.outputs, self.blocks))
+            kind, dtype = ("half_scales", ir.DataType.FLOAT16) if self.scales == "half" else ("scales", ir.DataType.FLOAT)
+            found[kind] = (dtype, (self.outputs, self.blocks))
         if self.zeros == "whole":
             found["zeros"] = (ir.DataType.UINT8, (self.outputs, -(-self.blocks * self.bits // 8)))
         elif self.zeros == "fractional":
@@ -103,7 +106,7 @@ class Packed:
         packed = pack_codes(found.codes, self.bits)
         arrays["codes"][chosen] = packed.transpose(1, 2, 0).reshape(arrays["codes"][chosen].shape)
         for kind, value in scales_of(found).items():
-            arrays[kind][chosen] = value
+            arrays["half_scales" if self.scales == "half" else kind][chosen] = value
         if found.zeros is not None:
             whole = self.zeros == "whole"
             arrays["zeros"][chosen] = pack_pairs(found.zeros, 1) if whole and self.bits == 4 else found.zeros
@@ -231,14 +234,22 @@ def store_lazily(
     }
     if "scale_codes" in made:
         made["scales"] = multiplied(graph, made.pop("scale_codes"), made.pop("row_scales"))
+    elif "half_scales" in made:
+        made["scales"] = widened(graph, made.pop("half_scales"))
     return {kind: made[kind] for kind in ("codes", "scales", "zeros") if kind in made}
 
 
 def multiplied(graph: ir.Graph, scale_codes: ir.Value, row_scales: ir.Value) -> ir.Value:
     """Scales in float32; a runtime computes them once, when it opens the graph (constant folding)."""
-    wide = ir.node("Cast", [scale_codes], {"to": ir.DataType.FLOAT.value})
-    scales = ir.node("Mul", [wide.outputs[0], row_scales])
-    graph.insert_before(graph[0], [wide, scales])
-    for node in (wide, scales):
-        node.outputs[0].shape, node.outputs[0].type = scale_codes.shape, ir.TensorType(ir.DataType.FLOAT)
+    scales = ir.node("Mul", [widened(graph, scale_codes), row_scales])
+    graph.insert_after(graph[0], scales)
+    scales.outputs[0].shape, scales.outputs[0].type = scale_codes.shape, ir.TensorType(ir.DataType.FLOAT)
     return scales.outputs[0]
+
+
+def widened(graph: ir.Graph, values: ir.Value) -> ir.Value:
+    """Constant values in float32."""
+    wide = ir.node("Cast", [values], {"to": ir.DataType.FLOAT.value})
+    graph.insert_before(graph[0], wide)
+    wide.outputs[0].shape, wide.outputs[0].type = values.shape, ir.TensorType(ir.DataType.FLOAT)
+    return wide.outputs[0]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..graph.linear import is_constant
 from ..graph.provenance import parameters_of
+from .lossless import Form
 from .options import Bits, Quantization
 from .quantizers import Codes, Floats, make_quantizer, quantize_matrix
 
@@ -57,6 +58,10 @@ class Rounding:
         quantize_matrix(matrix, find, self.options.block_size, store, inputs_first=self.inputs_first, row_scales=row_scales)
 
 
+def unchanged(parameter: Tensor) -> None:
+    """The change of a parameter that is stored without loss."""
+
+
 @dataclasses.dataclass(slots=True)
 class Roundings:
     """What was rounded in one graph, by the parameter's name in the graph."""
@@ -70,6 +75,8 @@ class Roundings:
     """The precision the graph computes in, which limits how close it is to PyTorch with the same rounded weights."""
     ternary: int = 0
     """Number of matrices stored losslessly in 2 bits."""
+    kept: dict[str, int] = dataclasses.field(default_factory=dict)
+    """By the form whose numbers matrices already had: the bytes that they take."""
     complete: bool = True
     """Whether everything that was rounded is known to be made of parameters."""
 
@@ -82,6 +89,12 @@ class Roundings:
             for used, known in ((product, self.products), (table, self.tables)):
                 if used:
                     self.complete &= known.setdefault(each.name, own) == own
+
+    def keep(self, tensor: ir.TensorProtocol, form: Form, *, product: bool, table: bool) -> None:
+        """Record that a tensor is stored in `form` with the numbers that it has."""
+        self.kept[form.name] = self.kept.get(form.name, 0) + form.bytes_of(tensor.size)
+        for name in dict.fromkeys(each.name for each in parameters_of(tensor)):
+            self.restore({name: unchanged}, product=product, table=table)
 
     def restore(self, changes: Mapping[str, Change], *, product: bool, table: bool) -> None:
         """Record the changes that give parameters the values of codes found by calibration."""

@@ -41,7 +41,7 @@ class PackedExperts:
         count, _, inputs = sizes_of(value)
         block = options.block_size
         zeros: Any = "none" if options.symmetric else "whole"
-        one = Packed(rows, inputs + -inputs % block, bits, block, zeros, flat=True, row_scales=False)
+        one = Packed(rows, inputs + -inputs % block, bits, block, zeros, flat=True, scales="full")
         return cls(count, one, options)
 
     def shapes(self) -> Shapes:

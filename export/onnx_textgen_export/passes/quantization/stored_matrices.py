@@ -23,13 +23,13 @@ from ..experts import StackTensor
 from ..graph.linear import add_constant, replace, sizes_of
 from ..graph.products import Part, Product, find_products, find_tables, part_of
 from .layouts import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
+from .lossless import TERNARY, Form, lossless_form
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .quantizers import Codes, make_quantizer, quantize_matrix
 from .rounding import Rounding, Roundings
 from .smoothing import Norm, find_maker
 from .split_head import split_matrices
 from .stored_experts import quantize_experts
-from .ternary import BLOCK_SIZE, is_marked_ternary
 
 if TYPE_CHECKING:
     from ...calibration.codes import FoundCodes
@@ -129,9 +129,12 @@ class Change:
         """A weight that is rounded when it is written."""
         source, options = weight.const_value, self.options
         assert source is not None, "weights have data"
-        if not gathered and is_marked_ternary(source):
-            options, bits = dataclasses.replace(options, block_size=BLOCK_SIZE, symmetric=True, method="rtn"), 2
+        form = lossless_form(source, bits, is_table=gathered)
+        if form is TERNARY:
+            options, bits = dataclasses.replace(options, block_size=form.block_size, symmetric=True, method="rtn"), 2
             self.roundings.ternary += 1
+        elif form is not None:
+            return self.kept(weight, form, inputs_first=inputs_first, product=product, gathered=gathered)
         block = options.block_size
         fractional = options.method == "hqq" and bits == 4 and not gathered
         zeros: Zeros = "none" if options.symmetric else "fractional" if fractional else "whole"
@@ -144,6 +147,20 @@ class Change:
         self.roundings.add(source, rounding, product=product, table=gathered)
         layout = self.layout(weight, bits, block, zeros, inputs_first=inputs_first, product=product, gathered=gathered)
         return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), bits, block)
+
+    def kept(self, weight: ir.Value, form: Form, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
+        """A weight whose numbers stay as they are."""
+        source = weight.const_value
+        assert source is not None, "weights have data"
+
+        def fill(store: Callable[[slice, Codes], None]) -> None:
+            quantize_matrix(source.numpy(), form.find, form.block_size, store, inputs_first=inputs_first)
+
+        self.roundings.keep(source, form, product=product, table=gathered)
+        first, second = sizes_of(weight)
+        outputs, inputs = (second, first) if inputs_first else (first, second)
+        layout = Packed(outputs, inputs, form.bits, form.block_size, "none", flat=not product, scales="half")
+        return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), form.bits, form.block_size)
 
     def stored(self, weight: ir.Value, found: FoundCodes, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
         """A weight whose codes calibration found."""

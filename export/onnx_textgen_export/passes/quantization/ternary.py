@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
-from ..graph.products import find_products
-
-KEY = "onnx_textgen.ternary"
 Array = npt.NDArray[Any]
 BLOCK_SIZE = 128
 """The block size that ONNX Runtime 1.31 multiplies fastest: 1.5 times as fast as 4 bits in blocks of 32."""
@@ -22,19 +18,6 @@ FIRST = 8
 """Outputs that are checked first, before all are."""
 TOLERANCE = 1e-6
 """Relative difference of magnitudes that count as equal: multiplying by a float32 scale leaves less."""
-
-
-def mark_ternary(graph: ir.Graph) -> None:
-    """Mark which of the matrices that a graph multiplies with are ternary; reads each of them once."""
-    for product in find_products(graph).values():
-        tensor = product.weight.const_value
-        if tensor is not None and KEY not in tensor.meta:
-            tensor.meta[KEY] = is_ternary(tensor.numpy(), inputs_first=product.inputs_first)
-
-
-def is_marked_ternary(tensor: ir.TensorProtocol) -> bool:
-    """Whether `mark_ternary` marked a matrix."""
-    return bool(tensor.meta.get(KEY, False))
 
 
 def is_ternary(matrix: Array, *, inputs_first: bool) -> bool:

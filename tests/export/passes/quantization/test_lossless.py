@@ -1,0 +1,111 @@
+"""Matrices from quantised files keep their numbers, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+import onnx_textgen
+from onnx_textgen.package.manifest import GRAPH
+from onnx_textgen_export import export
+from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
+from support.gguf_files import SIZES, tiny_model, write_gguf
+
+BY_NAME = {form.name: form for form in FORMS}
+
+
+def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> np.ndarray:
+    """A matrix that llama.cpp's own package rounded."""
+    kind = gguf.GGMLQuantizationType[name]
+    values = np.random.default_rng(seed).standard_normal((outputs, inputs)).astype(np.float32) * np.float32(size)
+    return gguf.dequantize(gguf.quantize(values, kind), kind)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(["Q4_0", "Q8_0"]),
+    outputs=st.integers(1, 20),
+    blocks=st.integers(1, 5),
+    seed=st.integers(0, 999),
+    inputs_first=st.booleans(),
+)
+def test_what_llama_cpp_rounded_is_known_by_its_form(name: str, outputs: int, blocks: int, seed: int, inputs_first: bool) -> None:
+    matrix = stored_as(name, outputs, 32 * blocks, seed, 10.0 ** (seed % 5 - 3))
+    assert find_form(matrix.T if inputs_first else matrix, inputs_first=inputs_first) is BY_NAME[name]
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize("row", [0, 30])
+def test_one_number_beside_the_grid_is_enough_to_round_again(name: str, row: int) -> None:
+    matrix = stored_as(name, 40, 64, 0, 1.0)
+    matrix[row, 5] = np.nextafter(matrix[row, 5], np.float32(9))
+    assert find_form(matrix, inputs_first=False) is None
+
+
+def test_a_matrix_of_another_width_or_of_a_finer_form_is_none() -> None:
+    assert find_form(np.random.default_rng(0).standard_normal((4, 48)).astype(np.float32), inputs_first=False) is None
+    assert find_form(stored_as("Q4_1", 4, 64, 0, 1.0), inputs_first=False) is None
+
+
+def matrices_of(folder: Path) -> list[np.ndarray]:
+    """The weights that each MatMulNBits multiplies with: [out, in]."""
+    graph = onnx.load(folder / GRAPH).graph
+    arrays = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    makers = {node.output[0]: node for node in graph.node}
+    found = []
+    for node in graph.node:
+        if node.op_type == "MatMulNBits" and makers[node.input[2]].op_type == "Cast":
+            codes, scales = arrays[node.input[1]], arrays[makers[node.input[2]].input[0]].astype(np.float32)
+            (bits,) = (each.i for each in node.attribute if each.name == "bits")
+            whole = codes if bits == 8 else np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], -1)
+            values = (whole.astype(np.float32) - 2 ** (bits - 1)) * scales.reshape(*codes.shape[:2], 1)
+            found.append(values.reshape(len(values), -1))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("Q8_0", "int8"), ("Q4_0", "int4"), ("Q4_0", "int8")])
+def test_a_package_of_a_gguf_file_holds_the_very_numbers_of_the_file(tmp_path: Path, kind: str, precision: str) -> None:
+    model = tiny_model("llama", tie_word_embeddings=False)
+    stored = write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
+    made = export(tmp_path / "model.gguf", tmp_path / "out", precision=precision)
+    wanted = {values.tobytes() for name, matrix in stored.items() if matrix.ndim == 2 and "embed" not in name for values in matrix}
+    found = {values.tobytes() for matrix in matrices_of(made.folder) for values in matrix}
+    assert found == wanted
+    assert list(made.manifest.quantization["as_stored"]) == [kind]
+    assert len(onnx_textgen.load(made.folder).generate([5, 9, 20, 31], max_new_tokens=4, temperature=0).token_ids) == 4
+
+
+def test_a_file_of_8_bits_is_rounded_where_4_are_asked_for(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model("llama"), "llama", kind="Q8_0")
+    made = export(tmp_path / "model.gguf", tmp_path / "out", precision="int4")
+    assert "as_stored" not in made.manifest.quantization
+
+
+def test_a_tied_table_and_a_table_of_its_own_keep_their_numbers_too(tmp_path: Path) -> None:
+    for tied in (True, False):
+        torch.manual_seed(1)
+        config = transformers.LlamaConfig(**SIZES, vocab_size=2048, max_position_embeddings=64, tie_word_embeddings=tied)
+        model = transformers.LlamaForCausalLM(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 2:
+                    parameter.copy_(torch.from_numpy(stored_as("Q8_0", *parameter.shape, 7, 0.1)))
+        made = export(model, tmp_path / f"tied {tied}", precision="int8")
+        sizes = [parameter.numel() for parameter in {*model.parameters()} if parameter.dim() == 2]
+        assert made.manifest.quantization["as_stored"] == {"Q8_0": sum(sizes) * 34 // 32}
+        assert max(scenario["logits_error"] for scenario in made.manifest.certificate["same_weights"]) < 1e-4
+
+
+def test_the_graph_of_the_standard_rounds_them(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model("llama"), "llama", kind="Q4_0")
+    made = export(tmp_path / "model.gguf", tmp_path / "out", precision="int4", target="standard")
+    assert "as_stored" not in made.manifest.quantization
