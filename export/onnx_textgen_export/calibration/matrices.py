@@ -78,7 +78,7 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
             continue  # the table keeps its form
         assert weight.const_value is not None, "weights have data"
         if lossless_form(weight.const_value, options.bits_of(part), is_table=shared) is not None:
-            continue  # its numbers stay as they are
+            continue  # its numbers stay unchanged
         transposed = {each.name: product.inputs_first != each.transposed for each in parameters_of(weight.const_value)}
         is_shared = sum(other.weight is weight for other in products.values()) > 1
         maker = None if is_shared else find_maker(product, products)

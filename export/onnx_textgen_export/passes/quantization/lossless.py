@@ -45,7 +45,7 @@ class Form:
         return self.bits != 2
 
     def bytes_of(self, count: int) -> int:
-        """Bytes of so many weights with their float16 scales."""
+        """Bytes of `count` weights with their float16 scales."""
         return count * self.bits // 8 + 2 * count // self.block_size
 
     def fits(self, matrix: Array, *, inputs_first: bool) -> bool:

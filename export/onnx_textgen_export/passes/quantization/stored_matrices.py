@@ -149,7 +149,7 @@ class Change:
         return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), bits, block)
 
     def kept(self, weight: ir.Value, form: Form, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
-        """A weight whose numbers stay as they are."""
+        """A weight whose numbers stay unchanged."""
         source = weight.const_value
         assert source is not None, "weights have data"
 
