@@ -112,7 +112,9 @@ def proof(entries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in entries.items():
         if name == "summary":
             continue
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value and all(isinstance(one, Mapping) for one in value.values()):
+            yield from ((f"{name}, {key}", certificate.rounding_in_words(one)) for key, one in value.items())
+        elif isinstance(value, Mapping):
             yield name, ", ".join(f"{key.replace('_', ' ')} {number_in_words(one)}" for key, one in value.items())
         elif isinstance(value, str | int | float):
             yield name, number_in_words(value)

@@ -17,6 +17,15 @@ NUMBERS: dict[str, tuple[str, str]] = {
 }
 """Entries of a scenario record: the column's name and the format of its numbers."""
 
+ROUNDING = {
+    "kl_mean": ("KL", "{:.1e}"),
+    "kl_p99": ("its 99th percentile", "{:.1e}"),
+    "top1_agreement": NUMBERS["top1_agreement"],
+    "perplexity_change": NUMBERS["perplexity_change"],
+    "tokens": ("tokens", "{:,}"),
+}
+"""Entries of what rounding costs on a text: their names and formats."""
+
 
 def scenario_table(scenarios: Iterable[Mapping[str, Any]], title: str = "compared with PyTorch") -> Table:
     """A table with a row per scenario record; a record with `"admitted": False` is marked as different."""
@@ -36,6 +45,11 @@ def summary_in_words(summary: Mapping[str, Any]) -> str:
     parts = [f"{name} {form.format(summary[key])}" for key, (name, form) in NUMBERS.items() if is_number(summary.get(key))]
     size = [screen.size(summary["size_bytes"])] if is_number(summary.get("size_bytes")) else []
     return "; ".join([*size, *([", ".join(parts)] if parts else [])])
+
+
+def rounding_in_words(cost: Mapping[str, Any]) -> str:
+    """What rounding costs on a text: `KL 1.9e-03, its 99th percentile 7.4e-03, same top-1 96.4%, perplexity +0.26%, tokens 1,024`."""
+    return ", ".join(f"{name} {form.format(cost[key])}" for key, (name, form) in ROUNDING.items() if is_number(cost.get(key)))
 
 
 def precision_in_words(precision: str, quantization: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ def write_manifest(folder, **changes):
     files = {path.name: file_record(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     scenario = {"name": "whole prompt", "tokens": 48, "logits_error": 1.4648e-06}
     certificate = {"reference": "PyTorch", "tolerance": {"logits_error": 0.1}, "untested": [], "scenarios": [scenario]}
+    certificate["rounding"] = {"prose": {"tokens": 1024, "kl_mean": 0.00192, "kl_p99": 0.0074, "top1_agreement": 0.964}}
     manifest = dataclasses.replace(CharacterModel().manifest, files=files, certificate=certificate, **changes)
     (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
 
@@ -51,6 +52,7 @@ def test_info_says_what_the_manifest_says(folder, capsys):
     assert any(line.startswith("cache not known") for line in lines), "the graph of this folder is none"
     assert "proof: reference PyTorch" in lines
     assert "proof: tolerance logits error 0.1" in lines
+    assert "proof: rounding, prose KL 1.9e-03, its 99th percentile 7.4e-03, same top-1" in lines
     assert "compared with PyTorch" in lines
     assert "whole prompt 48 1.5e-06" in lines
 
