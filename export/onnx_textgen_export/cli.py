@@ -33,6 +33,7 @@ app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, add_
 class PrecisionName(StrEnum):
     """How weights are stored."""
 
+    as_stored = "as-stored"
     fp32 = "fp32"
     fp16 = "fp16"
     int8 = "int8"
@@ -77,7 +78,11 @@ class Given:
 
 
 OPTIONS: Mapping[str, Given] = {
-    "precision": Given(PrecisionName, "How weights are stored; fp16 is meant for CUDA.", default=PrecisionName.fp32),
+    "precision": Given(
+        PrecisionName,
+        "How weights are stored. as-stored: a quantised source keeps its numbers, any other gets fp32. fp16 is meant for CUDA.",
+        default=PrecisionName.as_stored,
+    ),
     "activations": Given(ActivationsName | None, "int8, int4: precision of the activations and the cache; fp16 is meant for GPUs."),
     "target": Given(TargetName, "ort: fast, for ONNX Runtime. standard: any runtime.", default=TargetName.ort),
     "genai": Given(bool, "Let onnxruntime-genai open the folder too.", ("--genai-config/--no-genai-config",), default=True),
@@ -110,6 +115,9 @@ OPTIONS: Mapping[str, Given] = {
     "calibrates": Given(bool, "int8, int4: do not calibrate; faster, and less accurate.", (" /--no-calibrate",), default=True),
     "exact": Given(
         bool, "int8, int4: multiply in float32, so that every runtime writes the same text; slower.", ("--exact",), default=False
+    ),
+    "requantise": Given(
+        bool, "Round a quantised checkpoint again where its numbers cannot be kept.", ("--requantise",), default=False
     ),
     "allow_pickle": Given(
         bool, "Read weights from a pickle if there are no safetensors; tensors only.", ("--allow-pickle",), default=False
@@ -197,6 +205,7 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         "hidden_states",
         "attention_maps",
         "int8_cache",
+        "requantise",
     )
     keywords = {name: given[name] for name in (*same, "force")} | {
         "precision": precision.value,
@@ -232,7 +241,8 @@ def quantization_from(precision: str, **given: int | str | None) -> Quantization
     if options and precision not in DEFAULTS:
         name = next(iter(options))
         written = WRITTEN.get(name, f"--{name.replace('_', '-')}")
-        raise OptionError(f"{precision} is not quantised, so {written} does nothing; drop it, or take int4")
+        why = "keeps the form that the source has" if precision == "as-stored" else "is not quantised"
+        raise OptionError(f"{precision} {why}, so {written} does nothing; drop it, or take --precision int8 or int4")
     return dataclasses.replace(DEFAULTS[precision], **options) if options else None  # type: ignore[arg-type]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 TYPE_NAMES = re.compile(r"str|int|float|bool|dict|list\[.*\]|[A-Z]\w*")
 """Parts of pydantic's `loc` that name a type of a union; no parameter has such a name."""
+MOST_OF_NAME = 100
+"""Characters of a parameter's name in a message; a key of the body may be as long as the body."""
 ROUTES = "GET /v1/models, POST /v1/completions, POST /v1/chat/completions; /openapi.json has all"
 
 
@@ -19,6 +21,7 @@ def message_for_body(found: Mapping[str, Any]) -> str:
     if place == ("body",):
         return "the body should be a JSON object, sent with the header Content-Type: application/json"
     where = ".".join(str(part) for part in place if part != "body" and not (isinstance(part, str) and TYPE_NAMES.fullmatch(part)))
+    where = where if len(where) <= MOST_OF_NAME else f"{where[:MOST_OF_NAME]}..."
     return f"{where or 'the body'}: {found['msg'].removeprefix('Value error, ')}"
 
 

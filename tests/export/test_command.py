@@ -72,6 +72,8 @@ def test_a_source_that_is_none_is_one_line_and_leaves_nothing(source, tmp_path, 
 @pytest.mark.parametrize("option", [["--exact"], ["--quantizer", "rtn"], ["--head-bits", "8"]], ids=" ".join)
 def test_an_option_of_quantised_weights_is_refused_without_them_as_it_was_written(tmp_path, capsys, option) -> None:
     assert run(["export", "absent", "--out", str(tmp_path / "package"), *option]) == 2
+    assert f"as-stored keeps the form that the source has, so {option[0]} does nothing" in capsys.readouterr().err
+    assert run(["export", "absent", "--out", str(tmp_path / "package"), "--precision", "fp32", *option]) == 2
     assert f"fp32 is not quantised, so {option[0]} does nothing" in capsys.readouterr().err
 
 

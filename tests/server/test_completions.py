@@ -166,6 +166,7 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"extra_body": {"stop": 5}}, "stop: Input should be a valid string"),
         ({"extra_body": {"max_new_tokens": 9}}, "max_new_tokens is called max_tokens here"),
         ({"extra_body": {"json_schema": "{}"}}, "json_schema is called response_format here"),
+        ({"extra_body": {"stream_options": {"9" * 5000: 1}}}, "stream_options." + "9" * 85 + "...: "),
         ({"extra_body": {"tool_choice": "required"}}, "there is no parameter 'tool_choice'"),
         ({"prompt": [1] * 10_000 + ["a"]}, "should be text, token ids"),
         ({"prompt": [{"a": 1}] * 200}, "should be text, token ids"),

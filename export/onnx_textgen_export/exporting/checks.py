@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
 from onnx_textgen.errors import first_line
 
 from ..calibration.attempts import limit_of
@@ -9,11 +13,13 @@ from ..calibration.rounding_estimate import estimate_rounding
 from ..calibration.texts import most_tokens
 from ..errors import ExportError, innermost
 from ..package.forecast import Forecast, estimate_export, stored_parameters
+from ..passes.quantization.lossless import rounded_parameters
 from ..passes.quantization.options import Quantization
 from ..proof.attention_maps import attentions_of
 from ..proof.certificate import SHORTEST_CONTEXT
 from ..proof.int8_cache import check_int8_cache
 from ..sources.source import Source
+from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import OwnWeights, Weights, blocks_of
 from .options import ExportOptions
@@ -32,7 +38,17 @@ def check_source(source: Source, assets: TextAssets, options: ExportOptions, qua
     if options.attention_maps:
         attentions_of(source)
     if options.int8_cache:
-        check_int8_cache(options.precision, options.target, quantization)
+        check_int8_cache(options.chosen_precision, options.target, quantization)
+
+
+def check_kept(graph: ir.Graph, stored: Mapping[str, StoredForm], quantization: Quantization) -> None:
+    """Raise `ExportError` if a matrix of a quantised checkpoint would be rounded again, which is done only if it is asked for."""
+    lost = [name for name in rounded_parameters(graph, quantization) if name in stored and not stored[name].may_round]
+    if lost:
+        raise ExportError(
+            f"{lost[0]} ({len(lost)} in all) is stored as {stored[lost[0]].name} and no form of ours holds its numbers; "
+            "add --requantise to round it again, or take --precision fp32 to keep the numbers in float32"
+        )
 
 
 def forecast_of(source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None) -> Forecast:
@@ -43,7 +59,7 @@ def forecast_of(source: Source, weights: Weights, options: ExportOptions, quanti
     return estimate_export(
         stored_parameters(source.module),
         layers=source.geometry.layers,
-        precision=options.precision,
+        precision=options.chosen_precision,
         options=quantization,
         target=options.target,
         resident_bytes=sum(4 * parameter.numel() for parameter in held),

@@ -22,7 +22,7 @@ from ..tokenization.text_assets import TextAssets
 from ..tracing.opening import as_source, open_source
 from ..tracing.turns import in_turn
 from ..weights.streamed import Weights
-from .checks import check_source, estimate_line, forecast_of
+from .checks import check_kept, check_source, estimate_line, forecast_of
 from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
@@ -62,6 +62,7 @@ def export(
     opened = open_source(source, tokenizer=asked.tokenizer, allow_pickle=asked.allow_pickle, report=report)
     assets = dataclasses.replace(opened.assets, eos_ids=asked.eos_ids) if asked.eos_ids else opened.assets
     asked = dataclasses.replace(asked, name=asked.name or opened.name, origin=asked.origin or opened.origin)
+    asked = asked.for_source(is_quantized=bool(opened.weights.stored))
     with as_source(opened, asked.context_length) as made:
         return export_source(made, opened.weights, out, assets=assets, options=asked, report=report)
 
@@ -92,6 +93,8 @@ def export_source(
         report("estimate")
         report(estimate_line(source, weights, assets, quantization, options))
     model = optimized_graph(source, weights, options, quantization, report)
+    if quantization is not None and not options.requantise:
+        check_kept(model.graph, weights.stored, quantization)
     with new_folder(target, force=options.force) as folder, scratch_folder(target) as work:
         assets.write(folder)
         writer = PackageWriter(model, source, assets, folder, options)

@@ -35,7 +35,8 @@ def optimized_graph(
     """The source as a small graph in float32; its large weights are not read."""
     report("trace")
     model = trace(source, options.target, weights, hidden_states=options.hidden_states)
-    run_passes("optimize", model, Settings(options.target, source.geometry.context_length, options.precision, quantization))
+    settings = Settings(options.target, source.geometry.context_length, options.chosen_precision, quantization, weights.stored)
+    run_passes("optimize", model, settings)
     return model
 
 
@@ -56,7 +57,8 @@ class PackageWriter:
         The bytes include the manifest and the graph of an 8-bit cache, which are written later.
         """
         options, folder = self.options, self.folder
-        settings = Settings(options.target, self.source.geometry.context_length, options.precision, quantization, plan)
+        length, precision = self.source.geometry.context_length, options.chosen_precision
+        settings = Settings(options.target, length, precision, quantization, plan=plan)
         attempt = self.model.clone()
         run_passes("store", attempt, settings)
         check_disk(folder, weights_bytes(attempt))  # exact, with tables that the passes made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 from tokenizers import Tokenizer
 
@@ -16,13 +16,16 @@ from ..passes.quantization.options import DEFAULTS, Quantization, default_for
 
 __all__ = ["DEFAULTS", "Budget", "ExportKeywords", "ExportOptions", "Quantization"]
 
+AskedPrecision = Precision | Literal["as-stored"]
+AS_STORED: Literal["as-stored"] = "as-stored"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExportOptions:
     """What an export is asked to make; `export` takes the same names as keywords."""
 
-    precision: Precision = "fp32"
-    """How weights are stored."""
+    precision: AskedPrecision = "as-stored"
+    """How weights are stored; `as-stored`: a source that is quantised keeps its numbers, any other is stored in float32."""
     target: Target = "ort"
     """Which operators the graph may use: ONNX Runtime's, or those of the ONNX standard alone."""
     quantization: Quantization | None = None
@@ -49,17 +52,33 @@ class ExportOptions:
     """Add the graph that `Model.attentions` needs."""
     int8_cache: bool = False
     """Add a graph that keeps keys and values at 8 bits."""
+    requantise: bool = False
+    """Round the matrices of a quantised checkpoint again, where no form of ours holds their numbers, instead of refusing them."""
     force: bool = False
     """Replace an existing model folder."""
 
     def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision):
-            raise ExportError(f"there is no precision {self.precision}; take one of {', '.join(get_args(Precision))}")
+        known = (AS_STORED, *get_args(Precision))
+        if self.precision not in known:
+            raise ExportError(f"there is no precision {self.precision}; take one of {', '.join(known)}")
         asked = self.quantization
         if asked is not None and self.precision != f"int{asked.bits}":
             raise ExportError(
                 f"{asked.describe()} is asked for, and the precision {self.precision}; take --precision int{asked.bits}"
             )
+
+    @property
+    def chosen_precision(self) -> Precision:
+        """The precision asked for; float32 for the numbers of a source that is not quantised (see `for_source`)."""
+        return "fp32" if self.precision == AS_STORED else self.precision
+
+    def for_source(self, *, is_quantized: bool) -> ExportOptions:
+        """With the precision that `as-stored` means for a source.
+
+        At int8 a matrix of a quantised source keeps its integers, of 4 bits or 8; what the source left unquantised, or holds in
+        a form that cannot be kept, is rounded to 8 bits within the budget.
+        """
+        return dataclasses.replace(self, precision="int8") if self.precision == AS_STORED and is_quantized else self
 
     @property
     def chosen_budget(self) -> Budget:
@@ -68,10 +87,10 @@ class ExportOptions:
 
     def quantization_for(self, width: int) -> Quantization | None:
         """How the matrices of a decoder of that width are stored; None where the precision is not quantised."""
-        options = self.quantization or default_for(self.precision, width)
+        options = self.quantization or default_for(self.chosen_precision, width)
         if options is None and self.chosen_budget != Budget():
             raise ExportError(
-                f"{self.precision} is not quantised, so there is no rounding to improve; take --precision int8 or int4"
+                f"{self.chosen_precision} is not quantised, so there is no rounding to improve; take --precision int8 or int4"
             )
         if options is not None and options.method == "calibrated" and not self.chosen_budget.calibrates:
             return dataclasses.replace(options, method="k_quant")
@@ -81,7 +100,7 @@ class ExportOptions:
 class ExportKeywords(TypedDict, total=False):
     """The fields of `ExportOptions` as keywords of `export`; a test holds the two equal."""
 
-    precision: Precision
+    precision: AskedPrecision
     target: Target
     quantization: Quantization | None
     budget: Budget | None
@@ -95,4 +114,5 @@ class ExportKeywords(TypedDict, total=False):
     hidden_states: bool
     attention_maps: bool
     int8_cache: bool
+    requantise: bool
     force: bool

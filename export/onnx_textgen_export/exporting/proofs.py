@@ -48,7 +48,7 @@ def prove_package(
 
     roundings: what was rounded of the weights, if anything.
     """
-    precision, graph, exact = options.precision, folder / GRAPH, list[Scenario]()
+    precision, graph, exact = options.chosen_precision, folder / GRAPH, list[Scenario]()
     if roundings is not None:
         report("compare, weights rounded")
         exact = prove_exactly(source, weights, graph, ids, roundings)

@@ -39,7 +39,7 @@ def make_manifest(
         source,
         proven.measured,
         proven.exact,
-        options.precision,
+        options.chosen_precision,
         size_bytes=sum(record.size for record in files.values()),
         quality=rounded.quality if rounded is not None else None,
         arithmetic=rounded.roundings.arithmetic if rounded is not None else "fp32",
@@ -47,7 +47,7 @@ def make_manifest(
     return Manifest(
         name=options.name or "",
         target=options.target,
-        precision=options.precision,
+        precision=options.chosen_precision,
         geometry=source.geometry,
         bos_id=assets.bos_id,
         eos_ids=assets.eos_ids,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -23,6 +24,9 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError
+from ..package.forecast import has_inputs_first
+from ..sources.stored_form import StoredForm
+from ..weights.quantized_files import QuantizedFiles
 from ..weights.streamed import StreamedWeights, is_unmaterialized, put_parameter
 from ..weights.tensor_files import TensorFiles
 
@@ -47,10 +51,16 @@ def read_config(folder: Path) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError, RuntimeError, TypeError, AttributeError) as error:
         raise ExportError(f"transformers cannot read {folder / 'config.json'}: {first_line(error)}") from error
-    if quantized := getattr(config, "quantization_config", None):
-        method = quantized.get("quant_method", "some method") if isinstance(quantized, dict) else type(quantized).__name__
-        raise ExportError(f"{folder} is quantised already ({method}); give the original checkpoint in float32, float16 or bfloat16")
     return config
+
+
+def quantization_of(config: PretrainedConfig) -> dict[str, Any]:
+    """The settings of a quantised checkpoint, taken out of its config so that the plain model is built; empty if there are none."""
+    found: Any = getattr(config, "quantization_config", None)
+    if found is None:
+        return {}
+    del config.quantization_config
+    return dict(found) if isinstance(found, Mapping) else dict(found.to_dict())
 
 
 def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
@@ -182,12 +192,28 @@ def fill_small(model: PreTrainedModel, plan: Plan) -> None:
 def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> tuple[PreTrainedModel, StreamedWeights]:
     """The model skeleton of a checkpoint folder, and its weights; raises `ExportError` for what cannot be opened."""
     config = read_config(folder)
+    settings = quantization_of(config)
     files = TensorFiles(folder, allow_pickle=allow_pickle)
     model = make_skeleton(config, folder)
-    plan = Plan(model, files)
+    transposed = {f".{name}.weight" for name, layer in model.named_modules() if has_inputs_first(layer)}
+    quantized = (
+        QuantizedFiles(files, settings, lambda name: any(each.endswith(f".{name}") for each in transposed)) if settings else None
+    )
+    plan = Plan(model, files if quantized is None else quantized)
     tie(model, plan)
     fill_small(model, plan)
-    return model, StreamedWeights(model, plan.read)
+    return model, StreamedWeights(model, plan.read, {} if quantized is None else stored_forms(plan, quantized))
+
+
+def stored_forms(plan: Plan, files: QuantizedFiles) -> dict[str, StoredForm]:
+    """How each parameter of the module that a checkpoint holds quantised is stored there."""
+    found: dict[str, StoredForm] = {}
+    for name, recipe in plan.recipes.items():
+        layers = [source for source, _ in recipe.sources if source in files.layers]
+        if layers:
+            order = files.order(layers[0]) if recipe.converter is None else None
+            found[name] = StoredForm(files.layers[layers[0]][0].name, order=order)
+    return found | {other: found[kept] for other, kept in plan.aliases.items() if kept in found}
 
 
 def refuse_code(folder: Path) -> None:

@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrained
 from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
-from ..weights.gguf_file import GGUFFile
+from ..sources.stored_form import StoredForm
+from ..weights.gguf_file import PLAIN_KINDS, GGUFFile
 from ..weights.streamed import StreamedWeights
 from .checkpoint import Plan, fill_small, make_skeleton, tie
 
@@ -49,6 +50,11 @@ class GGUFTensors:
     def names(self) -> list[str]:
         """Every tensor's name in the module."""
         return list(self.sources)
+
+    def stored(self) -> dict[str, StoredForm]:
+        """How the file stores each parameter that it holds quantised; K-quants and others may be rounded again."""
+        kinds = {name: self.file.kind(sources[0]) for name, sources in self.sources.items()}
+        return {name: StoredForm(kind, may_round=True) for name, kind in kinds.items() if kind not in PLAIN_KINDS}
 
     def shape(self, name: str) -> None:
         """Unknown until the tensor is read, because its layout may change."""
@@ -96,7 +102,10 @@ def open_gguf(path: Path, folder: Path, *, has_tokenizer: bool) -> tuple[PreTrai
     write_config(config, file.metadata.get(END_OF_TURN), folder)
     if not has_tokenizer:
         write_tokenizer(file.paths[0], folder)
-    return model, StreamedWeights(model, plan.read)
+    stored = tensors.stored()
+    return model, StreamedWeights(
+        model, plan.read, stored | {new: stored[old] for new, old in plan.aliases.items() if old in stored}
+    )
 
 
 def write_config(config: PretrainedConfig, end_of_turn: int | None, folder: Path) -> None:

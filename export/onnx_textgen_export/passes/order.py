@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
@@ -17,6 +17,7 @@ import onnx_ir.passes.common as common_passes
 
 from onnx_textgen.package.manifest import Precision, Target
 
+from ..sources.stored_form import StoredForm
 from .attention.attention_inputs import fuse_attention_inputs
 from .canonical_linears import canonicalize_linears
 from .experts import lower_experts
@@ -48,6 +49,8 @@ class Settings:
     context_length: int = 0
     precision: Precision = "fp32"
     quantization: Quantization | None = None
+    stored: Mapping[str, StoredForm] = dataclasses.field(default_factory=dict)
+    """How the source held parameters that it had quantised."""
     plan: Plan | None = None
     """What calibration chose for each matrix."""
     roundings: Roundings | None = None
@@ -132,8 +135,8 @@ def attention_pass(model: ir.Model, settings: Settings) -> None:
 
 @functools.wraps(mark_lossless)
 def lossless_pass(model: ir.Model, settings: Settings) -> None:
-    """`mark_lossless` of the model's graph."""
-    mark_lossless(model.graph)
+    """`mark_lossless` of the model's graph, by how the source stored its parameters."""
+    mark_lossless(model.graph, settings.stored)
 
 
 @functools.wraps(quantize)

@@ -23,6 +23,8 @@ PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 MOST_ITEMS = 1 << 22
 """Items of an array, entries of the metadata, tensors; the largest vocabularies have a quarter of a million tokens."""
 MOST_DIMENSIONS = 4
+PLAIN_KINDS = frozenset({"F64", "F32", "F16", "BF16"})
+"""Kinds of tensors that are not quantised."""
 UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, OSError, TypeError, UnicodeDecodeError, MemoryError)
 """What `gguf` raises for a file that is damaged."""
 
@@ -82,6 +84,10 @@ class GGUFFile:
                 raise ExportError(f"{part} is no whole GGUF file: {first_line(error)}; fetch it again") from error
         if not self.tensors:
             raise ExportError(f"{path} holds no tensors; give the file, or the first part, that holds the model")
+
+    def kind(self, name: str) -> str:
+        """How a tensor is stored, by llama.cpp's name."""
+        return str(self.tensors[name].tensor_type.name)
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor in float32, dequantised; raises `ExportError` for a type that `gguf` cannot dequantise, and for NaN."""

@@ -17,6 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ..sources.stored_form import StoredForm
+
 UNMATERIALIZED_FROM = 65_536
 """Parameters of at least this many elements are left unmaterialized; smaller ones are read immediately."""
 
@@ -30,6 +32,11 @@ Forward = Callable[..., object]
 
 class Weights(Protocol):
     """The weights of one module, in float32."""
+
+    @property
+    def stored(self) -> Mapping[str, StoredForm]:
+        """How the source stored the parameters that it holds quantised, by every name that they have in the module."""
+        ...
 
     def load(self, name: str, *, to_change: bool = False) -> Tensor:
         """A parameter by its name in the module; every call reads an unmaterialized one from its file.
@@ -52,6 +59,8 @@ def is_of_transformers(module: nn.Module) -> bool:
 class OwnWeights:
     """The weights of a module that is in memory."""
 
+    stored: Mapping[str, StoredForm] = {}
+
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
@@ -69,8 +78,8 @@ class OwnWeights:
 class StreamedWeights:
     """Weights read from files on demand; `read` returns a parameter's tensor by its name in the module."""
 
-    def __init__(self, module: nn.Module, read: Callable[[str], Tensor]) -> None:
-        self.module, self.read = module, read
+    def __init__(self, module: nn.Module, read: Callable[[str], Tensor], stored: Mapping[str, StoredForm] | None = None) -> None:
+        self.module, self.read, self.stored = module, read, stored or {}
 
     def load(self, name: str, *, to_change: bool = False) -> Tensor:
         """See `Weights.load`."""

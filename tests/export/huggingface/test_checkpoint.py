@@ -133,6 +133,3 @@ def test_incomplete_and_unfitting_checkpoints_are_refused_in_one_line(tmp_path: 
     index = {"weight_map": {name: "model-00002-of-00009.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     refused(folder, "names model-00002-of-00009.safetensors, which is not there")
-    config = json.loads((tmp_path / "missing" / "config.json").read_text())
-    (tmp_path / "missing" / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
-    refused(tmp_path / "missing", "is quantised already")

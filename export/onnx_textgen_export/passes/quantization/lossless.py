@@ -1,14 +1,14 @@
 """Matrices that few bits store without loss, because their numbers are already multiples of one scale per block.
 
-Weights from a quantised file are such matrices, and those of BitNet (see `ternary`). They keep their numbers wherever they take no
-more bits than were asked for, because a second rounding would lose what the first one kept.
+Weights from a quantised file or checkpoint are such matrices, and those of BitNet (see `ternary`). They keep their numbers
+wherever they take no more bits than were asked for, because a second rounding would lose what the first one kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,22 @@ import onnx_ir as ir
 
 from onnx_textgen.package.manifest import Target
 
-from ..graph.products import find_products, find_tables
+from ...sources.stored_form import StoredForm
+from ..experts import StackTensor
+from ..graph.products import find_products, find_tables, part_of
+from ..graph.provenance import parameters_of
+from .integer_grid import TOLERANCE, find_grid
+from .layouts import Scales, Zeros
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .quantizers import Codes, Floats, inverses, nearest, quantize_matrix, round_symmetric, round_ternary
 from .ternary import BLOCK_SIZE, is_ternary
 
 KEY = "onnx_textgen.lossless"
+ORDER = "onnx_textgen.input_order"
 Array = npt.NDArray[Any]
+Order = npt.NDArray[np.int64]
 GGUF_BLOCK_SIZE = 32
+GRID_BLOCK_SIZES = (128, 64, 32, 16)
 FIRST = 8
 """Outputs that are checked first, before all are."""
 
@@ -38,36 +46,39 @@ class Form:
     block_size: int
     find: Callable[[Floats], Codes]
     """The codes of blocks [block size, blocks]."""
-
-    @property
-    def has_half_scales(self) -> bool:
-        """Whether the scales of blocks are float16 numbers; ternary matrices have one scale per row."""
-        return self.bits != 2
+    zeros: Zeros = "none"
+    scales: Scales = "half"
+    """Ternary matrices have one scale per row; float32 scales are for matrices whose scales are no float16 numbers."""
 
     def bytes_of(self, count: int) -> int:
-        """Bytes of `count` weights with their float16 scales."""
-        return count * self.bits // 8 + 2 * count // self.block_size
+        """Bytes of `count` weights with their scales and zero points."""
+        per_block = {"rows": 0, "half": 2, "full": 4}[self.scales] + (self.bits / 8 if self.zeros == "whole" else 0)
+        return int(count * self.bits // 8 + count // self.block_size * per_block)
 
-    def fits(self, matrix: Array, *, inputs_first: bool) -> bool:
-        """Whether this form gives back every number of a matrix [out, in], or [in, out] if `inputs_first`."""
-        if not self.has_half_scales:
-            return is_ternary(matrix, inputs_first=inputs_first)
+    def fitted(self, matrix: Array, *, inputs_first: bool) -> Form | None:
+        """The form, with scales as they must be, if it gives back every number of a matrix [out, in], or [in, out]; else None."""
+        if self.scales == "rows":
+            return self if is_ternary(matrix, inputs_first=inputs_first) else None
         outputs = matrix.T if inputs_first else matrix
-        if outputs.shape[1] % self.block_size:
-            return False
-        return self.gives_back(outputs[:FIRST]) and self.gives_back(outputs)
+        if outputs.shape[1] % self.block_size or self.scales_for(outputs[:FIRST]) is None:
+            return None
+        scales = self.scales_for(outputs)
+        return None if scales is None else dataclasses.replace(self, scales=scales)
 
-    def gives_back(self, outputs: Array) -> bool:
-        """Whether blocks along the second axis, with float16 scales, represent `outputs` [out, in] exactly."""
-        same = list[bool]()
+    def scales_for(self, outputs: Array) -> Scales | None:
+        """How the scales of blocks that represent `outputs` [out, in] are stored; None if none represent them."""
+        found_scales: list[Scales | None] = []
 
         def compare(chosen: slice, found: Codes) -> None:
-            is_same = bool(np.array_equal(found.values(self.bits, outputs.shape[1]), outputs[chosen]))
-            with np.errstate(over="ignore"):
-                same.append(is_same and bool(np.array_equal(found.scales.astype(np.float16), found.scales)))
+            values, wanted = found.values(self.bits, outputs.shape[1]), outputs[chosen]
+            with np.errstate(over="ignore", invalid="ignore"):
+                is_half = bool(np.array_equal(found.scales.astype(np.float16), found.scales))
+                is_close = bool((np.abs(values - wanted) <= TOLERANCE * np.abs(wanted)).all())
+            is_same = bool(np.array_equal(values, wanted)) if is_half else is_close  # float32 scales: products were rounded
+            found_scales.append(None if not is_same else "half" if is_half else "full")
 
         quantize_matrix(outputs, self.find, self.block_size, compare, inputs_first=False)
-        return all(same)
+        return None if None in found_scales else "full" if "full" in found_scales else "half"
 
 
 def round_to_127(blocks: Floats) -> Codes:
@@ -76,28 +87,70 @@ def round_to_127(blocks: Floats) -> Codes:
     return Codes(nearest(blocks, inverses(scales), 128, 8), scales, None)
 
 
-TERNARY = Form("ternary", 2, BLOCK_SIZE, round_ternary)
+def grids(bits: Bits) -> tuple[Form, ...]:
+    """Forms of any integers, largest blocks first, without zero points before those with them."""
+    return tuple(
+        Form(
+            f"int{bits} in blocks of {size}{'' if symmetric else ' with zero points'}",
+            bits,
+            size,
+            functools.partial(find_grid, bits=bits, symmetric=symmetric),
+            "none" if symmetric else "whole",
+        )
+        for size in GRID_BLOCK_SIZES
+        for symmetric in (True, False)
+    )
+
+
+TERNARY = Form("ternary", 2, BLOCK_SIZE, round_ternary, scales="rows")
 FORMS = (
     TERNARY,
     Form("Q4_0", 4, GGUF_BLOCK_SIZE, functools.partial(round_symmetric, bits=4)),
+    *grids(4),
     Form("Q8_0", 8, GGUF_BLOCK_SIZE, round_to_127),
+    *grids(8),
 )
-"""Those with the fewest bits first; the last two by their names in llama.cpp, whose blocks they are."""
+"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell."""
 
 
-def mark_lossless(graph: ir.Graph) -> None:
-    """Mark which matrices of products and tables a form stores without loss; reads each of them at least once."""
+def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
+    """Mark which matrices of products and tables a form stores without loss; reads each of them at least once.
+
+    stored: how the source holds parameters, for the order of their inputs.
+    """
     weights = [(product.weight, product.inputs_first) for product in find_products(graph).values()]
     weights += [(node.inputs[0], False) for node in find_tables(graph, SMALLEST_TABLE) if node.inputs[0] is not None]
     for weight, inputs_first in weights:
         tensor = weight.const_value
         if tensor is not None and KEY not in tensor.meta:
-            tensor.meta[KEY] = find_form(tensor.numpy(), inputs_first=inputs_first)
+            tensor.meta[ORDER] = common_order(tensor, stored)
+            tensor.meta[KEY] = find_form(in_order(tensor, inputs_first=inputs_first), inputs_first=inputs_first)
+
+
+def common_order(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> Order | None:
+    """The order of inputs that all parameters of a matrix have in their source; None if they have none, or different ones."""
+    forms = [stored.get(each.name) for each in parameters_of(tensor)]
+    orders = [form.order for form in forms if form is not None and form.order is not None]
+    is_common = len(orders) == len(forms) > 0 and all(np.array_equal(orders[0], other) for other in orders)
+    return orders[0] if is_common else None
+
+
+def order_of(tensor: ir.TensorProtocol) -> Order | None:
+    """The order of inputs in which a matrix has its form; None: their own."""
+    found: Order | None = tensor.meta.get(ORDER)
+    return found
+
+
+def in_order(tensor: ir.TensorProtocol, *, inputs_first: bool) -> Array:
+    """A matrix with its inputs in the order of its form."""
+    matrix, order = tensor.numpy(), order_of(tensor)
+    return matrix if order is None else matrix[order] if inputs_first else matrix[:, order]
 
 
 def find_form(matrix: Array, *, inputs_first: bool) -> Form | None:
     """The form of the fewest bits that stores a matrix without loss."""
-    return next((form for form in FORMS if form.fits(matrix, inputs_first=inputs_first)), None)
+    found = (form.fitted(matrix, inputs_first=inputs_first) for form in FORMS)
+    return next((form for form in found if form is not None), None)
 
 
 def keeps_numbers(target: Target, options: Quantization) -> bool:
@@ -109,3 +162,22 @@ def lossless_form(tensor: ir.TensorProtocol, bits: Bits, *, is_table: bool) -> F
     """The form of at most `bits` bits that `mark_lossless` found for a matrix; a table's rows cannot have 2 bits."""
     form: Form | None = tensor.meta.get(KEY)
     return None if form is None or form.bits > bits or (is_table and form.bits == 2) else form
+
+
+def rounded_parameters(graph: ir.Graph, options: Quantization) -> list[str]:
+    """The parameters whose matrices no form holds in the bits that are asked for, so that `quantize` will round them."""
+    products = find_products(graph)
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    parts = {node: part_of(product, products, logits) for node, product in products.items()}
+    wanted = [(products[node].weight.const_value, options.bits_of(part), False) for node, part in parts.items() if part != "router"]
+    heads = {id(products[node].weight) for node, part in parts.items() if part == "head"}
+    for node in find_tables(graph, SMALLEST_TABLE):
+        table = node.inputs[0]
+        if table is not None:
+            wanted.append((table.const_value, options.bits_of("head") if id(table) in heads else options.bits, True))
+    lost = [tensor for tensor, bits, is_table in wanted if tensor and lossless_form(tensor, bits, is_table=is_table) is None]
+    for node in graph:
+        if node.op_type == "MoE":
+            stacks = [value.const_value for value in (node.inputs[2], node.inputs[4]) if value is not None]
+            lost += [each.stack.source if isinstance(each, StackTensor) and each.stack else each for each in stacks if each]
+    return list(dict.fromkeys(each.name for tensor in lost for each in parameters_of(tensor)))

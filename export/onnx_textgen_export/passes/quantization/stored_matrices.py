@@ -23,7 +23,7 @@ from ..experts import StackTensor
 from ..graph.linear import add_constant, replace, sizes_of
 from ..graph.products import Part, Product, find_products, find_tables, part_of
 from .layouts import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
-from .lossless import TERNARY, Form, lossless_form
+from .lossless import TERNARY, Form, Order, in_order, lossless_form, order_of
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .quantizers import Codes, make_quantizer, quantize_matrix
 from .rounding import Rounding, Roundings
@@ -44,6 +44,8 @@ class StoredWeight:
     """By kind: codes, scales and, if there are any, zeros."""
     bits: Bits
     block_size: int
+    order: Order | None = None
+    """The inputs of its products, in the order of its blocks; None: as they come."""
 
 
 def quantize(model: ir.Model, options: Quantization, target: Target = "ort", plan: Plan | None = None) -> Roundings:
@@ -154,13 +156,16 @@ class Change:
         assert source is not None, "weights have data"
 
         def fill(store: Callable[[slice, Codes], None]) -> None:
-            quantize_matrix(source.numpy(), form.find, form.block_size, store, inputs_first=inputs_first)
+            quantize_matrix(
+                in_order(source, inputs_first=inputs_first), form.find, form.block_size, store, inputs_first=inputs_first
+            )
 
         self.roundings.keep(source, form, product=product, table=gathered)
         first, second = sizes_of(weight)
         outputs, inputs = (second, first) if inputs_first else (first, second)
-        layout = Packed(outputs, inputs, form.bits, form.block_size, "none", flat=not product, scales="half")
-        return StoredWeight(store_lazily(self.graph, weight, layout, fill, self.last), form.bits, form.block_size)
+        layout = Packed(outputs, inputs, form.bits, form.block_size, form.zeros, flat=not product, scales=form.scales)
+        values = store_lazily(self.graph, weight, layout, fill, self.last)
+        return StoredWeight(values, form.bits, form.block_size, order_of(source))
 
     def stored(self, weight: ir.Value, found: FoundCodes, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
         """A weight whose codes calibration found."""
@@ -247,8 +252,16 @@ class Change:
             "block_size": made.block_size,
             "accuracy_level": self.options.accuracy_level,
         }
-        values = [product.node.inputs[0], *made.values.values()]
+        given = product.node.inputs[0] if made.order is None else self.reordered(product, made.order)
+        values = [given, *made.values.values()]
         return ir.node("MatMulNBits", values, attributes, domain="com.microsoft", name=product.node.name)
+
+    def reordered(self, product: Product, order: Order) -> ir.Value:
+        """The inputs of a product in another order."""
+        places = add_constant(self.graph, f"{product.weight.name}.order", ir.tensor(order))
+        node = ir.node("Gather", [product.node.inputs[0], places], {"axis": -1})
+        self.graph.insert_before(product.node, node)
+        return node.outputs[0]
 
     def dequantised(self, product: Product, made: StoredWeight) -> ir.Node:
         """A MatMul of DequantizeLinear's output, in the form [in, out] that ONNX Runtime fuses; a table is transposed first."""

@@ -40,7 +40,7 @@ def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> n
 )
 def test_what_llama_cpp_rounded_is_known_by_its_form(name: str, outputs: int, blocks: int, seed: int, inputs_first: bool) -> None:
     matrix = stored_as(name, outputs, 32 * blocks, seed, 10.0 ** (seed % 5 - 3))
-    assert find_form(matrix.T if inputs_first else matrix, inputs_first=inputs_first) is BY_NAME[name]
+    assert find_form(matrix.T if inputs_first else matrix, inputs_first=inputs_first) == BY_NAME[name]
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])

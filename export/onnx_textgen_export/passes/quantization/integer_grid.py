@@ -1,0 +1,63 @@
+"""Finds the integers that blocks of numbers already are: the step and the zero point of each block, without rounding anything.
+
+Weights of a quantised checkpoint (GPTQ, AWQ, ...) are multiples of one step per block once they are dequantised. The step follows
+from the numbers alone: it is the smallest gap between two of them, or a fraction of it where no two are neighbours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .quantizers import Codes, Floats, inverses
+
+TOLERANCE = np.float32(3e-7)
+"""Relative difference of numbers that count as equal: a product with a float32 step is rounded by less."""
+SMALLEST_GAP = np.float32(1e-5)
+"""Relative to a block's largest magnitude; smaller gaps are the rounding of equal numbers."""
+MOST_FRACTIONS = 128
+"""Steps that are tried: the smallest gap, half of it, a third of it, ..."""
+
+
+def find_grid(blocks: Floats, bits: int, *, symmetric: bool) -> Codes:
+    """The codes of blocks [block size, blocks] that are multiples of one step each; the step of other blocks is NaN.
+
+    symmetric: zero has the middle code; otherwise each block has a zero point, which is the middle code if that is possible.
+    """
+    most, half = (1 << bits) - 1, 1 << (bits - 1)
+    columns = np.arange(blocks.shape[1])
+    peaks = np.abs(blocks).argmax(axis=0)
+    largest = blocks[peaks, columns]
+    steps = np.where(largest == 0, np.float32(0), np.float32(np.nan))
+    codes, zeros = np.full_like(blocks, half), np.full_like(largest, half)
+    gaps = smallest_gaps(blocks, np.abs(largest))
+    left = np.flatnonzero(largest != 0)
+    for parts in range(1, MOST_FRACTIONS):
+        if not left.size:
+            break
+        part, peak = blocks[:, left], largest[left]
+        count = np.rint(peak / (gaps[left] / np.float32(parts)))  # the peak's number of steps, from which the step is exact
+        tried = np.divide(peak, count, out=np.zeros_like(peak), where=count != 0)
+        whole = np.rint(part * inverses(tried))
+        fits = (np.abs(whole * tried - part) <= TOLERANCE * np.abs(part)).all(axis=0)
+        lowest, highest = whole.min(axis=0), whole.max(axis=0)
+        if symmetric:
+            zero = np.full_like(tried, half)
+            fits &= (lowest >= -half) & (highest <= half - 1)
+        else:
+            zero = np.clip(half, np.maximum(-lowest, 0), np.minimum(most - highest, most)).astype(np.float32)
+            fits &= (lowest + zero >= 0) & (highest + zero <= most)
+        good = left[fits]
+        steps[good], zeros[good], codes[:, good] = tried[fits], zero[fits], (whole + zero)[:, fits]
+        left = left[~fits]
+    return Codes(codes, steps, None if symmetric else zeros)
+
+
+def smallest_gaps(blocks: Floats, largest: Floats) -> Floats:
+    """The smallest difference between two numbers of each block, or between one and zero; [blocks]."""
+    with_zero = np.concatenate([blocks, np.zeros_like(blocks[:1])])
+    with_zero.sort(axis=0)
+    gaps = np.diff(with_zero, axis=0)
+    gaps[gaps <= SMALLEST_GAP * largest] = np.inf
+    found: npt.NDArray[np.float32] = gaps.min(axis=0)
+    return np.where(np.isfinite(found), found, np.float32(1))
