@@ -185,7 +185,7 @@ def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path: Path) 
     refused(NoCache(), tmp_path, r"NoCache does not say how long its texts may be; add --context-length N \(in Python")
     bloom = transformers.BloomForCausalLM(transformers.BloomConfig(vocab_size=50, hidden_size=32, n_layer=1, n_head=2))
     refused(bloom, tmp_path, "bloom does not say how long .* or more if it has no positions, as with ALiBi")
-    refused(tiny(), tmp_path, "there is no precision int3; take one of fp32, fp16, int8, int4", precision="int3")
+    refused(tiny(), tmp_path, "there is no precision int3; take one of as-stored, fp32, fp16, int8, int4", precision="int3")
     refused(tiny(), tmp_path, "int8, block 32, symmetric, k_quant is asked for", precision="int4", quantization=Quantization(8))
 
 
