@@ -21,7 +21,7 @@ from ...sources.stored_form import StoredForm
 from ..experts import StackTensor
 from ..graph.products import find_products, find_tables, part_of
 from ..graph.provenance import parameters_of
-from .integer_grid import TOLERANCE, find_grid, find_offset_grid
+from .integer_grid import TOLERANCE, find_grid
 from .layouts import Scales, Zeros
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .quantizers import Codes, Floats, inverses, nearest, quantize_matrix, round_symmetric, round_ternary
@@ -32,7 +32,7 @@ ORDER = "onnx_textgen.input_order"
 Array = npt.NDArray[Any]
 Order = npt.NDArray[np.int64]
 GGUF_BLOCK_SIZE = 32
-GRID_BLOCK_SIZES: Mapping[Bits, tuple[int, ...]] = {4: (128, 64, 32, 16), 8: (128, 64, 32)}
+GRID_BLOCK_SIZES = (128, 64, 32, 16)
 FIRST = 8
 """Outputs that are checked first, before all are."""
 
@@ -52,8 +52,7 @@ class Form:
 
     def bytes_of(self, count: int) -> int:
         """Bytes of `count` weights with their scales and zero points."""
-        scale = {"rows": 0, "half": 2, "full": 4}[self.scales]
-        per_block = scale + {"whole": self.bits / 8, "offsets": scale}.get(self.zeros, 0)
+        per_block = {"rows": 0, "half": 2, "full": 4}[self.scales] + (self.bits / 8 if self.zeros == "whole" else 0)
         return int(count * self.bits // 8 + count // self.block_size * per_block)
 
     def fitted(self, matrix: Array, *, inputs_first: bool) -> Form | None:
@@ -73,22 +72,13 @@ class Form:
         def compare(chosen: slice, found: Codes) -> None:
             values, wanted = found.values(self.bits, outputs.shape[1]), outputs[chosen]
             with np.errstate(over="ignore", invalid="ignore"):
-                stored = [found.scales] if found.offsets is None else [found.scales, found.offsets]
-                is_half = all(np.array_equal(each.astype(np.float16), each) for each in stored)
-                is_close = bool((np.abs(values - wanted) <= TOLERANCE * largest(wanted, found)).all())
+                is_half = bool(np.array_equal(found.scales.astype(np.float16), found.scales))
+                is_close = bool((np.abs(values - wanted) <= TOLERANCE * np.abs(wanted)).all())
             is_same = bool(np.array_equal(values, wanted)) if is_half else is_close  # float32 scales: products were rounded
             found_scales.append(None if not is_same else "half" if is_half else "full")
 
         quantize_matrix(outputs, self.find, self.block_size, compare, inputs_first=False)
         return None if None in found_scales else "full" if "full" in found_scales else "half"
-
-
-def largest(wanted: Array, found: Codes) -> Array:
-    """The magnitudes by which a difference counts: of the numbers themselves, or of the sums that they come from."""
-    if found.offsets is None:
-        return np.abs(wanted)
-    rows: Array = np.abs(wanted).max(axis=1, keepdims=True)
-    return rows
 
 
 def round_to_127(blocks: Floats) -> Codes:
@@ -107,7 +97,7 @@ def grids(bits: Bits) -> tuple[Form, ...]:
             functools.partial(find_grid, bits=bits, symmetric=symmetric),
             "none" if symmetric else "whole",
         )
-        for size in GRID_BLOCK_SIZES[bits]
+        for size in GRID_BLOCK_SIZES
         for symmetric in (True, False)
     )
 
@@ -117,12 +107,10 @@ FORMS = (
     TERNARY,
     Form("Q4_0", 4, GGUF_BLOCK_SIZE, functools.partial(round_symmetric, bits=4)),
     *grids(4),
-    Form("4 bits in blocks of 32 with offsets", 4, GGUF_BLOCK_SIZE, functools.partial(find_offset_grid, bits=4), "offsets"),
     Form("Q8_0", 8, GGUF_BLOCK_SIZE, round_to_127),
     *grids(8),
 )
-"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. The form with offsets
-holds its Q4_1 and Q4_K. Wider K-quants have none: 8 bits in blocks of 16 are larger and slower than rounding them to 8 bits."""
+"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell."""
 
 
 def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
@@ -171,11 +159,9 @@ def keeps_numbers(target: Target, options: Quantization) -> bool:
 
 
 def lossless_form(tensor: ir.TensorProtocol, bits: Bits, *, is_table: bool) -> Form | None:
-    """The form of at most `bits` bits that `mark_lossless` found for a matrix; rows of a table have neither 2 bits nor offsets."""
+    """The form of at most `bits` bits that `mark_lossless` found for a matrix; a table's rows cannot have 2 bits."""
     form: Form | None = tensor.meta.get(KEY)
-    if form is None or form.bits > bits or (is_table and (form.bits == 2 or form.zeros == "offsets")):
-        return None
-    return form
+    return None if form is None or form.bits > bits or (is_table and form.bits == 2) else form
 
 
 def rounded_parameters(graph: ir.Graph, options: Quantization) -> list[str]:
