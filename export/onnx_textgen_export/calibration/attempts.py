@@ -97,7 +97,10 @@ class Measured:
             | ({"ternary": ternary} if ternary else {})
             | ({"as_stored": kept} if kept else {})
         )
-        return self.attempt.options.as_record() | more
+        options = self.attempt.options
+        if self.roundings.keeps_all:  # no other option took effect
+            return {"bits": options.bits, "accuracy_level": options.accuracy_level, **more}
+        return options.as_record() | more
 
 
 Write = Callable[[Quantization, Plan | None], tuple[int, Roundings | None]]
@@ -139,6 +142,8 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
 
     while (attempt := next_attempt(tried, options, calibrated, budget, limit)) is not None:
         tried.append(make(attempt))
+        if tried[-1].roundings.keeps_all:
+            break  # no option would change it
     best = best_of(tried, limit, budget)
     if best is not tried[-1]:
         best = make(best.attempt)
@@ -260,13 +265,24 @@ def describe(attempt: Attempt) -> str:
     return ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in mix.items())
 
 
+def forms_of(measured: Measured) -> str:
+    """What a package consists of: the forms that were kept, or the attempt."""
+    kept = measured.roundings.kept
+    if measured.roundings.keeps_all:
+        return ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in kept.items())
+    return describe(measured.attempt)
+
+
 def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Budget) -> str:
     """What was chosen, what it costs, and whether it meets the budget."""
     quality = best.quality["all"]
     line = (
-        f"rounding: {describe(best.attempt)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "
+        f"rounding: {forms_of(best)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "
         f"same top-1 {quality.top1_agreement:.1%}, perplexity {quality.perplexity_change:+.1%}"
     )
+    if best.roundings.keeps_all:
+        inputs = ", the inputs of products are rounded to 8 bits" if best.attempt.options.accuracy_level == 4 else ""
+        return f"{line}; every matrix keeps its numbers{inputs}"
     if budget.target_bytes is not None:
         return line if best.size_bytes <= budget.target_bytes else f"{line}; no smaller package is possible"
     if best.loss > limit:

@@ -77,7 +77,7 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
         if shared and (target == "standard" or sizes_of(weight)[1] % options.block_size):
             continue  # the table keeps its form
         assert weight.const_value is not None, "weights have data"
-        if lossless_form(weight.const_value, options.bits_of(part), is_table=shared) is not None:
+        if lossless_form(weight.const_value, options.bits_of(part), options, is_table=shared) is not None:
             continue  # its numbers stay unchanged
         transposed = {each.name: product.inputs_first != each.transposed for each in parameters_of(weight.const_value)}
         is_shared = sum(other.weight is weight for other in products.values()) > 1

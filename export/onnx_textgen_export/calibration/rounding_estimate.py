@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from onnx_textgen.package.manifest import Target
 
 from ..package.forecast import has_inputs_first, in_words, matrix_bytes, stored_parameters
-from ..passes.quantization.lossless import find_form, keeps_numbers
+from ..passes.quantization.lossless import find_form, keeps_numbers, may_keep
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.rounding import Rounding
 from ..proof.probe_text import probe_ids
@@ -148,7 +148,7 @@ def rounded(module: nn.Module, options: Quantization, *, keeps: bool) -> Iterato
         for layer, weight in before.items():
             numbers, inputs_first = weight.detach().clone(), has_inputs_first(layer)
             form = find_form(numbers.numpy(), inputs_first=inputs_first) if keeps else None
-            if form is None or form.bits > options.bits:
+            if form is None or not may_keep(form, options.bits, options, is_table=False):
                 Rounding(options, options.bits, gathered=False, inputs_first=inputs_first)(numbers)
                 layer.weight = nn.Parameter(numbers, requires_grad=False)
         yield

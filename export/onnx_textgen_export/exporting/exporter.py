@@ -62,7 +62,6 @@ def export(
     opened = open_source(source, tokenizer=asked.tokenizer, allow_pickle=asked.allow_pickle, report=report)
     assets = dataclasses.replace(opened.assets, eos_ids=asked.eos_ids) if asked.eos_ids else opened.assets
     asked = dataclasses.replace(asked, name=asked.name or opened.name, origin=asked.origin or opened.origin)
-    asked = asked.for_source(is_quantized=bool(opened.weights.stored))
     with as_source(opened, asked.context_length) as made:
         return export_source(made, opened.weights, out, assets=assets, options=asked, report=report)
 
@@ -81,7 +80,7 @@ def export_source(
 
     Raises `ExportError`, with nothing written, if the model cannot be traced or its logits differ from PyTorch's.
     """
-    target = Path(out)
+    target, options = Path(out), options.for_source(is_quantized=bool(weights.stored))
     quantization = options.quantization_for(source.geometry.hidden_size)
     check_source(source, assets, options, quantization)
     check_target(target, force=options.force)

@@ -69,16 +69,16 @@ class ExportOptions:
 
     @property
     def chosen_precision(self) -> Precision:
-        """The precision asked for; float32 for the numbers of a source that is not quantised (see `for_source`)."""
-        return "fp32" if self.precision == AS_STORED else self.precision
+        """The precision asked for; int8 for the numbers of a quantised source (see `for_source`)."""
+        return "int8" if self.precision == AS_STORED else self.precision
 
     def for_source(self, *, is_quantized: bool) -> ExportOptions:
-        """With the precision that `as-stored` means for a source.
+        """With the precision that `as-stored` means for a source: float32 for one that is not quantised.
 
-        At int8 a matrix of a quantised source keeps its integers, of 4 bits or 8; what the source left unquantised, or holds in
-        a form that cannot be kept, is rounded to 8 bits within the budget.
+        A matrix of a quantised source keeps its integers, of 4 bits or 8; what the source left unquantised, or holds in a form
+        that cannot be kept, is rounded to 8 bits within the budget of int8.
         """
-        return dataclasses.replace(self, precision="int8") if self.precision == AS_STORED and is_quantized else self
+        return dataclasses.replace(self, precision="fp32") if self.precision == AS_STORED and not is_quantized else self
 
     @property
     def chosen_budget(self) -> Budget:
@@ -92,9 +92,11 @@ class ExportOptions:
             raise ExportError(
                 f"{self.chosen_precision} is not quantised, so there is no rounding to improve; take --precision int8 or int4"
             )
-        if options is not None and options.method == "calibrated" and not self.chosen_budget.calibrates:
-            return dataclasses.replace(options, method="k_quant")
-        return options
+        if options is None:
+            return None
+        uncalibrated = options.method == "calibrated" and not self.chosen_budget.calibrates
+        method = "k_quant" if uncalibrated else options.method
+        return dataclasses.replace(options, method=method, keeps_offsets=self.precision == AS_STORED)
 
 
 class ExportKeywords(TypedDict, total=False):

@@ -15,6 +15,8 @@ TOLERANCE = np.float32(3e-7)
 """Relative difference of numbers that count as equal: a product with a float32 step is rounded by less."""
 SMALLEST_GAP = np.float32(1e-5)
 """Relative to a block's largest magnitude; smaller gaps are the rounding of equal numbers."""
+NEAR = np.float32(5e-6)
+"""Relative distance from a float16 number that rounding explains; those numbers are a hundred times as far apart."""
 MOST_FRACTIONS = 128
 """Steps that are tried: the smallest gap, half of it, a third of it, ..."""
 
@@ -49,7 +51,7 @@ def find_grid(blocks: Floats, bits: int, *, symmetric: bool) -> Codes:
             fits &= (lowest + zero >= 0) & (highest + zero <= most)
         good = left[fits]
         steps[good], zeros[good], codes[:, good] = tried[fits], zero[fits], (whole + zero)[:, fits]
-        left = left[~fits]
+        left = left[~fits & (np.abs(count) <= most)]  # smaller steps would need even more codes
     return Codes(codes, steps, None if symmetric else zeros)
 
 
@@ -61,3 +63,46 @@ def smallest_gaps(blocks: Floats, largest: Floats) -> Floats:
     gaps[gaps <= SMALLEST_GAP * largest] = np.inf
     found: npt.NDArray[np.float32] = gaps.min(axis=0)
     return np.where(np.isfinite(found), found, np.float32(1))
+
+
+def find_offset_grid(blocks: Floats, bits: int) -> Codes:
+    """The codes of blocks [block size, blocks] of which each is an offset and multiples of a step; the step of others is NaN.
+
+    Step and offset are float16 numbers where such give every number back, as in llama.cpp's Q4_1.
+    """
+    most, lowest = (1 << bits) - 1, blocks.min(axis=0)
+    codes, steps = count_steps(blocks, lowest, most)
+    highest, halves, offsets = codes.max(axis=0), nearest_half(steps), lowest.copy()
+    left = np.flatnonzero(np.abs(halves - steps) <= NEAR * steps)
+    for below in range(most + 1):  # the lowest number need not have code 0
+        exact = lowest[left] - below * halves[left]
+        offset = nearest_half(exact)
+        near = (np.abs(offset - exact) <= NEAR * np.abs(exact)) & (highest[left] + below <= most)
+        chosen, offset = left[near], offset[near]
+        same = ((codes[:, chosen] + below) * halves[chosen] + offset == blocks[:, chosen]).all(axis=0)
+        good = chosen[same]
+        codes[:, good] += below
+        steps[good], offsets[good] = halves[good], offset[same]
+        left = np.setdiff1d(left, good, assume_unique=True)
+    return Codes(codes, steps, None, offsets=offsets)
+
+
+def count_steps(blocks: Floats, lowest: Floats, most: int) -> tuple[Floats, Floats]:
+    """How many steps each number of a block is above the lowest, and the step; NaN where more than `most` would be needed."""
+    heights, largest = blocks.max(axis=0) - lowest, np.abs(blocks).max(axis=0)
+    counts, steps = np.zeros_like(blocks), np.where(heights == 0, np.float32(0), np.float32(np.nan))
+    gaps, left = smallest_gaps(blocks - lowest, largest), np.flatnonzero(heights)
+    for parts in range(1, most + 1):
+        needed = np.rint(heights[left] * parts / gaps[left])
+        tried = heights[left] / needed
+        whole = np.rint((blocks[:, left] - lowest[left]) / tried)
+        fits = (np.abs(whole * tried + lowest[left] - blocks[:, left]) <= TOLERANCE * largest[left]).all(axis=0) & (needed <= most)
+        counts[:, left[fits]], steps[left[fits]] = whole[:, fits], tried[fits]
+        left = left[~fits & (needed <= most)]  # smaller steps would need even more codes
+    return counts, steps
+
+
+def nearest_half(values: Floats) -> Floats:
+    """The nearest float16 number of each."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float32)

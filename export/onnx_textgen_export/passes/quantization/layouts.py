@@ -18,8 +18,8 @@ from .quantizers import Codes
 
 Arrays = dict[str, npt.NDArray[Any]]
 """By kind: `codes`, `zeros` if there are any, and `scales`, or `scale_codes` and `row_scales`."""
-Zeros = Literal["none", "whole", "fractional"]
-"""What kind of zero points codes have."""
+Zeros = Literal["none", "whole", "fractional", "offsets"]
+"""What kind of zero points codes have; offsets replace them (see `Codes.offsets`)."""
 Scales = Literal["rows", "half", "full"]
 """How `Packed` stores scales."""
 Shapes = dict[str, tuple[ir.DataType, tuple[int, ...]]]
@@ -95,6 +95,9 @@ class Packed:
             found["zeros"] = (ir.DataType.UINT8, (self.outputs, -(-self.blocks * self.bits // 8)))
         elif self.zeros == "fractional":
             found["zeros"] = (ir.DataType.FLOAT, (self.outputs, self.blocks))
+        elif self.zeros == "offsets":
+            kind, dtype = ("half_offsets", ir.DataType.FLOAT16) if self.scales == "half" else ("offsets", ir.DataType.FLOAT)
+            found[kind] = (dtype, (self.outputs, self.blocks))
         return found
 
     def arrays(self) -> Arrays:
@@ -107,7 +110,9 @@ class Packed:
         arrays["codes"][chosen] = packed.transpose(1, 2, 0).reshape(arrays["codes"][chosen].shape)
         for kind, value in scales_of(found).items():
             arrays["half_scales" if self.scales == "half" else kind][chosen] = value
-        if found.zeros is not None:
+        if found.offsets is not None:
+            arrays["half_offsets" if self.scales == "half" else "offsets"][chosen] = found.offsets
+        elif found.zeros is not None:
             whole = self.zeros == "whole"
             arrays["zeros"][chosen] = pack_pairs(found.zeros, 1) if whole and self.bits == 4 else found.zeros
 
@@ -214,7 +219,7 @@ class SameBytes(ir.LazyTensor):
 def store_lazily(
     graph: ir.Graph, weight: ir.Value, layout: Layout, fill: Callable[[Callable[[slice, Codes], None]], None], last: LastResult
 ) -> dict[str, ir.Value]:
-    """A quantised weight, computed when it is written: `codes`, `scales` and, if there are any, `zeros`.
+    """A quantised weight, computed when it is written: `codes`, `scales` and, if there are any, `zeros` or `offsets`.
 
     fill: passes the codes of all outputs, in slices, to a function like `Layout.put`.
     """
@@ -236,7 +241,9 @@ def store_lazily(
         made["scales"] = multiplied(graph, made.pop("scale_codes"), made.pop("row_scales"))
     elif "half_scales" in made:
         made["scales"] = widened(graph, made.pop("half_scales"))
-    return {kind: made[kind] for kind in ("codes", "scales", "zeros") if kind in made}
+    if "half_offsets" in made:
+        made["offsets"] = widened(graph, made.pop("half_offsets"))
+    return {kind: made[kind] for kind in ("codes", "scales", "zeros", "offsets") if kind in made}
 
 
 def multiplied(graph: ir.Graph, scale_codes: ir.Value, row_scales: ir.Value) -> ir.Value:

@@ -21,7 +21,7 @@ from ...sources.stored_form import StoredForm
 from ..experts import StackTensor
 from ..graph.products import find_products, find_tables, part_of
 from ..graph.provenance import parameters_of
-from .integer_grid import TOLERANCE, find_grid
+from .integer_grid import TOLERANCE, find_grid, find_offset_grid
 from .layouts import Scales, Zeros
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .quantizers import Codes, Floats, inverses, nearest, quantize_matrix, round_symmetric, round_ternary
@@ -32,7 +32,7 @@ ORDER = "onnx_textgen.input_order"
 Array = npt.NDArray[Any]
 Order = npt.NDArray[np.int64]
 GGUF_BLOCK_SIZE = 32
-GRID_BLOCK_SIZES = (128, 64, 32, 16)
+GRID_BLOCK_SIZES: Mapping[Bits, tuple[int, ...]] = {4: (128, 64, 32, 16), 8: (128, 64, 32)}
 FIRST = 8
 """Outputs that are checked first, before all are."""
 
@@ -52,7 +52,8 @@ class Form:
 
     def bytes_of(self, count: int) -> int:
         """Bytes of `count` weights with their scales and zero points."""
-        per_block = {"rows": 0, "half": 2, "full": 4}[self.scales] + (self.bits / 8 if self.zeros == "whole" else 0)
+        scale = {"rows": 0, "half": 2, "full": 4}[self.scales]
+        per_block = scale + {"whole": self.bits / 8, "offsets": scale}.get(self.zeros, 0)
         return int(count * self.bits // 8 + count // self.block_size * per_block)
 
     def fitted(self, matrix: Array, *, inputs_first: bool) -> Form | None:
@@ -72,13 +73,22 @@ class Form:
         def compare(chosen: slice, found: Codes) -> None:
             values, wanted = found.values(self.bits, outputs.shape[1]), outputs[chosen]
             with np.errstate(over="ignore", invalid="ignore"):
-                is_half = bool(np.array_equal(found.scales.astype(np.float16), found.scales))
-                is_close = bool((np.abs(values - wanted) <= TOLERANCE * np.abs(wanted)).all())
+                stored = [found.scales] if found.offsets is None else [found.scales, found.offsets]
+                is_half = all(np.array_equal(each.astype(np.float16), each) for each in stored)
+                is_close = bool((np.abs(values - wanted) <= TOLERANCE * largest(wanted, found)).all())
             is_same = bool(np.array_equal(values, wanted)) if is_half else is_close  # float32 scales: products were rounded
             found_scales.append(None if not is_same else "half" if is_half else "full")
 
         quantize_matrix(outputs, self.find, self.block_size, compare, inputs_first=False)
         return None if None in found_scales else "full" if "full" in found_scales else "half"
+
+
+def largest(wanted: Array, found: Codes) -> Array:
+    """The magnitudes by which a difference counts: of the numbers themselves, or of the sums that they come from."""
+    if found.offsets is None:
+        return np.abs(wanted)
+    rows: Array = np.abs(wanted).max(axis=1, keepdims=True)
+    return rows
 
 
 def round_to_127(blocks: Floats) -> Codes:
@@ -97,7 +107,7 @@ def grids(bits: Bits) -> tuple[Form, ...]:
             functools.partial(find_grid, bits=bits, symmetric=symmetric),
             "none" if symmetric else "whole",
         )
-        for size in GRID_BLOCK_SIZES
+        for size in GRID_BLOCK_SIZES[bits]
         for symmetric in (True, False)
     )
 
@@ -107,10 +117,12 @@ FORMS = (
     TERNARY,
     Form("Q4_0", 4, GGUF_BLOCK_SIZE, functools.partial(round_symmetric, bits=4)),
     *grids(4),
+    Form("4 bits in blocks of 32 with offsets", 4, GGUF_BLOCK_SIZE, functools.partial(find_offset_grid, bits=4), "offsets"),
     Form("Q8_0", 8, GGUF_BLOCK_SIZE, round_to_127),
     *grids(8),
 )
-"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell."""
+"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. The form with offsets
+holds its Q4_1 and Q4_K. Wider K-quants have none: 8 bits in blocks of 16 are larger and slower than rounding them to 8 bits."""
 
 
 def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
@@ -158,10 +170,17 @@ def keeps_numbers(target: Target, options: Quantization) -> bool:
     return target == "ort" and options.activations is None
 
 
-def lossless_form(tensor: ir.TensorProtocol, bits: Bits, *, is_table: bool) -> Form | None:
-    """The form of at most `bits` bits that `mark_lossless` found for a matrix; a table's rows cannot have 2 bits."""
+def lossless_form(tensor: ir.TensorProtocol, bits: Bits, options: Quantization, *, is_table: bool) -> Form | None:
+    """The form of at most `bits` bits that `mark_lossless` found for a matrix, if it may have it."""
     form: Form | None = tensor.meta.get(KEY)
-    return None if form is None or form.bits > bits or (is_table and form.bits == 2) else form
+    return form if form is not None and may_keep(form, bits, options, is_table=is_table) else None
+
+
+def may_keep(form: Form, bits: Bits, options: Quantization, *, is_table: bool) -> bool:
+    """Whether a form replaces rounding to `bits` bits; rows of a table have neither 2 bits nor offsets."""
+    if form.zeros == "offsets":
+        return not is_table and (bits == form.bits or options.keeps_offsets)
+    return form.bits <= bits and not (is_table and form.bits == 2)
 
 
 def rounded_parameters(graph: ir.Graph, options: Quantization) -> list[str]:
@@ -175,7 +194,7 @@ def rounded_parameters(graph: ir.Graph, options: Quantization) -> list[str]:
         table = node.inputs[0]
         if table is not None:
             wanted.append((table.const_value, options.bits_of("head") if id(table) in heads else options.bits, True))
-    lost = [tensor for tensor, bits, is_table in wanted if tensor and lossless_form(tensor, bits, is_table=is_table) is None]
+    lost = [tensor for tensor, bits, is_table in wanted if tensor and not lossless_form(tensor, bits, options, is_table=is_table)]
     for node in graph:
         if node.op_type == "MoE":
             stacks = [value.const_value for value in (node.inputs[2], node.inputs[4]) if value is not None]

@@ -44,11 +44,16 @@ class Codes:
     """Integers to multiply by the scale of their row, if scales are stored so: [..., outputs, blocks]; see `with_row_scales`."""
     row_scales: Floats | None = None
     """[outputs, 1]."""
+    offsets: Floats | None = None
+    """Added to every weight of a block, instead of a zero point: `weight = code * scale + offset`."""
 
     def values(self, bits: int, inputs: int) -> Floats:
         """The weights [outputs, inputs] that codes [block size, outputs, blocks] represent."""
         middle = np.float32(1 << (bits - 1))
-        values = (self.codes - (middle if self.zeros is None else self.zeros)) * self.scales
+        if self.offsets is not None:
+            values = self.codes * self.scales + self.offsets
+        else:
+            values = (self.codes - (middle if self.zeros is None else self.zeros)) * self.scales
         rows: Floats = values.transpose(1, 2, 0).reshape(values.shape[1], -1)[:, :inputs]
         return rows
 
@@ -245,7 +250,8 @@ def quantize_matrix(
             return kept.swapaxes(-1, -2) if inputs_first else kept
 
         zeros = None if found.zeros is None else shaped(found.zeros)
-        found = Codes(shaped(found.codes), shaped(found.scales), zeros)
+        offsets = None if found.offsets is None else shaped(found.offsets)
+        found = Codes(shaped(found.codes), shaped(found.scales), zeros, offsets=offsets)
         store(chosen, with_row_scales(blocks, found, row_scales) if row_scales else found)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

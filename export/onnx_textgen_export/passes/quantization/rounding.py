@@ -80,6 +80,11 @@ class Roundings:
     complete: bool = True
     """Whether everything that was rounded is known to be made of parameters."""
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every matrix is stored with the numbers that it had."""
+        return bool(self.kept) and all(change is unchanged for change in (*self.products.values(), *self.tables.values()))
+
     def add(self, tensor: ir.TensorProtocol | None, rounding: Rounding, *, product: bool, table: bool) -> None:
         """Record that a tensor, in the orientation of `rounding`, was rounded for a product, a table, or both."""
         parameters = parameters_of(tensor)

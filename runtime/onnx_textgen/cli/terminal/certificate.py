@@ -55,6 +55,8 @@ def rounding_in_words(cost: Mapping[str, Any]) -> str:
 def precision_in_words(precision: str, quantization: Mapping[str, Any]) -> str:
     """How weights are stored: `int4 (block size 32, symmetric, k_quant, head bits 8, accuracy level 4)`."""
     details = [in_words(key.replace("_", " "), value) for key, value in quantization.items() if key != "bits"]
+    if "as_stored" in quantization and "block_size" not in quantization:  # nothing was rounded
+        return ", ".join(reversed(details))
     return f"{precision} ({', '.join(details)})" if details else precision
 
 

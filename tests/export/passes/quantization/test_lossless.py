@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import gguf
@@ -21,6 +22,9 @@ from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
 from support.gguf_files import SIZES, tiny_model, write_gguf
 
 BY_NAME = {form.name: form for form in FORMS}
+OFFSETS = "4 bits in blocks of 32 with offsets"
+FORM_OF = {"Q4_0": "Q4_0", "Q8_0": "Q8_0", "Q4_1": OFFSETS, "Q5_0": "int8 in blocks of 32"}
+"""By llama.cpp's name of a quantisation: the form that holds it."""
 
 
 def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> np.ndarray:
@@ -32,7 +36,7 @@ def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> n
 
 @settings(max_examples=40, deadline=None)
 @given(
-    name=st.sampled_from(["Q4_0", "Q8_0"]),
+    name=st.sampled_from(sorted(FORM_OF)),
     outputs=st.integers(1, 20),
     blocks=st.integers(1, 5),
     seed=st.integers(0, 999),
@@ -40,20 +44,69 @@ def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> n
 )
 def test_what_llama_cpp_rounded_is_known_by_its_form(name: str, outputs: int, blocks: int, seed: int, inputs_first: bool) -> None:
     matrix = stored_as(name, outputs, 32 * blocks, seed, 10.0 ** (seed % 5 - 3))
-    assert find_form(matrix.T if inputs_first else matrix, inputs_first=inputs_first) == BY_NAME[name]
+    found = find_form(matrix.T if inputs_first else matrix, inputs_first=inputs_first)
+    assert found is not None
+    assert dataclasses.replace(found, scales="half") == BY_NAME[FORM_OF[name]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(bits=st.sampled_from([4, 8]), size=st.sampled_from([32, 64, 128]), symmetric=st.booleans(), seed=st.integers(0, 9999))
+def test_integers_of_any_blocks_are_found(bits: int, size: int, symmetric: bool, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    codes = draw.integers(0, draw.integers(2, 2**bits + 1), (6, 2, size))
+    zeros = np.full((6, 2, 1), 2 ** (bits - 1)) if symmetric else draw.integers(0, 2**bits, (6, 2, 1))
+    scales = (draw.random((6, 2, 1)) * 0.1 + 1e-4).astype(np.float16).astype(np.float32)
+    matrix = ((codes - zeros) * scales).astype(np.float32).reshape(6, -1)
+    found = find_form(matrix, inputs_first=False)
+    assert found is not None
+    assert found.bits <= bits
+    assert found.scales_for(matrix) == found.scales, "it gives every number back"
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 9999), lowest=st.integers(0, 5), share=st.floats(0, 1))
+def test_blocks_with_offsets_are_found_whatever_codes_they_use(seed: int, lowest: int, share: float) -> None:
+    draw = np.random.default_rng(seed)
+    codes = draw.integers(lowest, 16, (8, 3, 32))
+    codes[draw.random(codes.shape) < share] = lowest
+    scales = (draw.random((8, 3, 1)) * 0.1 + 1e-3).astype(np.float16).astype(np.float32)
+    offsets = (draw.standard_normal((8, 3, 1))).astype(np.float16).astype(np.float32)
+    matrix = (codes * scales + offsets).astype(np.float32).reshape(8, -1)
+    found = BY_NAME[OFFSETS].fitted(matrix, inputs_first=False)
+    assert found is not None
+    assert found.scales == "half" or share > 0.5, "few codes leave the offset of constant blocks open"
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 9999))
+def test_k_quants_of_4_bits_have_offsets_in_float32(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    codes = draw.integers(0, 16, (4, 8, 32))  # as llama.cpp's Q4_K: scales and minima of 6 bits, times a float16 number
+    parts = [draw.integers(1, 64, (4, 8, 1)) * np.float16(draw.random() * 0.01 + 1e-4).astype(np.float32) for _ in range(2)]
+    matrix = (parts[0].astype(np.float32) * codes - parts[1].astype(np.float32)).astype(np.float32).reshape(4, -1)
+    found = find_form(matrix, inputs_first=False)
+    assert found is not None
+    assert found.name == OFFSETS
+
+
+def test_numbers_on_no_grid_have_no_form() -> None:
+    for seed in range(20):
+        drawn = np.random.default_rng(seed).standard_normal((16, 256))
+        for dtype in (np.float32, np.float16):
+            assert find_form(drawn.astype(dtype).astype(np.float32), inputs_first=False) is None
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
 @pytest.mark.parametrize("row", [0, 30])
 def test_one_number_beside_the_grid_is_enough_to_round_again(name: str, row: int) -> None:
     matrix = stored_as(name, 40, 64, 0, 1.0)
-    matrix[row, 5] = np.nextafter(matrix[row, 5], np.float32(9))
+    matrix[row, 5] *= np.float32(1.0001)
     assert find_form(matrix, inputs_first=False) is None
 
 
 def test_a_matrix_of_another_width_or_of_a_finer_form_is_none() -> None:
     assert find_form(np.random.default_rng(0).standard_normal((4, 48)).astype(np.float32), inputs_first=False) is None
-    assert find_form(stored_as("Q4_1", 4, 64, 0, 1.0), inputs_first=False) is None
+    assert find_form(stored_as("Q5_1", 4, 64, 0, 1.0), inputs_first=False) is None
 
 
 def matrices_of(folder: Path) -> list[np.ndarray]:
@@ -81,6 +134,16 @@ def test_a_package_of_a_gguf_file_holds_the_very_numbers_of_the_file(tmp_path: P
     found = {values.tobytes() for matrix in matrices_of(made.folder) for values in matrix}
     assert found == wanted
     assert list(made.manifest.quantization["as_stored"]) == [kind]
+    assert len(onnx_textgen.load(made.folder).generate([5, 9, 20, 31], max_new_tokens=4, temperature=0).token_ids) == 4
+
+
+def test_offsets_of_blocks_become_a_second_product(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model("llama"), "llama", kind="Q4_1")
+    made = export(tmp_path / "model.gguf", tmp_path / "out")
+    assert list(made.manifest.quantization["as_stored"]) == [OFFSETS]
+    assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
+    nodes = [node.op_type for node in onnx.load(made.folder / GRAPH, load_external_data=False).graph.node]
+    assert nodes.count("MatMulNBits") == nodes.count("MatMul") == 2 * 4 + 1
     assert len(onnx_textgen.load(made.folder).generate([5, 9, 20, 31], max_new_tokens=4, temperature=0).token_ids) == 4
 
 
