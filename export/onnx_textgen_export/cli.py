@@ -94,6 +94,7 @@ OPTIONS: Mapping[str, Given] = {
         bool, "Add a graph with keys and values at 8 bits, for long contexts on a CPU.", ("--int8-cache",), default=False
     ),
     "force": Given(bool, "Replace an existing model folder.", ("--force",), default=False),
+    "adapter": Given(Path | None, "The folder of a LoRA adapter to merge into the weights.", metavar="DIR"),
     "tokenizer": Given(Path | None, "A tokenizer.json, for a source without one."),
     "eos_id": Given(list[int] | None, "An id that ends a text, for a source that names none."),
     "context_length": Given(int | None, "Longest context, if the source does not say.", least=2),
@@ -196,6 +197,7 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         raise OptionError("--precision fp16 is float16 throughout, so --activations does nothing; drop it, or take int8 or int4")
     size = given["target_size"]
     same = (
+        "adapter",
         "tokenizer",
         "context_length",
         "name",

@@ -59,7 +59,7 @@ def export(
     """
     asked = ExportOptions(**options)
     report("load")
-    opened = open_source(source, tokenizer=asked.tokenizer, allow_pickle=asked.allow_pickle, report=report)
+    opened = open_source(source, tokenizer=asked.tokenizer, adapter=asked.adapter, allow_pickle=asked.allow_pickle, report=report)
     assets = dataclasses.replace(opened.assets, eos_ids=asked.eos_ids) if asked.eos_ids else opened.assets
     asked = dataclasses.replace(asked, name=asked.name or opened.name, origin=asked.origin or opened.origin)
     with as_source(opened, asked.context_length) as made:

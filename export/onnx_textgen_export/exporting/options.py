@@ -34,6 +34,8 @@ class ExportOptions:
     """How much a quantised package may lose, or how large it may be; None: the precision's own budget."""
     tokenizer: str | Path | Tokenizer | None = None
     """A tokenizer.json for a source that brings none; without one the package takes and gives token ids."""
+    adapter: str | Path | None = None
+    """The folder of a LoRA adapter to merge into the weights; its tokenizer and template, if it has any, replace the source's."""
     eos_ids: tuple[int, ...] = ()
     """Ids that end a text, where the source names none."""
     context_length: int | None = None
@@ -107,6 +109,7 @@ class ExportKeywords(TypedDict, total=False):
     quantization: Quantization | None
     budget: Budget | None
     tokenizer: str | Path | Tokenizer | None
+    adapter: str | Path | None
     eos_ids: tuple[int, ...]
     context_length: int | None
     name: str | None

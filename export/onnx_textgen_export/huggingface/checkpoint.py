@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -26,6 +26,7 @@ from onnx_textgen.package.hf_settings import read_json
 from ..errors import ExportError
 from ..package.forecast import has_inputs_first
 from ..sources.stored_form import StoredForm
+from ..weights.adapter import Adapter
 from ..weights.quantized_files import QuantizedFiles
 from ..weights.streamed import StreamedWeights, is_unmaterialized, put_parameter
 from ..weights.tensor_files import TensorFiles
@@ -104,18 +105,16 @@ class Plan:
         self.made: tuple[str, dict[str, Tensor]] = ("", {})
         """What the last recipe made, because its tensors are read one after the other."""
         transforms: list[Any] = get_model_conversion_mapping(model)
-        renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-        converters = [each for each in transforms if isinstance(each, WeightConverter)]
-        by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
-        wanted, prefix = model.state_dict(), model.base_model_prefix
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
+        self.renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+        self.converters = [each for each in transforms if isinstance(each, WeightConverter)]
+        by_pattern = {pattern: converter for converter in self.converters for pattern in converter.source_patterns}
+        self.wanted = model.state_dict()
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self.wanted.items()}
         gathered: dict[str, list[tuple[str, str]]] = {}
         for name in sorted(files.names(), key=natural_order):
-            target, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
-            if target not in wanted and name in wanted:
-                target, pattern = name, None
-            if target in wanted:
-                gathered.setdefault(target, []).append((name, pattern or ""))
+            target, pattern = self.target(name)
+            if target in self.wanted:
+                gathered.setdefault(target, []).append((name, pattern))
         for target, sources in gathered.items():
             converter = by_pattern.get(sources[0][1])
             recipe = Recipe(target, tuple(sources), converter)
@@ -124,6 +123,11 @@ class Plan:
             self.recipes |= dict.fromkeys(made, recipe)
             if converter is None and (shape := files.shape(sources[-1][0])) is not None:
                 self.check_shape(target, shape)
+
+    def target(self, name: str) -> tuple[str, str]:
+        """The tensor of the module that a tensor on disk makes, or is a part of, and the pattern of the converter that makes it."""
+        target, pattern = rename_source_key(name, self.renamings, self.converters, self.model.base_model_prefix, self.wanted)
+        return (name, "") if target not in self.wanted and name in self.wanted else (target, pattern or "")
 
     def read(self, name: str) -> Tensor:
         """A tensor of the module, in its stored type."""
@@ -174,7 +178,48 @@ def tie(model: PreTrainedModel, plan: Plan) -> None:
         put_parameter(model, [other], model.get_parameter(kept))
 
 
-def fill_small(model: PreTrainedModel, plan: Plan) -> None:
+def with_adapter(model: PreTrainedModel, plan: Plan, adapter: Adapter) -> Callable[[str], Tensor]:
+    """Reads tensors of the module with an adapter merged into them; raises `ExportError` for an adapter of another base."""
+    changed = {plan.target(parameter)[0]: parameter for parameter in adapter.parts}
+    if unknown := next((name for name in changed if name not in plan.shapes), None):
+        raise ExportError(f"{adapter.folder} changes {unknown}, which the base does not have; {adapter.right_base()}")
+
+    def read(name: str) -> Tensor:
+        parameter = changed.get(name)
+        return plan.read(name) if parameter is None else adapter.merged(parameter, lambda: plan.read(name))
+
+    for name, kept in list(plan.aliases.items()):
+        both = [each for each in (kept, name) if each in changed]
+        if not both:
+            continue
+        if adapter.keeps_ties(changed[both[0]]) or (len(both) == 2 and torch.equal(read(kept), read(name))):
+            changed[kept] = changed[name] = changed[both[0]]
+        else:
+            plan.aliases.pop(name)
+            plan.recipes[name] = plan.recipes[kept]
+            put_parameter(model, [name], nn.Parameter(torch.empty_like(model.get_parameter(kept)), requires_grad=False))
+    for name, parameter in changed.items():
+        shape = adapter.shape(parameter)
+        if shape is not None and shape != plan.shapes[name]:
+            resize(model, plan, name, shape, adapter)
+    return read
+
+
+def resize(model: PreTrainedModel, plan: Plan, name: str, shape: tuple[int, ...], adapter: Adapter) -> None:
+    """Give an embedding or output layer the number of rows that it has in an adapter, which was trained with further tokens."""
+    before = plan.shapes[name]
+    layers = [layer for layer in (model.get_input_embeddings(), cast(Any, model).get_output_embeddings()) if layer is not None]
+    if len(shape) != 2 or shape[1:] != before[1:] or not any(model.get_parameter(name) is layer.weight for layer in layers):
+        raise ExportError(
+            f"{adapter.folder} replaces {name} by a tensor {list(shape)}, and the base has {list(before)}; {adapter.right_base()}"
+        )
+    names = [name, *(other for other, kept in plan.aliases.items() if kept == name)]
+    plan.shapes |= dict.fromkeys(names, shape)
+    put_parameter(model, names, nn.Parameter(torch.empty(shape), requires_grad=False))
+    model.config.get_text_config().vocab_size = shape[0]
+
+
+def fill_small(model: PreTrainedModel, plan: Plan, read: Callable[[str], Tensor]) -> None:
     """Read buffers and small parameters, which are not left unmaterialized; raises `ExportError` for what is missing."""
     tensors = model.state_dict(keep_vars=True)
     known = {id(tensors[name]) for name in plan.recipes if name in tensors}
@@ -186,10 +231,23 @@ def fill_small(model: PreTrainedModel, plan: Plan) -> None:
                 continue
             if isinstance(tensor, nn.Parameter) and is_unmaterialized(tensor):
                 continue
-            tensor.copy_(plan.read(name))
+            tensor.copy_(read(name))
 
 
-def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> tuple[PreTrainedModel, StreamedWeights]:
+def stream(
+    model: PreTrainedModel, plan: Plan, stored: Callable[[], dict[str, StoredForm]] = dict, adapter: Adapter | None = None
+) -> StreamedWeights:
+    """The weights of a model skeleton, with an adapter merged into them; `stored`: how parameters are quantised in their files."""
+    tie(model, plan)
+    read = plan.read if adapter is None else with_adapter(model, plan, adapter)
+    fill_small(model, plan, read)
+    forms = stored()
+    return StreamedWeights(model, read, forms | {other: forms[kept] for other, kept in plan.aliases.items() if kept in forms})
+
+
+def open_checkpoint(
+    folder: Path, *, allow_pickle: bool = False, adapter: Adapter | None = None
+) -> tuple[PreTrainedModel, StreamedWeights]:
     """The model skeleton of a checkpoint folder, and its weights; raises `ExportError` for what cannot be opened."""
     config = read_config(folder)
     settings = quantization_of(config)
@@ -200,9 +258,7 @@ def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> tuple[PreTra
         QuantizedFiles(files, settings, lambda name: any(each.endswith(f".{name}") for each in transposed)) if settings else None
     )
     plan = Plan(model, files if quantized is None else quantized)
-    tie(model, plan)
-    fill_small(model, plan)
-    return model, StreamedWeights(model, plan.read, {} if quantized is None else stored_forms(plan, quantized))
+    return model, stream(model, plan, lambda: {} if quantized is None else stored_forms(plan, quantized), adapter)
 
 
 def stored_forms(plan: Plan, files: QuantizedFiles) -> dict[str, StoredForm]:
@@ -213,7 +269,7 @@ def stored_forms(plan: Plan, files: QuantizedFiles) -> dict[str, StoredForm]:
         if layers:
             order = files.order(layers[0]) if recipe.converter is None else None
             found[name] = StoredForm(files.layers[layers[0]][0].name, order=order)
-    return found | {other: found[kept] for other, kept in plan.aliases.items() if kept in found}
+    return found
 
 
 def refuse_code(folder: Path) -> None:

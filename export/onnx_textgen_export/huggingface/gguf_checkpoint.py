@@ -20,9 +20,10 @@ from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
 from ..sources.stored_form import StoredForm
+from ..weights.adapter import Adapter
 from ..weights.gguf_file import PLAIN_KINDS, GGUFFile
 from ..weights.streamed import StreamedWeights
-from .checkpoint import Plan, fill_small, make_skeleton, tie
+from .checkpoint import Plan, make_skeleton, stream
 
 OUTPUT_LAYER = "output.weight"
 END_OF_TURN = "tokenizer.ggml.eot_token_id"
@@ -83,7 +84,9 @@ def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
         raise ExportError(f"transformers cannot read {file.paths[0]} ({kind}): {first_line(error)}; {INSTEAD}") from error
 
 
-def open_gguf(path: Path, folder: Path, *, has_tokenizer: bool) -> tuple[PreTrainedModel, StreamedWeights]:
+def open_gguf(
+    path: Path, folder: Path, *, has_tokenizer: bool, adapter: Adapter | None = None
+) -> tuple[PreTrainedModel, StreamedWeights]:
     """The model skeleton of a GGUF file and its weights; its settings are written to `folder` as a checkpoint has them.
 
     has_tokenizer: the caller has one, so the file's is not read. Raises `ExportError` for what cannot be opened.
@@ -96,16 +99,11 @@ def open_gguf(path: Path, folder: Path, *, has_tokenizer: bool) -> tuple[PreTrai
         tensors = GGUFTensors(file, model, settings)
     except NotImplementedError as error:
         raise ExportError(f"{path} cannot be opened: {first_line(error)}; {INSTEAD}") from error
-    plan = Plan(model, tensors)
-    tie(model, plan)
-    fill_small(model, plan)
+    weights = stream(model, Plan(model, tensors), tensors.stored, adapter)
     write_config(config, file.metadata.get(END_OF_TURN), folder)
     if not has_tokenizer:
         write_tokenizer(file.paths[0], folder)
-    stored = tensors.stored()
-    return model, StreamedWeights(
-        model, plan.read, stored | {new: stored[old] for new, old in plan.aliases.items() if old in stored}
-    )
+    return model, weights
 
 
 def write_config(config: PretrainedConfig, end_of_turn: int | None, folder: Path) -> None:

@@ -50,13 +50,18 @@ def unlimited(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def tokenizer_file(folder: Path) -> str | None:
+    """The name of the file that holds the folder's tokenizer; None if there is none."""
+    return next((name for name in (TOKENIZER, *SENTENCEPIECE, "vocab.json", "vocab.txt") if (folder / name).is_file()), None)
+
+
 def convert_tokenizer(folder: Path) -> Tokenizer | None:
     """The folder's tokenizer, proved equal to the original; None if the folder has none.
 
     Raises `ExportError` for a kind without an exact `tokenizer.json` form, naming a text that differs.
     """
     settings = read_tokenizer_settings(folder)
-    name = next((name for name in (TOKENIZER, *SENTENCEPIECE, "vocab.json", "vocab.txt") if (folder / name).is_file()), None)
+    name = tokenizer_file(folder)
     if name is None:
         return None
     path = folder / name

@@ -11,7 +11,7 @@ from onnx_textgen.package.end_tokens import all_eos_ids, read_template
 from onnx_textgen.package.hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
-from .conversion import convert_tokenizer
+from .conversion import convert_tokenizer, tokenizer_file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,17 +34,21 @@ class TextAssets:
             (folder / CHAT_TEMPLATE).write_text(self.chat_template, encoding="utf-8")
 
 
-def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None) -> TextAssets:
+def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapter: Path | None = None) -> TextAssets:
     """Tokenizer, template, ids and defaults of a checkpoint folder; `generation_config.json` overrides `config.json`.
 
-    `tokenizer` replaces the folder's own, which is then not read. Raises `ExportError` for a tokenizer that cannot be converted
-    exactly, and `PackageError` for settings that are not JSON.
+    `tokenizer` replaces the folder's own, which is then not read. The tokenizer and the template of the folder of an adapter, if
+    there are any, replace those of its base. Raises `ExportError` for a tokenizer that cannot be converted exactly, and
+    `PackageError` for settings that are not JSON.
     """
     config = read_config(folder)
     written = without_nulls(read_json(folder / "generation_config.json"))
     settings = config | written
-    tokenizer = tokenizer or convert_tokenizer(folder)
     template = read_template(folder)
+    if adapter is not None:
+        template = read_template(adapter) or template
+        folder = adapter if tokenizer_file(adapter) else folder
+    tokenizer = tokenizer or convert_tokenizer(folder)
     return TextAssets(
         tokenizer=tokenizer,
         chat_template=template,

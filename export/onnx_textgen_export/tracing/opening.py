@@ -28,8 +28,9 @@ from ..sources.source import Source
 from ..sources.tiny_transformer import TinyTransformer
 from ..tokenization.conversion import read_tokenizer
 from ..tokenization.text_assets import TextAssets, read_text_assets
+from ..weights.adapter import SETTINGS, Adapter
 from ..weights.gguf_file import is_gguf
-from ..weights.streamed import OwnWeights, Weights, is_of_transformers
+from ..weights.streamed import OwnWeights, Weights, is_of_transformers, put_parameter
 from .hub import resolve_source
 
 Report = Callable[[str], None]
@@ -50,45 +51,91 @@ def open_source(
     source: str | Path | nn.Module,
     *,
     tokenizer: str | Path | Tokenizer | None = None,
+    adapter: str | Path | None = None,
     allow_pickle: bool = False,
     report: Report = lambda stage: None,
 ) -> Opened:
     """Open a module, `file.py:name`, a checkpoint folder, a GGUF file, or `owner/name` on the hub.
 
-    Raises `ExportError` in one line.
+    adapter: the folder of a LoRA adapter, which is merged into the weights. Raises `ExportError` in one line.
     """
+    opened_adapter = None if adapter is None else Adapter(Path(adapter), allow_pickle=allow_pickle)
+    opened = open_base(source, tokenizer=tokenizer, adapter=opened_adapter, allow_pickle=allow_pickle, report=report)
+    if opened_adapter is None:
+        return opened
+    name = opened_adapter.folder.resolve().name
+    return dataclasses.replace(opened, name=f"{opened.name}-{name}", origin=f"{opened.origin} with the adapter {name}")
+
+
+def open_base(
+    source: str | Path | nn.Module,
+    *,
+    tokenizer: str | Path | Tokenizer | None,
+    adapter: Adapter | None,
+    allow_pickle: bool,
+    report: Report,
+) -> Opened:
+    """Open a source, with an adapter merged into its weights."""
     given = tokenizer if tokenizer is None or isinstance(tokenizer, Tokenizer) else read_tokenizer(Path(tokenizer))
     if isinstance(source, str) and is_import(source):
         source = import_module(source)
     if isinstance(source, nn.Module):
         module = as_it_runs(unwrapped(source))
         origin = f"the module {type(module).__qualname__}"
-        return Opened(module, OwnWeights(module), TextAssets(tokenizer=given), type(module).__name__, origin)
+        name, module = type(module).__name__, merged(module, adapter)
+        return Opened(module, OwnWeights(module), TextAssets(tokenizer=given), name, origin)
     if is_gguf(Path(source)):
-        return open_gguf_file(Path(source), given)
+        return open_gguf_file(Path(source), given, adapter)
     folder = resolve_source(source, report, allow_pickle=allow_pickle)
+    if (folder / SETTINGS).is_file() and not (folder / "config.json").is_file():
+        base = Adapter(folder, allow_pickle=allow_pickle).base or "BASE"
+        raise ExportError(f"{folder} is an adapter; export its base with it: onnx-textgen export {base} --adapter {folder}")
     weights: Weights
     if read_json(folder / "config.json").get("model_type") == "tiny_transformer":
-        module = TinyTransformer.from_folder(folder)
+        module = merged(TinyTransformer.from_folder(folder), adapter)
         weights = OwnWeights(module)
     else:
         with named_versions():
             from ..huggingface.checkpoint import open_checkpoint, refuse_code  # noqa: PLC0415
 
         refuse_code(folder)
-        module, weights = open_checkpoint(folder, allow_pickle=allow_pickle)
+        module, weights = open_checkpoint(folder, allow_pickle=allow_pickle, adapter=adapter)
     name = folder.resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
-    return Opened(module, weights, read_text_assets(folder, tokenizer=given), name, f"the checkpoint {name}")
+    assets = read_text_assets(folder, tokenizer=given, adapter=None if adapter is None else adapter.folder)
+    return Opened(module, weights, assets, name, f"the checkpoint {name}")
 
 
-def open_gguf_file(path: Path, tokenizer: Tokenizer | None) -> Opened:
+def merged(module: nn.Module, adapter: Adapter | None) -> nn.Module:
+    """A copy of a module with an adapter merged into its weights; the module itself without one."""
+    if adapter is None:
+        return module
+    module = copy.deepcopy(module)
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    before = dict(module.named_parameters(remove_duplicate=False))
+    for name in adapter.parts:
+        if name not in before:
+            raise ExportError(f"{adapter.folder} changes {name}, which the base does not have; {adapter.right_base()}")
+        numbers = adapter.merged(name, before[name].detach)
+        if numbers.shape != before[name].shape:
+            raise ExportError(
+                f"{adapter.folder} replaces {name} by a tensor {list(numbers.shape)}, and the base has "
+                f"{list(before[name].shape)}; {adapter.right_base()}"
+            )
+        tied = names[id(before[name])] if adapter.keeps_ties(name) else [name]
+        put_parameter(module, tied, nn.Parameter(numbers, requires_grad=False))
+    return module
+
+
+def open_gguf_file(path: Path, tokenizer: Tokenizer | None, adapter: Adapter | None) -> Opened:
     """Open a GGUF file, whose settings and tokenizer pass through a temporary checkpoint folder."""
     with named_versions():
         from ..huggingface.gguf_checkpoint import open_gguf  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="onnx-textgen-") as folder:
-        module, weights = open_gguf(path, Path(folder), has_tokenizer=tokenizer is not None)
-        assets = read_text_assets(Path(folder), tokenizer=tokenizer)
+        module, weights = open_gguf(path, Path(folder), has_tokenizer=tokenizer is not None, adapter=adapter)
+        assets = read_text_assets(Path(folder), tokenizer=tokenizer, adapter=None if adapter is None else adapter.folder)
     return Opened(module, weights, assets, path.stem, f"the GGUF file {path.name}")
 
 
@@ -99,9 +146,37 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
     while isinstance(module, OptimizedModule | nn.DataParallel | DistributedDataParallel):
         module = module._orig_mod if isinstance(module, OptimizedModule) else module.module
+    if is_of_peft(module):
+        return without_adapters(module)
     if isinstance(module, torch.jit.ScriptModule):
         raise ExportError("the module is TorchScript, which cannot be traced again; give the nn.Module that it was made from")
     return module
+
+
+def is_of_peft(module: nn.Module) -> bool:
+    """Whether a module is a model of PEFT; does not import PEFT, which such a model has imported already."""
+    library = sys.modules.get("peft.peft_model")
+    return library is not None and isinstance(module, library.PeftModel)
+
+
+def without_adapters(model: Any) -> nn.Module:  # noqa: ANN401 - PEFT is not imported
+    """A copy of a model of PEFT with its active adapters merged into the weights.
+
+    Raises `ExportError` if that is another model, which happens where an adapter changes one of two tied weights.
+    """
+    kind = type(model).__name__
+    try:
+        made = copy.deepcopy(model).merge_and_unload()
+        with torch.no_grad():
+            before, after = (each.eval()(torch.tensor([[0, 1]])).logits.float() for each in (copy.deepcopy(model), made))
+    except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
+        raise ExportError(f"PEFT cannot merge the adapter of this {kind}: {first_line(error)}") from error
+    if not torch.allclose(before, after, rtol=0, atol=1e-3 * float(before.abs().max())):
+        raise ExportError(
+            f"this {kind} computes something else when PEFT merges its adapter; save the adapter with save_pretrained(DIR), and "
+            "export the base with --adapter DIR"
+        )
+    return cast(nn.Module, made)
 
 
 def as_it_runs(module: nn.Module) -> nn.Module:
