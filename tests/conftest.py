@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background; tests of Ctrl-C press it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ["ONNX_TEXTGEN_CACHE"] = str(Path(tempfile.gettempdir()) / "no-models-of-onnx-textgen")  # not the user's own
 
 LONGEST = "test_trained_model.py"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

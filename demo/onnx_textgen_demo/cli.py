@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from onnx_textgen.cli.extensions import explain_missing
+from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.cli.hosts import is_public
 
@@ -44,6 +45,8 @@ def demo(
     if mcp:
         with explain_missing("--mcp", "mcp"):
             importlib.import_module("mcp")
+    for package in packages or []:
+        fetch_model(package)
     registry = make_registry(packages or [], device=device, threads=threads)
     page = make_page(registry)
     served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, mcp=mcp)

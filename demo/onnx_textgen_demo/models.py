@@ -11,6 +11,7 @@ import onnx_textgen
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages
+from onnx_textgen.package.model_cache import cached_packages
 
 if TYPE_CHECKING:
     from onnx_textgen import Model
@@ -52,9 +53,10 @@ class ModelRegistry:
 
 
 def make_registry(packages: Sequence[str], *, device: str, threads: int | None) -> ModelRegistry:
-    """A registry of folders and embedded models; without packages, all embedded models, the default first."""
+    """A registry of folders and embedded models; without packages, all embedded models, the default first, and the cache."""
     if not packages:
-        packages = sorted(embedded_packages(), key=lambda name: name != DEFAULT_PACKAGE) or [DEFAULT_PACKAGE]
+        embedded = sorted(embedded_packages(), key=lambda name: name != DEFAULT_PACKAGE) or [DEFAULT_PACKAGE]
+        packages = [*embedded, *cached_packages()]
 
     def opener(package: str) -> Callable[[], Model]:
         return lambda: onnx_textgen.load(package, device=device, threads=threads)

@@ -7,7 +7,6 @@ import functools
 import inspect
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +16,8 @@ import typer
 
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.errors import OptionError
+
+from .stages import Stages
 
 if TYPE_CHECKING:
     from onnx_textgen.package.manifest import Manifest
@@ -246,27 +247,6 @@ def quantization_from(precision: str, **given: int | str | None) -> Quantization
         why = "keeps the form that the source has" if precision == "as-stored" else "is not quantised"
         raise OptionError(f"{precision} {why}, so {written} does nothing; drop it, or take --precision int8 or int4")
     return dataclasses.replace(DEFAULTS[precision], **options) if options else None  # type: ignore[arg-type]
-
-
-class Stages:
-    """Prints each stage and its duration on stderr; a stage name with a colon is a message without a duration."""
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self.started = time.perf_counter()
-
-    def begin(self, name: str | None) -> None:
-        """End the current stage, and begin the next if there is one."""
-        now, on_terminal = time.perf_counter(), sys.stderr.isatty()
-        if self.name is not None:
-            start = "\r" if on_terminal else ""  # overwrites the line printed at its start
-            typer.echo(f"{start}{self.name:<24} {now - self.started:6.1f} s", err=True)
-        if name is not None and ":" in name:
-            typer.echo(name, err=True)
-            name = None
-        self.name, self.started = name, now
-        if name is not None and on_terminal:
-            typer.echo(f"{name} ...", nl=False, err=True)
 
 
 def show(made: Exported) -> None:

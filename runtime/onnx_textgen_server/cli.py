@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.cli.hosts import in_url, is_public, listen, names_of
 from onnx_textgen.errors import OptionError
@@ -62,6 +63,8 @@ def serve(
     )
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:
+        for _, folder in folders:
+            fetch_model(folder)
         models = load_models(folders, device=device, threads=threads, batch_size=batch_size)
         typer.echo(f"{', '.join(models)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)", err=True)
         run_server(make_app(models, settings), listeners)

@@ -47,9 +47,10 @@ STAND_INS = {
         [ "$1 $2" = "-m tests" ] || exec {python} "$@"
         echo "python $*" >> {log}
     """,
-    # Nobody exports a model of the hub here: one that is there takes its place. A server would never end: it explains itself.
+    # Nobody fetches or exports a model here: one that is there takes its place. A server would never end: it explains itself.
     "command": """
         [ "$1" != serve ] || exec {python} -m onnx_textgen.cli serve -h
+        [ "$1" != pull ] || {{ mkdir -p {cache} && cp -r {story} {cache}/$2; exit; }}
         [ "$1" = export ] || exec {python} -m onnx_textgen.cli "$@"
         grep -q 'pip install .*export' {log} && echo "export $2" >> {log} && cp -r {story} "$4"
     """,
@@ -63,7 +64,7 @@ def test_all_shell_commands_of_the_readme_run_one_after_the_other_in_a_fresh_she
     stand_ins, log, work = tmp_path / "bin", tmp_path / "log", tmp_path / "checkout"
     stand_ins.mkdir()
     work.mkdir()
-    names = {"python": sys.executable, "here": stand_ins, "log": log, "story": story.folder}
+    names = {"python": sys.executable, "here": stand_ins, "log": log, "story": story.folder, "cache": tmp_path / "cache"}
     for name, script in STAND_INS.items():
         (stand_ins / name).write_text(f"#!/bin/sh\n{script.format(**{k: shlex.quote(str(v)) for k, v in names.items()})}\n")
         (stand_ins / name).chmod(0o755)
@@ -71,6 +72,7 @@ def test_all_shell_commands_of_the_readme_run_one_after_the_other_in_a_fresh_she
     assert len(blocks) >= 5
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
     environment |= {"PATH": f"{stand_ins}:/usr/bin:/bin", "HF_HUB_CACHE": str(tmp_path / "none"), "ONNX_TEXTGEN_THREADS": "1"}
+    environment |= {"ONNX_TEXTGEN_CACHE": str(tmp_path / "cache")}
     environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     shell = ["bash", "-e", "-c", "\n".join(blocks)]
     done = subprocess.run(

@@ -23,6 +23,7 @@ from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights
 from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
+from .matrices import find_matrices
 from .mix import Mix, cheapest_mix, describe_mix
 from .plan import Plan
 from .quality import QualityMeter
@@ -166,8 +167,8 @@ def best_of(tried: Sequence[Measured], limit: float, budget: Budget) -> Measured
 
 
 def calibration(traced: Traced, *, options: Quantization, budget: Budget, report: Report) -> Calibrated | None:
-    """Codes from real text; None if calibration is not asked for or not possible."""
-    if options.method != "calibrated":
+    """Codes from real text; None if calibration is not asked for, not possible, or would have nothing to round."""
+    if options.method != "calibrated" or not find_matrices(traced.model.graph, options, traced.target):
         return None
     try:
         source = traced.source

@@ -15,7 +15,7 @@ import typer
 from ..errors import OnnxTextgenError, OptionError
 from ..requirements import wrong_version
 from . import extensions
-from .commands import bench, chat, doctor, generate, info, listing, score, verify
+from .commands import bench, chat, doctor, generate, info, listing, pull, score, verify
 from .commands import inspect as inspect_command
 from .help_texts import help_of, summary_of
 from .terminal import screen
@@ -68,7 +68,7 @@ def describe(
     Try:
         onnx-textgen generate
         onnx-textgen list
-        onnx-textgen chat --model DIR
+        onnx-textgen chat DIR
         onnx-textgen export CHECKPOINT --out DIR
     """
     screen.choose_colours(color)
@@ -82,7 +82,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": chat.hold_conversation,
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
+    "pull": pull.pull_model,
     "list": listing.show_models,
+    "remove": pull.remove_model,
     "info": info.show_info,
     "verify": verify.verify_package,
     "bench": bench.measure_speed,

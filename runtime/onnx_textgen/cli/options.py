@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import OptionError, PromptError
+from .fetching import fetch_model
 from .terminal import screen
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
 def complete_model(incomplete: str) -> list[str]:
     """Names of models for shell completion; if none fits, the shell completes folders itself."""
     from ..package.locate import embedded_packages  # noqa: PLC0415
+    from ..package.model_cache import cached_packages  # noqa: PLC0415
 
-    return [name for name in embedded_packages() if name.startswith(incomplete)]
+    return [name for name in (*embedded_packages(), *cached_packages()) if name.startswith(incomplete)]
 
 
 ModelOption = Annotated[
@@ -67,6 +69,8 @@ def load_model(model: str | None, device: str, threads: int | None, assistant_mo
     """Load the model that these options name; if `auto` chose an accelerator, stderr says which."""
     import onnx_textgen  # noqa: PLC0415  (importing ONNX Runtime takes half a second, which `--help` should not)
 
+    for each in (model, assistant_model):
+        fetch_model(each)
     screen.progress(f"loading {model or 'the model'} ...")
     try:
         loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model)

@@ -1,4 +1,4 @@
-"""Lists the models on this machine: those that ship with onnx-textgen, in a folder, and in the cache of the Hugging Face hub.
+"""Lists the models on this machine: those that ship with onnx-textgen, in a folder, in the cache, and in that of the hub.
 
 It reads only manifests and settings: no graph is opened, nothing is fetched, and huggingface_hub is not imported.
 """
@@ -16,9 +16,10 @@ from ..package.integrity import package_bytes
 from ..package.locate import embedded_packages
 from ..package.manifest import CHAT_TEMPLATE
 from ..package.misnamed import is_model_folder
+from ..package.model_cache import cached_packages
 from ..package.reading import has_manifest, read_manifest
 
-EMBEDDED, FOLDER, HUB_CACHE = "embedded", "folder", "hub cache"
+EMBEDDED, FOLDER, CACHE, HUB_CACHE = "embedded", "folder", "cache", "hub cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Entry:
     """The name that `load()` and `--model` take."""
     folder: Path
     origin: str
-    """`embedded`, `folder` or `hub cache`."""
+    """`embedded`, `folder`, `cache` (exported on this machine for its name) or `hub cache`."""
     precision: str = "unknown"
     """`unknown` for a folder of another exporter, which does not state it."""
     size_bytes: int | None = None
@@ -49,6 +50,7 @@ def list_models(folder: Path | None = None) -> list[Entry]:
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
         return [describe(str(path), path, FOLDER) for path in (folder, *inside) if is_model_folder(path)]
     embedded = [describe(name, path, EMBEDDED) for name, path in embedded_packages().items()]
+    embedded += [describe(name, path, CACHE) for name, path in cached_packages().items()]
     return embedded + [describe(name, path, HUB_CACHE) for name, path in cached_models() if is_model_folder(path)]
 
 

@@ -18,6 +18,7 @@ from ..files.text_files import readable
 from .locate import find_package
 from .manifest import ALLOWED_FILES, MANIFEST
 from .misnamed import did_you_mean
+from .model_cache import find_cached as find_cached_package
 from .reading import has_manifest, read_manifest
 
 PREFIX = "hf:"
@@ -29,8 +30,13 @@ HUB_NAME = re.compile(
     NO_PARENT + ONE_LINE + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?", re.DOTALL
 )
 SETTINGS = re.compile(r"[^/]*\.(json|jinja)")
+NO_GRAPH = "the graph"
 TIMEOUT_SECONDS = 10.0
 """For the hub's list of a model's files."""
+
+
+class NoGraphError(PackageError):
+    """A repository of the hub that holds a model, but no ONNX graph of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +50,23 @@ class HubName:
     revision: str | None = None
     """None: the newest."""
 
+    @property
+    def source(self) -> str:
+        """What the exporter calls the repository."""
+        return self.repository + (f"@{self.revision}" if self.revision else "")
+
 
 def locate(package: str | Path | None = None) -> Path:
-    """Find the folder (or graph) of an embedded model, a path, or a model on the hub, which is fetched.
+    """Find the folder (or graph) of an embedded model, a path, a model in the cache, or one on the hub, which is fetched.
 
     `owner/name` is a name on the hub if there is no such folder. `hf:owner/name` always is one, and may be followed by a folder or
     graph inside and by `@revision`. Raises `PackageError` if the model does not exist or cannot be reached.
     """
+    found, in_cache = find_package(package), find_cached_package(package)
+    if in_cache is not None and not found.exists():
+        return in_cache
     name = parse_hub_name(package)
-    return find_package(package) if name is None else fetch(name)
+    return found if name is None else fetch(name)
 
 
 def parse_hub_name(package: str | Path | None) -> HubName | None:
@@ -115,7 +129,10 @@ def find_cached(name: HubName, why: str, remedy: str, error: Exception) -> Path:
         hint = did_you_mean(Path(name.repository))
         raise PackageError(f"{what}; {hint}{remedy}, or take one of: onnx-textgen list") from error
     place = Path(folder) / name.inside
-    if missing := missing_file(place):
+    missing = missing_file(place)
+    if missing == NO_GRAPH:
+        raise NoGraphError(f"{why}, and the cache has no ONNX graph of {name.repository}; {remedy}") from error
+    if missing:
         raise PackageError(f"{why}, and the cache lacks {missing} of {name.repository}; {remedy}") from error
     return place
 
@@ -129,7 +146,7 @@ def missing_file(place: Path) -> str | None:
     if has_manifest(folder):
         return next((name for name in read_manifest(folder).files if not (folder / name).is_file()), None)
     graphs = [place] if place.is_file() else [*place.glob("*.onnx"), *place.glob("onnx/*.onnx")]
-    return None if graphs else "the graph"
+    return None if graphs else NO_GRAPH
 
 
 def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
@@ -154,7 +171,7 @@ def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
     if chosen is None and len(graphs) == 1:
         chosen = graphs[0]
     if chosen is None:
-        raise PackageError(why_no_graph(files, name))
+        raise (PackageError if graphs else NoGraphError)(why_no_graph(files, name))
     folders = {PurePosixPath(chosen).parent, folder, folder.parent if folder.name == SUBFOLDER else folder}
     settings = {file for file in files if PurePosixPath(file).parent in folders and SETTINGS.fullmatch(PurePosixPath(file).name)}
     graph_and_weights = {file for file in files if file.startswith(chosen)}

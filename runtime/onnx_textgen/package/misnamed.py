@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .locate import embedded_packages
 from .manifest import MANIFEST
+from .short_names import short_names
 
 GGUF = b"GGUF"
 """The first bytes of llama.cpp's files, whatever their names are."""
@@ -22,6 +23,8 @@ INSTEAD = f"{LIST}, and this makes one: {EXPORT}"
 def why_no_package(path: Path) -> str:
     """Explain what is wrong with a path that was given for a model, and has neither a manifest nor a graph."""
     if not path.exists():
+        if str(path) in short_names():
+            return f"{path} is not on this machine; fetch it with: onnx-textgen pull {path}"
         closest = did_you_mean(path)
         return f"{path} is not a folder, and no model at hand has that name; {closest}{LIST if closest else INSTEAD}"
     return explain_folder(path) if path.is_dir() else explain_file(path)

@@ -29,14 +29,14 @@ from onnx_textgen_export import Exported, ExportError, export
 from onnx_textgen_export.extra_graphs import int8_scales
 from onnx_textgen_export.extra_graphs.int8_layers import Layer
 from onnx_textgen_export.extra_graphs.int8_scales import LARGEST_CODE, channel_scales, key_scales
+from onnx_textgen_export.proof import int8_cache
+from onnx_textgen_export.proof.measures import Tolerance
+from support.tiny_models import tiny_model
 
 VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 pytestmark = pytest.mark.skipif(
     VERSION < runtime_session.INT8_CACHE_MIN_VERSION, reason=f"onnxruntime {onnxruntime.__version__} has no attention over 8 bits"
 )
-from onnx_textgen_export.proof import int8_cache
-from onnx_textgen_export.proof.measures import Tolerance
-from support.tiny_models import tiny_model
 
 IDS = [(37 * place + 11) % 300 for place in range(96)]
 

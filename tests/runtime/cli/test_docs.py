@@ -66,7 +66,7 @@ def test_a_command_of_the_page_ends_as_it_shows(command, shown, here, capsys, mo
 
 def test_the_page_shows_every_command_and_every_line_of_a_chat():
     commands = {line.split("onnx-textgen ")[1].split()[0] for line, _ in transcripts()}
-    assert commands == {"generate", "chat", "list", "inspect", "score", "info", "verify", "bench", "doctor"}
+    assert commands == {"generate", "chat", "list", "pull", "remove", "inspect", "score", "info", "verify", "bench", "doctor"}
     from onnx_textgen.cli.terminal.chat_session import COMMANDS  # noqa: PLC0415
 
     assert [name for name in COMMANDS if f"`{name}" not in PAGE] == []

@@ -29,6 +29,7 @@ GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 
 @with_options([name for name in OPTIONS if name not in NOT_IN_A_CHAT])
 def hold_conversation(
+    folder: options.FolderArgument = None,
     *,
     model: options.ModelOption = None,
     system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt, before the whole conversation.")] = "",
@@ -42,10 +43,11 @@ def hold_conversation(
     /help shows the commands, Ctrl-C stops an answer and keeps it, Ctrl-D ends.
 
     Try:
-        onnx-textgen chat --model DIR
-        onnx-textgen chat --model DIR --system "You answer in one sentence."
+        onnx-textgen chat DIR
+        onnx-textgen chat owner/name
+        onnx-textgen chat DIR --system "You answer in one sentence."
     """
-    loaded = options.load_model(model, device, threads, assistant_model)
+    loaded = options.load_model(options.one_folder(folder, model), device, threads, assistant_model)
     _ = loaded.tokenizer  # raises for a package without one
     options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
     chat = Chat(loaded, generation, system)

@@ -23,7 +23,7 @@ def show_models(
 ) -> None:
     """List the models on this machine.
 
-    Those that ship with onnx-textgen, and those in the cache of the Hugging Face hub. Nothing is fetched.
+    Those that ship with onnx-textgen, those in its cache, and those in the cache of the Hugging Face hub. Nothing is fetched.
 
     Try:
         onnx-textgen list

@@ -1,0 +1,35 @@
+"""Exports a model into the cache of models of the runtime, which finds this by its entry point."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import typer
+
+from .exporting.exporter import export_source
+from .exporting.options import ExportOptions
+from .stages import Stages
+from .tracing.opening import as_source, open_source
+
+
+def make_package(source: str, folder: Path, name: str, origin: str | None, precision: str | None) -> None:
+    """Export a source to a folder, replacing an older package, with the stages on stderr.
+
+    precision: None keeps the numbers of a quantised source, and rounds others to 8 bits. Raises `ExportError`, and leaves the
+    folder unchanged, if the source cannot be exported.
+    """
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no partial folder is left
+    stages = Stages()
+    stages.begin("load")
+    opened = open_source(source, report=stages.begin)
+    chosen = precision or ("as-stored" if opened.weights.stored else "int8")
+    options = ExportOptions(precision=chosen, name=name, origin=origin or opened.origin, force=True)  # type: ignore[arg-type]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with as_source(opened, None) as made:
+        export_source(made, opened.weights, folder, assets=opened.assets, options=options, report=stages.begin)
+    stages.begin(None)
+    typer.echo(f"{name} is in {folder}", err=True)

@@ -1,0 +1,42 @@
+"""What is exported into the cache of models: a quantised source with its own numbers, any other at 8 bits, found by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import onnx_textgen
+from onnx_textgen.package.model_cache import VARIABLE, place_of
+from onnx_textgen.package.reading import read_manifest
+from onnx_textgen_export import ExportError
+from onnx_textgen_export.into_cache import make_package
+from support.gguf_files import tiny_model, write_gguf
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+
+
+def test_what_is_exported_opens_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model("llama"), "llama", kind="Q8_0")
+    make_package(str(tmp_path / "model.gguf"), place_of("owner/name"), "name", "an origin", None)
+    manifest = read_manifest(place_of("owner/name"))
+    assert (manifest.name, manifest.source) == ("name", "an origin")
+    assert set(manifest.quantization) == {"bits", "accuracy_level", "as_stored"}, "no number was rounded"
+    error = capsys.readouterr().err
+    assert "forecast: " in error
+    assert "name is in " in error
+    assert len(onnx_textgen.load("owner/name").generate([5, 9, 20], max_new_tokens=3, temperature=0).token_ids) == 3
+
+
+def test_others_are_rounded_to_8_bits_and_a_failure_leaves_the_model_that_was_there(tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path / "checkpoint")
+    make_package(str(tmp_path / "checkpoint"), place_of("a/b"), "b", None, None)
+    before = read_manifest(place_of("a/b"))
+    assert (before.precision, before.source) == ("int8", "the checkpoint checkpoint")
+    (tmp_path / "checkpoint" / "config.json").write_text("{}")
+    with pytest.raises(ExportError):
+        make_package(str(tmp_path / "checkpoint"), place_of("a/b"), "b", None, "fp32")
+    assert read_manifest(place_of("a/b")) == before
