@@ -1,4 +1,4 @@
-"""The local folder of a source: an existing folder, or a model of the Hugging Face hub, downloaded or cached.
+"""The local folder or GGUF file of a source: an existing one, or a model of the Hugging Face hub, downloaded or cached.
 
 Only settings, tokenizer, template and safetensors files are fetched: never code, never pickles unless asked for. The cache is
 huggingface_hub's own (HF_HOME), HF_HUB_OFFLINE keeps it off the network, HF_ENDPOINT names another hub.
@@ -30,6 +30,10 @@ from ..weights.tensor_files import MOST_INDEX_BYTES
 
 Report = Callable[[str], None]
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_FILE = re.compile(rf"(?P<name>{HUB_NAME.pattern})/(?P<file>[^@]+\.gguf)(?:@(?P<revision>.+))?", re.DOTALL)
+"""`owner/name/file.gguf`, in a folder of the repository too, and with a revision."""
+PART = re.compile(r"(.*)-\d{5}-of-\d{5}\.gguf", re.DOTALL)
+"""A part of a GGUF file that was split."""
 SETTINGS = frozenset(
     {
         *("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -51,13 +55,16 @@ PICKLES = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.inde
 def resolve_source(source: str | Path, report: Report = lambda stage: None, *, allow_pickle: bool = False) -> Path:
     """The local folder of a source: an existing folder, else the hub's `owner/name` or `owner/name@revision`.
 
-    Without a network, or with HF_HUB_OFFLINE, a copy in the cache is used. `report` is told what is downloaded. Raises
-    `ExportError` for a source that is neither, that cannot be reached, or that has no safetensors (`allow_pickle`: nor
-    `pytorch_model.bin`).
+    For `owner/name/file.gguf` it is the path of that file. Without a network, or with HF_HUB_OFFLINE, a copy in the cache is used.
+    `report` is told what is downloaded. Raises `ExportError` for a source that is neither, that cannot be reached, or that has no
+    safetensors (`allow_pickle`: nor `pytorch_model.bin`).
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
+    if isinstance(source, str) and not folder.exists() and (found := HUB_FILE.fullmatch(source)):
+        revision = found["revision"] or constants.DEFAULT_REVISION
+        return fetch(found["name"], revision, report, gguf=found["file"], allow_pickle=False) / found["file"]
     name, _, revision = str(source).partition("@")
     if folder.exists() or isinstance(source, Path) or not HUB_NAME.fullmatch(name):
         raise ExportError(
@@ -66,12 +73,12 @@ def resolve_source(source: str | Path, report: Report = lambda stage: None, *, a
     return fetch(name, revision or constants.DEFAULT_REVISION, report, allow_pickle=allow_pickle)
 
 
-def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool) -> Path:
-    """Download what the cache lacks, and return the folder there."""
+def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool, gguf: str | None = None) -> Path:
+    """Download what the cache lacks, and return the folder there; gguf: of a GGUF file alone, with all its parts."""
     try:
         siblings = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=SECONDS).siblings or []
         sizes = {file.rfilename: file.size or 0 for file in siblings}
-        files = wanted(sizes, name, allow_pickle=allow_pickle)
+        files = wanted(sizes, name, allow_pickle=allow_pickle) if gguf is None else with_parts(gguf, sizes, name)
         report(f"fetch {name}, {sum(sizes[file] for file in files) / 1e6:,.1f} MB")
         return Path(snapshot_download(name, revision=revision, allow_patterns=files))
     except GatedRepoError as error:
@@ -87,23 +94,23 @@ def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool) -> Pa
     except HFValidationError as error:
         raise ExportError(f"{name} is no name of a model on the hub: {first_line(error)}") from error
     except (OSError, NETWORK) as error:
-        return cached(name, revision, error, allow_pickle=allow_pickle, report=report)
+        return cached(name, revision, error, allow_pickle=allow_pickle, gguf=gguf, report=report)
 
 
-def cached(name: str, revision: str, error: Exception, *, allow_pickle: bool, report: Report) -> Path:
-    """The cached folder of a model, after the hub raised `error`."""
+def cached(name: str, revision: str, error: Exception, *, allow_pickle: bool, gguf: str | None, report: Report) -> Path:
+    """The cached folder of a model, or of its GGUF file, after the hub raised `error`."""
     if isinstance(error, OfflineModeIsEnabled):
         why, remedy = "HF_HUB_OFFLINE is set", "unset it"
     else:
         why, remedy = f"the hub at {constants.ENDPOINT} cannot be reached ({first_line(error)})", "try again with a network"
-    config = try_to_load_from_cache(name, "config.json", revision=revision)
-    if not isinstance(config, str):
+    found = try_to_load_from_cache(name, gguf or "config.json", revision=revision)
+    if not isinstance(found, str):
         raise ExportError(
             f"there is no folder {name}, {why}, and the cache in {constants.HF_HUB_CACHE} has no such model; "
             f"{remedy}, or give a local checkpoint folder"
         ) from error
-    folder = Path(config).parent
-    if missing := missing_weights(folder, name, allow_pickle=allow_pickle):
+    folder = Path(found).parents[0 if gguf is None else gguf.count("/")]
+    if gguf is None and (missing := missing_weights(folder, name, allow_pickle=allow_pickle)):
         raise ExportError(f"{why}, and the cache lacks {missing} of {name}; {remedy}, or give a local folder") from error
     report(f"source: {name} from the cache")
     return folder
@@ -122,8 +129,23 @@ def wanted(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]
             return settings + weights
     if any(PICKLES.fullmatch(name) for name in names):
         raise ExportError(f"{model} has pickled weights only, which can run code when read; if you trust them, add --allow-pickle")
-    other = next((f", only {name}" for name in names if name.endswith((".gguf", ".onnx", ".h5", ".msgpack", ".bin"))), "")
+    if gguf := next((name for name in names if name.endswith(".gguf")), None):
+        raise ExportError(f"{model} has no weights as safetensors; give one of its GGUF files, such as {model}/{gguf}")
+    other = next((f", only {name}" for name in names if name.endswith((".onnx", ".h5", ".msgpack", ".bin"))), "")
     raise ExportError(f"{model} has no weights as safetensors{other}; give a model that has")
+
+
+def with_parts(file: str, names: Iterable[str], model: str) -> list[str]:
+    """A GGUF file of a repository, and the other parts if it was split; raises `ExportError` if the repository has no such file.
+
+    >>> with_parts("q8/a-00001-of-00002.gguf", ["q8/a-00001-of-00002.gguf", "q8/a-00002-of-00002.gguf", "b.gguf"], "owner/name")
+    ['q8/a-00001-of-00002.gguf', 'q8/a-00002-of-00002.gguf']
+    """
+    have = sorted(name for name in names if name.endswith(".gguf"))
+    if file not in have:
+        raise ExportError(f"{model} has no file {file}; its GGUF files are {', '.join(have[:8]) or 'none'}")
+    first = PART.fullmatch(file)
+    return [name for name in have if name == file or (first and (part := PART.fullmatch(name)) and part[1] == first[1])]
 
 
 def missing_weights(folder: Path, model: str, *, allow_pickle: bool) -> str | None:

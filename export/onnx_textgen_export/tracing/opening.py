@@ -87,6 +87,8 @@ def open_base(
     if is_gguf(Path(source)):
         return open_gguf_file(Path(source), given, adapter)
     folder = resolve_source(source, report, allow_pickle=allow_pickle)
+    if folder.is_file():
+        return open_gguf_file(folder, given, adapter)
     if (folder / SETTINGS).is_file() and not (folder / "config.json").is_file():
         base = Adapter(folder, allow_pickle=allow_pickle).base or "BASE"
         raise ExportError(f"{folder} is an adapter; export its base with it: onnx-textgen export {base} --adapter {folder}")

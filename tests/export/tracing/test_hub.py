@@ -33,6 +33,8 @@ FILES = {
     "pytorch_model.bin": b"pickle",
     "modeling_own.py": b"import os",
     "model.gguf": b"gguf",
+    "q8/big-00001-of-00002.gguf": b"gguf one",
+    "q8/big-00002-of-00002.gguf": b"gguf two",
     "onnx/model.onnx": b"onnx",
     "original/model.safetensors": b"again",
     "README.md": b"read me",
@@ -145,6 +147,23 @@ def test_a_model_is_fetched_without_code_pickles_or_copies_and_then_needs_no_net
         run("own/model", nowhere)
 
 
+def test_a_gguf_file_is_fetched_alone_and_with_its_parts(hub: tuple[str, list[str]], nowhere: str, run: Run) -> None:
+    endpoint, asked = hub
+    file, stage = run("own/model/model.gguf@dev", endpoint)
+    assert stage == "fetch own/model, 0.0 MB"
+    assert Path(file).read_bytes() == b"gguf"
+    assert [path.name for path in Path(file).parent.iterdir()] == ["model.gguf"]
+    asked.clear()
+    part, _ = run("own/model/q8/big-00001-of-00002.gguf", endpoint)
+    assert Path(part).with_name("big-00002-of-00002.gguf").read_bytes() == b"gguf two"
+    assert {path.rpartition("/")[2] for path in asked if "/resolve/" in path} == {f"big-0000{n}-of-00002.gguf" for n in (1, 2)}
+    assert run("own/model/q8/big-00001-of-00002.gguf", nowhere)[0] == part
+    with pytest.raises(ExportError, match=r"own/model has no file q4\.gguf; its GGUF files are model\.gguf, q8/big"):
+        run("own/model/q4.gguf", endpoint)
+    with pytest.raises(ExportError, match="own/model has no file"):
+        run("own/model/../../x.gguf", endpoint)
+
+
 def test_the_environment_says_where_the_cache_is_and_whether_there_is_a_network(tmp_path: Path) -> None:
     snapshot = tmp_path / "hub" / "models--own--model"
     (snapshot / "refs").mkdir(parents=True)
@@ -207,7 +226,7 @@ def test_only_the_files_an_export_needs_are_chosen() -> None:
     with pytest.raises(ExportError, match=r"m has pickled weights only, .* add --allow-pickle"):
         wanted(pickled, "m", allow_pickle=False)
     assert wanted(pickled, "m", allow_pickle=True) == pickled[:3]
-    with pytest.raises(ExportError, match=r"m has no weights as safetensors, only model\.gguf"):
+    with pytest.raises(ExportError, match=r"m has no weights as safetensors; give one of its GGUF files, such as m/model\.gguf"):
         wanted(["config.json", "model.gguf"], "m", allow_pickle=True)
 
 
