@@ -19,7 +19,8 @@ from torch import nn
 import onnx_textgen
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
-from onnx_textgen_export.tracing.opening import merged, open_source
+from onnx_textgen_export.tracing.adapters import merged
+from onnx_textgen_export.tracing.opening import open_source
 from onnx_textgen_export.weights import streamed
 from onnx_textgen_export.weights.adapter import SETTINGS, Adapter
 
