@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import onnx_textgen
+from onnx_textgen.cli import run
 from onnx_textgen.package.model_cache import VARIABLE, place_of
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import ExportError
@@ -24,10 +26,13 @@ def test_what_is_exported_opens_by_its_name(tmp_path: Path, capsys: pytest.Captu
     make_package(str(tmp_path / "model.gguf"), place_of("owner/name"), "name", "an origin", None)
     manifest = read_manifest(place_of("owner/name"))
     assert (manifest.name, manifest.source) == ("name", "an origin")
-    assert set(manifest.quantization) == {"bits", "accuracy_level", "as_stored"}, "no number was rounded"
+    assert set(manifest.quantization) == {"bits", "accuracy_level", "as_stored", "sources"}, "no number was rounded"
     error = capsys.readouterr().err
     assert "forecast: " in error
     assert "name is in " in error
+    assert run(["info", "owner/name"]) == 0
+    assert re.search(r"from Q8_0 +kept: .*q_proj", shown := capsys.readouterr().out)
+    assert "rounded: " not in shown
     assert len(onnx_textgen.load("owner/name").generate([5, 9, 20], max_new_tokens=3, temperature=0).token_ids) == 3
 
 

@@ -7,7 +7,7 @@ failing: the certificate holds the measurement, and the report a warning.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from ..passes.quantization.options import Quantization
 from ..passes.quantization.rounding import Roundings
 from ..proof.measures import Quality
 from ..sources.source import Source
+from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights
 from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
@@ -90,13 +91,17 @@ class Measured:
         """Mean divergence on all texts."""
         return self.quality["all"].kl_mean
 
-    def as_record(self) -> dict[str, object]:
-        """For the manifest: the options, the bytes of each form of a mix, and what is stored without loss."""
+    def as_record(self, stored: Mapping[str, StoredForm]) -> dict[str, object]:
+        """For the manifest: the options, the bytes of each form of a mix, and what became of matrices that were quantised before.
+
+        stored: how the source stores the parameters that it holds quantised.
+        """
         mix, ternary, kept = describe_mix(self.attempt.mix), self.roundings.ternary, self.roundings.kept
         more = (
             ({"mix": mix} if len(mix) > 1 else {})
             | ({"ternary": ternary} if ternary else {})
             | ({"as_stored": kept} if kept else {})
+            | ({"sources": self.roundings.sources(stored)} if stored else {})
         )
         options = self.attempt.options
         if self.roundings.keeps_all:  # no other option took effect

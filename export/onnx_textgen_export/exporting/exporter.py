@@ -105,7 +105,7 @@ def export_source(
             write_int8_cache_graph(source, folder, assets.tokenizer)
         roundings = rounded.roundings if rounded is not None else None
         proven = prove_package(source, weights, folder, ids, roundings, options=options, report=report)
-        manifest = make_manifest(source, assets, folder, proven, rounded, options=options)
+        manifest = make_manifest(source, assets, folder, proven, rounded, weights=weights, options=options)
         write_manifest(folder, manifest)
     return Exported(target, manifest)
 

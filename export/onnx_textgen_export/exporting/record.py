@@ -17,6 +17,7 @@ from ..package.folder import records
 from ..proof.certificate import make_certificate
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
+from ..weights.streamed import Weights
 from .options import ExportOptions
 from .proofs import Proven
 
@@ -31,7 +32,14 @@ def versions() -> dict[str, str]:
 
 
 def make_manifest(
-    source: Source, assets: TextAssets, folder: Path, proven: Proven, rounded: Measured | None, *, options: ExportOptions
+    source: Source,
+    assets: TextAssets,
+    folder: Path,
+    proven: Proven,
+    rounded: Measured | None,
+    *,
+    weights: Weights,
+    options: ExportOptions,
 ) -> Manifest:
     """The manifest of a folder whose other files are written; `rounded`: the attempt that was kept, of a quantised package."""
     files = records(folder)
@@ -53,7 +61,7 @@ def make_manifest(
         eos_ids=assets.eos_ids,
         pad_id=assets.pad_id,
         files=files,
-        quantization=rounded.as_record() if rounded is not None else {},
+        quantization=rounded.as_record(weights.stored) if rounded is not None else {},
         generation=assets.generation,
         source=options.origin or "",
         versions=versions(),

@@ -13,12 +13,14 @@ from typing import Literal
 import onnx_ir as ir
 from torch import Tensor, nn
 
+from ...sources.stored_form import StoredForm
 from ..graph.linear import is_constant
 from ..graph.provenance import parameters_of
 from .lossless import Form
 from .options import Bits, Quantization
 from .quantizers import Codes, Floats, make_quantizer, quantize_matrix
 
+NOT_QUANTISED = "not quantised"
 Change = Callable[[Tensor], None]
 """Changes a parameter's values in place."""
 
@@ -84,6 +86,18 @@ class Roundings:
     def keeps_all(self) -> bool:
         """Whether every matrix is stored with the numbers that it had."""
         return bool(self.kept) and all(change is unchanged for change in (*self.products.values(), *self.tables.values()))
+
+    def sources(self, stored: Mapping[str, StoredForm]) -> dict[str, dict[str, list[str]]]:
+        """By the form that matrices have in the source: kinds of layers whose numbers are `kept`, and whose are `rounded`."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for name in dict.fromkeys([*self.tables, *self.products]):
+            is_kept = all(known.get(name, unchanged) is unchanged for known in (self.tables, self.products))
+            form = stored[name].name if name in stored else NOT_QUANTISED
+            kinds = found.setdefault(form, {}).setdefault("kept" if is_kept else "rounded", [])
+            kind = name.removesuffix(".weight").rpartition(".")[2]
+            if kind not in kinds:
+                kinds.append(kind)
+        return found
 
     def add(self, tensor: ir.TensorProtocol | None, rounding: Rounding, *, product: bool, table: bool) -> None:
         """Record that a tensor, in the orientation of `rounding`, was rounded for a product, a table, or both."""

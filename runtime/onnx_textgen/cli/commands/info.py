@@ -69,6 +69,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
         ("source", manifest.source or "not stated"),
         ("target", manifest.target),
         ("precision", certificate.precision_in_words(manifest.precision, manifest.quantization)),
+        *((f"from {form}", words) for form, words in certificate.sources_in_words(manifest.quantization.get("sources"))),
         ("layers", str(geometry.layers)),
         ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
         ("vocabulary", f"{geometry.vocab_size:,}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from . import screen
@@ -54,10 +54,18 @@ def rounding_in_words(cost: Mapping[str, Any]) -> str:
 
 def precision_in_words(precision: str, quantization: Mapping[str, Any]) -> str:
     """How weights are stored: `int4 (block size 32, symmetric, k_quant, head bits 8, accuracy level 4)`."""
-    details = [in_words(key.replace("_", " "), value) for key, value in quantization.items() if key != "bits"]
+    details = [in_words(key.replace("_", " "), value) for key, value in quantization.items() if key not in ("bits", "sources")]
     if "as_stored" in quantization and "block_size" not in quantization:  # nothing was rounded
         return ", ".join(reversed(details))
     return f"{precision} ({', '.join(details)})" if details else precision
+
+
+def sources_in_words(sources: object) -> Iterator[tuple[str, str]]:
+    """How the source stored matrices, and what became of them: `Q4_1`, `kept: q_proj, k_proj`."""
+    for form, layers in sources.items() if isinstance(sources, Mapping) else ():
+        if isinstance(layers, Mapping):
+            parts = [f"{what}: {', '.join(map(str, names))}" for what, names in layers.items() if isinstance(names, list)]
+            yield str(form), "; ".join(parts)
 
 
 def in_words(name: str, value: object) -> str:

@@ -141,6 +141,8 @@ def test_offsets_of_blocks_become_a_second_product(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", tiny_model("llama"), "llama", kind="Q4_1")
     made = export(tmp_path / "model.gguf", tmp_path / "out")
     assert list(made.manifest.quantization["as_stored"]) == [OFFSETS]
+    kept = made.manifest.quantization["sources"]["Q4_1"]["kept"]
+    assert set(kept) >= {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
     nodes = [node.op_type for node in onnx.load(made.folder / GRAPH, load_external_data=False).graph.node]
     assert nodes.count("MatMulNBits") == nodes.count("MatMul") == 2 * 4 + 1
