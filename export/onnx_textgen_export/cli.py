@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import signal
-import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +15,7 @@ import typer
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.errors import OptionError
 
-from .stages import Stages
+from .stages import begin_export
 
 if TYPE_CHECKING:
     from onnx_textgen.package.manifest import Manifest
@@ -169,13 +167,9 @@ def export(
         onnx-textgen export HuggingFaceTB/SmolLM2-135M-Instruct --out ./smollm --precision int8
         onnx-textgen export my_model.py:build --out ./my-model --tokenizer tokenizer.json
     """
-    import logging  # noqa: PLC0415
-
     from .exporting.exporter import export as make  # noqa: PLC0415
 
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no partial folder is left
-    stages = Stages()
+    stages = begin_export()
     made = make(source, out, report=stages.begin, **keywords_from(given))
     stages.begin(None)
     if "fp16" in (given["precision"], given["activations"]):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import signal
-import sys
 from pathlib import Path
 
 import typer
 
 from .exporting.exporter import export_source
 from .exporting.options import ExportOptions
-from .stages import Stages
+from .stages import begin_export
 from .tracing.opening import as_source, open_source
 
 
@@ -21,9 +18,7 @@ def make_package(source: str, folder: Path, name: str, origin: str | None, preci
     precision: None keeps the numbers of a quantised source, and rounds others to 8 bits. Raises `ExportError`, and leaves the
     folder unchanged, if the source cannot be exported.
     """
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no partial folder is left
-    stages = Stages()
+    stages = begin_export()
     stages.begin("load")
     opened = open_source(source, report=stages.begin)
     chosen = precision or ("as-stored" if opened.weights.stored else "int8")

@@ -1,7 +1,9 @@
-"""Prints the stages of an export."""
+"""Prepares a process that exports, and prints the stages of the export."""
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 import time
 
@@ -27,3 +29,10 @@ class Stages:
         self.name, self.started = name, now
         if name is not None and on_terminal:
             typer.echo(f"{name} ...", nl=False, err=True)
+
+
+def begin_export() -> Stages:
+    """Prepare this process to export: silence transformers' warnings, and let SIGTERM end it without leaving a partial folder."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return Stages()

@@ -63,8 +63,6 @@ def serve(
     )
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:
-        for _, folder in folders:
-            fetch_model(folder)
         models = load_models(folders, device=device, threads=threads, batch_size=batch_size)
         typer.echo(f"{', '.join(models)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)", err=True)
         run_server(make_app(models, settings), listeners)
@@ -87,11 +85,12 @@ def check_access(host: str, api_key: str | None, *, allow_public: bool) -> None:
 def load_models(
     folders: list[tuple[str | None, str | None]], *, device: str, threads: int | None, batch_size: int
 ) -> dict[str, Model]:
-    """Load a model from each folder, and return them by name; a model without a name gets its manifest's."""
+    """Fetch and load a model from each folder, and return them by name; a model without a name gets its manifest's."""
     import onnx_textgen  # noqa: PLC0415  (likewise)
 
     models: dict[str, Model] = {}
     for name, folder in folders:
+        fetch_model(folder)
         model = onnx_textgen.load(folder, device=device, threads=threads, batch_size=batch_size)
         models[name or model.manifest.name] = model
     return models

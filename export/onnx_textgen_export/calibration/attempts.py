@@ -173,14 +173,14 @@ def best_of(tried: Sequence[Measured], limit: float, budget: Budget) -> Measured
 
 def calibration(traced: Traced, *, options: Quantization, budget: Budget, report: Report) -> Calibrated | None:
     """Codes from real text; None if calibration is not asked for, not possible, or would have nothing to round."""
-    if options.method != "calibrated" or not find_matrices(traced.model.graph, options, traced.target):
+    matrices = find_matrices(traced.model.graph, options, traced.target) if options.method == "calibrated" else []
+    if not matrices:
         return None
     try:
         source = traced.source
         ids = calibration_ids(source, traced.assets, budget.calibration, forward_only=options.bits == 8)
         report(f"calibrate on {ids.numel():,} tokens")
-        graph, target, folder = traced.model.graph, traced.target, traced.work
-        return calibrate(source, traced.weights, graph, ids, options=options, target=target, folder=folder)
+        return calibrate(source, traced.weights, matrices, ids, options=options, folder=traced.work)
     except ExportError as error:
         if budget.calibration is not None:
             raise

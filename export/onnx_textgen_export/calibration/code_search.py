@@ -9,14 +9,11 @@ needs no backward pass, and weights all tokens equally.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 from torch import Tensor
-
-from onnx_textgen.package.manifest import Target
 
 from ..package.forecast import matrix_bytes
 from ..passes.quantization.options import Bits, Quantization
@@ -26,7 +23,7 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .codes import OUTPUTS_AT_A_TIME, FoundCodes
 from .compensate import Moments, joined, round_compensated, round_uncompensated
-from .matrices import Matrix, find_matrices, layers_of
+from .matrices import Matrix, layers_of
 from .mix import Choice, Mix
 from .observe import read_gradients, read_inputs
 from .plan import Plan, make_plan
@@ -129,13 +126,12 @@ def smoothing_of(sizes: Floats) -> Floats:
 
 
 def calibrate(
-    source: Source, weights: Weights, graph: ir.Graph, ids: Tensor, *, options: Quantization, target: Target, folder: Path
+    source: Source, weights: Weights, matrices: Sequence[Matrix], ids: Tensor, *, options: Quantization, folder: Path
 ) -> Calibrated:
-    """Run the texts `ids` [texts, tokens] and find codes, which are written to `folder`.
+    """Run the texts `ids` [texts, tokens] and find codes of the matrices, which are written to `folder`.
 
     Raises the errors of the module's own code if it cannot be differentiated, which only 4 bits need.
     """
-    matrices = find_matrices(graph, options, target)
     made = Calibrated({each.name: each for each in matrices}, {}, {}, folder, options)
     layers = layers_of(source, matrices)
     modules = {name: module for name, (_, module) in layers.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import typer
 
@@ -57,6 +58,18 @@ def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], No
                 command.invoke(inner)
 
     return run_extension
+
+
+def load_function(group: str, wanting: str) -> Any:  # noqa: ANN401 - the group's module says what its functions take
+    """Load the first function of an entry-point group, which the exporter adds.
+
+    Raises `ExtensionError`, which begins with `wanting`, if the exporter is missing or incomplete.
+    """
+    points = sorted(entry_points(group=group), key=lambda point: point.name)
+    if not points:
+        raise ExtensionError(f"{wanting} needs the exporter; {remedy('export')}")
+    with explain_missing(wanting, "export"):
+        return points[0].load()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ Another package exports: by a function in the entry-point group `onnx_textgen.ex
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from . import extensions
@@ -27,22 +26,16 @@ def fetch_model(model: str | None) -> None:
     from ..package.model_cache import find_cached, place_of  # noqa: PLC0415
 
     name = parse_hub_name(model)
-    if model is None or name is None or find_cached(model) is not None:
+    if name is None or name.inside or find_cached(name.source) is not None:
         return
     try:
         locate(model)
     except NoGraphError:
-        if name.inside:
-            raise
         make = find_exporter(f"{name.repository} has no ONNX graph. Making one")
-        make(name.source, place_of(model.removeprefix("hf:")), name.repository.partition("/")[2], None, None)
+        make(name.source, place_of(name.source), name.repository.partition("/")[2], None, None)
 
 
 def find_exporter(wanting: str) -> Exporter:
-    """Load the first function of the group; raises `ExtensionError`, beginning with `wanting`, if its package is missing."""
-    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    if not points:
-        raise extensions.ExtensionError(f"{wanting} needs the exporter; {extensions.remedy('export')}")
-    with extensions.explain_missing(wanting, "export"):
-        found: Exporter = points[0].load()
-        return found
+    """Load the exporter; raises `ExtensionError`, which begins with `wanting`, if its package is missing."""
+    found: Exporter = extensions.load_function(GROUP, wanting)
+    return found

@@ -52,7 +52,7 @@ class HubName:
 
     @property
     def source(self) -> str:
-        """What the exporter calls the repository."""
+        """The repository as the exporter and the cache of models call it."""
         return self.repository + (f"@{self.revision}" if self.revision else "")
 
 
@@ -62,11 +62,11 @@ def locate(package: str | Path | None = None) -> Path:
     `owner/name` is a name on the hub if there is no such folder. `hf:owner/name` always is one, and may be followed by a folder or
     graph inside and by `@revision`. Raises `PackageError` if the model does not exist or cannot be reached.
     """
-    found, in_cache = find_package(package), find_cached_package(package)
-    if in_cache is not None and not found.exists():
-        return in_cache
     name = parse_hub_name(package)
-    return found if name is None else fetch(name)
+    if name is None:
+        found, cached = find_package(package), find_cached_package(package)
+        return found if cached is None or found.exists() else cached
+    return (None if name.inside else find_cached_package(name.source)) or fetch(name)
 
 
 def parse_hub_name(package: str | Path | None) -> HubName | None:

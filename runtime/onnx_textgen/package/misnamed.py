@@ -10,7 +10,6 @@ from pathlib import Path
 
 from .locate import embedded_packages
 from .manifest import MANIFEST
-from .short_names import short_names
 
 GGUF = b"GGUF"
 """The first bytes of llama.cpp's files, whatever their names are."""
@@ -23,6 +22,8 @@ INSTEAD = f"{LIST}, and this makes one: {EXPORT}"
 def why_no_package(path: Path) -> str:
     """Explain what is wrong with a path that was given for a model, and has neither a manifest nor a graph."""
     if not path.exists():
+        from .short_names import short_names  # noqa: PLC0415  (for this line only)
+
         if str(path) in short_names():
             return f"{path} is not on this machine; fetch it with: onnx-textgen pull {path}"
         closest = did_you_mean(path)

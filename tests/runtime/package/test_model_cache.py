@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.cli import fetching, run
+from onnx_textgen.cli import extensions, run
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package import model_cache, short_names
 from onnx_textgen.package.hub import HUB_NAME, locate
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.model_cache import cached_packages, find_cached, place_of, remove_cached
-from onnx_textgen.package.short_names import ShortName, source_of
+from onnx_textgen.package.python_index import source_of
+from onnx_textgen.package.short_names import ShortName
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 pytest.importorskip("huggingface_hub.constants")
@@ -157,7 +158,7 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(EntryPoint, "load", lambda self: make_package)
-    monkeypatch.setattr(fetching, "entry_points", lambda group: [EntryPoint("pytorch", "none:make_package", group)])
+    monkeypatch.setattr(extensions, "entry_points", lambda group: [EntryPoint("pytorch", "none:make_package", group)])
     return made
 
 
@@ -165,7 +166,11 @@ def test_a_model_of_the_hub_without_a_graph_is_exported_once(exports: list[tuple
     command = ["generate", "--token-ids", "1,2", "--max-new-tokens", "2", "--model", "owner/name@v1"]
     assert run(command) == 0
     assert run(command) == 0
+    assert run([*command[:-1], "hf:owner/name@v1"]) == 0
     assert exports == [("owner/name@v1", "name", "None", "None")]
+    assert run([*command[:-1], "hf:owner/other"]) == 0
+    assert run(["pull", "hf:owner/other"]) == 0
+    assert [each[0] for each in exports] == ["owner/name@v1", "owner/other"]
 
 
 def test_pull_exports_what_is_asked_for(
@@ -186,7 +191,7 @@ def test_pull_exports_what_is_asked_for(
 def test_without_the_exporter_one_line_says_what_to_install(
     exports: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fetching, "entry_points", lambda group: [])
+    monkeypatch.setattr(extensions, "entry_points", lambda group: [])
     assert run(["chat", "owner/name"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

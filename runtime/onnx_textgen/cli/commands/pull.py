@@ -43,28 +43,29 @@ def pull_model(
     """
     from ...package.hub import parse_hub_name  # noqa: PLC0415
     from ...package.model_cache import find_cached, place_of  # noqa: PLC0415
-    from ...package.short_names import short_names, source_of  # noqa: PLC0415
+    from ...package.python_index import source_of  # noqa: PLC0415
+    from ...package.short_names import short_names  # noqa: PLC0415
 
     if name is None:
         show_short_names()
         return
     entry, on_hub = short_names().get(name), parse_hub_name(name)
-    if entry is None and on_hub is None:
-        raise OptionError(f"there is no short name {name:.80}; onnx-textgen pull shows them, or give owner/name of a hub's model")
-    if (place := find_cached(name)) is not None and not force:
-        screen.note(f"{name} is there already, in {place}; --force makes it again")
+    if entry is None and (on_hub is None or on_hub.inside):
+        raise OptionError(f"there is no short name {name:.80}; see them with onnx-textgen pull, or give owner/name of a hub model")
+    key = name if entry is not None or on_hub is None else on_hub.source
+    if (place := find_cached(key)) is not None and not force:
+        screen.note(f"{key} is there already, in {place}; --force makes it again")
         return
-    if entry is None:
-        if precision is None and not force:
-            fetching.fetch_model(name)
-        elif on_hub is not None:
-            make = fetching.find_exporter("pull")
-            make(on_hub.source, place_of(name), on_hub.repository.partition("/")[2], None, precision and precision.value)
-    else:
+    if entry is not None:
         make = fetching.find_exporter("pull")
         screen.note(f"{entry.model}, licence {entry.licence}: {entry.megabytes:,} MB from {entry.origin}")
         with source_of(entry) as source:
-            make(source, place_of(name), entry.model, f"{entry.origin}, {entry.licence}", precision and precision.value)
+            make(source, place_of(key), entry.model, f"{entry.origin}, {entry.licence}", precision and precision.value)
+    elif on_hub is not None and (precision is not None or force):
+        make = fetching.find_exporter("pull")
+        make(on_hub.source, place_of(key), on_hub.repository.partition("/")[2], None, precision and precision.value)
+    else:
+        fetching.fetch_model(name)
     screen.note(f"next: onnx-textgen chat {name}")
 
 

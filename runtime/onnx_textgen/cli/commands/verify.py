@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,7 +55,7 @@ def verify_package(
         if not as_json:
             typer.echo(line)
 
-    compare = find_verifier() if against is not None else None
+    compare: Verifier | None = None if against is None else extensions.load_function(GROUP, "verify --against")
     path, manifest = check_package(locate(options.one_folder(folder, model)), say)
     replays = replay_golden(path, manifest, device, threads, say)
     scenarios = compare_with(compare, path, against) if compare is not None and against is not None else []
@@ -110,16 +109,6 @@ def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | No
         say(f"golden {number}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
         replays.append(found)
     return replays
-
-
-def find_verifier() -> Verifier:
-    """Load the first function of the group; raises `ExtensionError` if its package is missing or incomplete."""
-    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    if not points:
-        raise extensions.ExtensionError(f"verify --against is not installed; {extensions.remedy('export')}")
-    with extensions.explain_missing("verify --against", "export"):
-        found: Verifier = points[0].load()
-        return found
 
 
 def compare_with(compare: Verifier, path: Path, source: str) -> Sequence[Mapping[str, Any]]:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen_export.calibration.code_search import calibrate
+from onnx_textgen_export.calibration.matrices import find_matrices
 from onnx_textgen_export.exporting.graphs import PackageWriter, optimized_graph
 from onnx_textgen_export.exporting.options import ExportOptions
 from onnx_textgen_export.passes.graph.provenance import Piece, made_of
@@ -80,7 +81,8 @@ def test_a_package_is_right_whatever_each_part_is_stored_in(tmp_path: Path, tied
     with as_source(opened, None) as source:
         asked = ExportOptions(precision="int4", genai=False)
         model = optimized_graph(source, opened.weights, asked, None, report=lambda stage: None)
-        found = calibrate(source, opened.weights, model.graph, ids, options=options, target="ort", folder=tmp_path)
+        matrices = find_matrices(model.graph, options, "ort")
+        found = calibrate(source, opened.weights, matrices, ids, options=options, folder=tmp_path)
         parts = [name for name, each in found.matrices.items() if each.split is not None]
         assert [found.matrices[name].sizes for name in parts] == [(VOCAB // 2, WIDTH)] * 2
         wanted = dict(zip(parts, bits, strict=True))

@@ -32,7 +32,7 @@ def install(monkeypatch):
         module.verify_against = function
         monkeypatch.setitem(sys.modules, "a_verifier", module)
         points = [EntryPoint("pytorch", "a_verifier:verify_against", GROUP)] if function is not None else []
-        monkeypatch.setattr("onnx_textgen.cli.commands.verify.entry_points", lambda group: points if group == GROUP else [])
+        monkeypatch.setattr("onnx_textgen.cli.extensions.entry_points", lambda group: points if group == GROUP else [])
 
     return put
 
@@ -82,7 +82,7 @@ def test_its_error_is_one_line(install, capsys):
 def test_without_the_exporter_it_is_answered_with_the_line_that_adds_it_before_anything_else(install, capsys):
     install(None)
     assert verify("--against", "checkpoint") == 1
-    wanted = 'error: verify --against is not installed; add it with: pip install "onnx-textgen[export]"\n'
+    wanted = 'error: verify --against needs the exporter; add it with: pip install "onnx-textgen[export]"\n'
     assert capsys.readouterr() == ("", wanted)
 
 
