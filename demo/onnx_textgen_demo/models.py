@@ -31,6 +31,11 @@ class ModelRegistry:
         """The names, in the given order."""
         return list(self.openers)
 
+    def add(self, name: str, opener: Callable[[], Model]) -> None:
+        """Add a model, if there is none of that name."""
+        self._locks.setdefault(name, threading.Lock())
+        self.openers.setdefault(name, opener)
+
     def model(self, name: str | None = None) -> Model:
         """The model of that name, loaded if necessary; None: the first one.
 
@@ -58,10 +63,12 @@ def make_registry(packages: Sequence[str], *, device: str, threads: int | None) 
         embedded = sorted(embedded_packages(), key=lambda name: name != DEFAULT_PACKAGE) or [DEFAULT_PACKAGE]
         packages = [*embedded, *cached_packages()]
 
-    def opener(package: str) -> Callable[[], Model]:
-        return lambda: onnx_textgen.load(package, device=device, threads=threads)
+    return ModelRegistry({name: opener(package, device=device, threads=threads) for name, package in names_of(packages).items()})
 
-    return ModelRegistry({name: opener(package) for name, package in names_of(packages).items()})
+
+def opener(package: str, *, device: str, threads: int | None) -> Callable[[], Model]:
+    """The function that loads a package."""
+    return lambda: onnx_textgen.load(package, device=device, threads=threads)
 
 
 def names_of(packages: Sequence[str]) -> dict[str, str]:

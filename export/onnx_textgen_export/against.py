@@ -22,18 +22,18 @@ from .tracing.turns import in_turn
 
 
 @in_turn
-def verify_against(folder: Path, source: str, report: Callable[[str], None]) -> list[dict[str, Any]]:
+def verify_against(folder: Path, source: str, report: Callable[[str], None], *, adapter: str | None = None) -> list[dict[str, Any]]:
     """Measure every scenario of the certificate again: its fields, and `admitted`, whether the precision allows the difference.
 
-    source: what the package was exported from, as `export` takes it. Raises `ExportError` for a source that does not open, or
-    whose sizes differ from the package's.
+    source, adapter: what the package was exported from, as `export` takes it. Raises `ExportError` for a source that does not
+    open, or whose sizes differ from the package's.
     """
     manifest = read_manifest(folder)
     if manifest.precision == UNKNOWN:
         raise ExportError(f"{folder} does not say its precision, so there is no limit to compare with")
     report("load")
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
-    opened = open_source(source, tokenizer=tokenizer, allow_pickle=False, report=report)
+    opened = open_source(source, tokenizer=tokenizer, adapter=adapter, report=report)
     with as_source(opened, manifest.geometry.context_length) as made:
         for name, size in dataclasses.asdict(made.geometry).items():
             if size != getattr(manifest.geometry, name):

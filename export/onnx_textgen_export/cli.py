@@ -93,7 +93,7 @@ OPTIONS: Mapping[str, Given] = {
         bool, "Add a graph with keys and values at 8 bits, for long contexts on a CPU.", ("--int8-cache",), default=False
     ),
     "force": Given(bool, "Replace an existing model folder.", ("--force",), default=False),
-    "adapter": Given(Path | None, "The folder of a LoRA adapter to merge into the weights.", metavar="DIR"),
+    "adapter": Given(str | None, "A LoRA adapter to merge into the weights: its folder, or owner/name on the hub.", metavar="DIR"),
     "tokenizer": Given(Path | None, "A tokenizer.json, for a source without one."),
     "eos_id": Given(list[int] | None, "An id that ends a text, for a source that names none."),
     "context_length": Given(int | None, "Longest context, if the source does not say.", least=2),

@@ -53,10 +53,10 @@ def closed_loops():
 
 
 @contextlib.contextmanager
-def served_page(*models, **more):
-    """The address of a page for these models, each under its own name; `more` goes to `serve`."""
+def served_page(*models, opener_of=None, **more):
+    """The address of a page for these models, each under its own name; `opener_of` goes to `make_page`, `more` to `serve`."""
     with closed_loops(), counted_calls() as running:
-        page = make_page(registry_of(*models))
+        page = make_page(registry_of(*models), opener_of=opener_of)
         served = serve(page, host="127.0.0.1", port=0, **more)
         try:
             yield served.address
@@ -110,7 +110,7 @@ def free_port():
 def served():
     """Call it with models to serve their page; gives the address."""
     with contextlib.ExitStack() as stack:
-        yield lambda *models: stack.enter_context(served_page(*models))
+        yield lambda *models, **more: stack.enter_context(served_page(*models, **more))
 
 
 @pytest.fixture

@@ -34,12 +34,13 @@ NO_TEMPLATE = """
 
 It has no chat template: it continues a text, and was not trained to answer. Use the tab **Write** for it.
 
-To chat, export a chat model and open this page with it. The first command downloads PyTorch, the second the model (270 MB).
+To chat, fetch a chat model, which takes some minutes, and open this page with it. The first command downloads PyTorch, which only
+the export needs, the second the model (92 MB). With PyTorch, *Fetch a model* at the top of the page does the same.
 
 ```sh
 pip install "onnx-textgen[export]"
-onnx-textgen export HuggingFaceTB/SmolLM2-135M-Instruct --out smollm --precision int8
-onnx-textgen demo smollm
+onnx-textgen pull smollm2
+onnx-textgen demo smollm2
 ```
 """
 

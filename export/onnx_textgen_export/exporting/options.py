@@ -35,7 +35,8 @@ class ExportOptions:
     tokenizer: str | Path | Tokenizer | None = None
     """A tokenizer.json for a source that brings none; without one the package takes and gives token ids."""
     adapter: str | Path | None = None
-    """The folder of a LoRA adapter to merge into the weights; its tokenizer and template, if it has any, replace the source's."""
+    """A LoRA adapter to merge into the weights, as its folder or `owner/name` on the hub. Its tokenizer and template, if any,
+    replace the source's."""
     eos_ids: tuple[int, ...] = ()
     """Ids that end a text, where the source names none."""
     context_length: int | None = None

@@ -6,6 +6,8 @@ huggingface_hub's own (HF_HOME), HF_HUB_OFFLINE keeps it off the network, HF_END
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,6 +28,7 @@ from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from ..errors import ExportError
 from ..tokenization.conversion import SENTENCEPIECE
+from ..weights.adapter import SETTINGS as ADAPTER_SETTINGS
 from ..weights.tensor_files import MOST_INDEX_BYTES
 
 Report = Callable[[str], None]
@@ -50,6 +53,18 @@ NETWORK: type[Exception] = vars(huggingface_hub.errors).get("HTTPError", OSError
 SECONDS = 10.0
 """Timeout for the hub's list of a model's files."""
 PICKLES = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json")
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+"""Of an adapter that PEFT saved; the second, a pickle, only if it is allowed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Files:
+    """The files of a repository that a source consists of."""
+
+    known_by: str
+    """One that every copy of them has."""
+    choose: Callable[[Iterable[str]], list[str]]
+    """Selects them from the names of the repository's files; raises `ExportError` if they are not among these."""
 
 
 def resolve_source(source: str | Path, report: Report = lambda stage: None, *, allow_pickle: bool = False) -> Path:
@@ -64,23 +79,37 @@ def resolve_source(source: str | Path, report: Report = lambda stage: None, *, a
         return folder
     if isinstance(source, str) and not folder.exists() and (found := HUB_FILE.fullmatch(source)):
         revision = found["revision"] or constants.DEFAULT_REVISION
-        return fetch(found["name"], revision, report, gguf=found["file"], allow_pickle=False) / found["file"]
+        files = Files(found["file"], functools.partial(with_parts, found["file"], model=found["name"]))
+        return fetch(found["name"], revision, files, report) / found["file"]
     name, _, revision = str(source).partition("@")
     if folder.exists() or isinstance(source, Path) or not HUB_NAME.fullmatch(name):
         raise ExportError(
             f"{source} is not a folder; give a checkpoint folder, a GGUF file, owner/name of a model on the hub, or file.py:name"
         )
-    return fetch(name, revision or constants.DEFAULT_REVISION, report, allow_pickle=allow_pickle)
+    files = Files("config.json", functools.partial(wanted, model=name, allow_pickle=allow_pickle))
+    return fetch(name, revision or constants.DEFAULT_REVISION, files, report)
 
 
-def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool, gguf: str | None = None) -> Path:
-    """Download what the cache lacks, and return the folder there; gguf: of a GGUF file alone, with all its parts."""
+def resolve_adapter(adapter: str | Path, report: Report = lambda stage: None, *, allow_pickle: bool = False) -> Path:
+    """The local folder of an adapter: an existing folder, else the hub's `owner/name` or `owner/name@revision`.
+
+    Raises `ExportError` for an adapter on the hub as `resolve_source` does; a path is not checked here.
+    """
+    folder, (name, _, revision) = Path(adapter).expanduser(), str(adapter).partition("@")
+    if folder.exists() or isinstance(adapter, Path) or not HUB_NAME.fullmatch(name):
+        return folder
+    files = Files(ADAPTER_SETTINGS, functools.partial(of_adapter, model=name, allow_pickle=allow_pickle))
+    return fetch(name, revision or constants.DEFAULT_REVISION, files, report)
+
+
+def fetch(name: str, revision: str, files: Files, report: Report) -> Path:
+    """Download what the cache lacks of a repository, and return its folder there."""
     try:
         siblings = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=SECONDS).siblings or []
         sizes = {file.rfilename: file.size or 0 for file in siblings}
-        files = wanted(sizes, name, allow_pickle=allow_pickle) if gguf is None else with_parts(gguf, sizes, name)
-        report(f"fetch {name}, {sum(sizes[file] for file in files) / 1e6:,.1f} MB")
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+        chosen = files.choose(sizes)
+        report(f"fetch {name}, {sum(sizes[file] for file in chosen) / 1e6:,.1f} MB")
+        return Path(snapshot_download(name, revision=revision, allow_patterns=chosen))
     except GatedRepoError as error:
         raise ExportError(
             f"{name} requires that you accept its terms at {constants.ENDPOINT}/{name}; do so and run: hf auth login"
@@ -94,23 +123,23 @@ def fetch(name: str, revision: str, report: Report, *, allow_pickle: bool, gguf:
     except HFValidationError as error:
         raise ExportError(f"{name} is no name of a model on the hub: {first_line(error)}") from error
     except (OSError, NETWORK) as error:
-        return cached(name, revision, error, allow_pickle=allow_pickle, gguf=gguf, report=report)
+        return cached(name, revision, files, error, report)
 
 
-def cached(name: str, revision: str, error: Exception, *, allow_pickle: bool, gguf: str | None, report: Report) -> Path:
-    """The cached folder of a model, or of its GGUF file, after the hub raised `error`."""
+def cached(name: str, revision: str, files: Files, error: Exception, report: Report) -> Path:
+    """The folder of a repository in the cache, after the hub raised `error`."""
     if isinstance(error, OfflineModeIsEnabled):
         why, remedy = "HF_HUB_OFFLINE is set", "unset it"
     else:
         why, remedy = f"the hub at {constants.ENDPOINT} cannot be reached ({first_line(error)})", "try again with a network"
-    found = try_to_load_from_cache(name, gguf or "config.json", revision=revision)
+    found = try_to_load_from_cache(name, files.known_by, revision=revision)
     if not isinstance(found, str):
         raise ExportError(
             f"there is no folder {name}, {why}, and the cache in {constants.HF_HUB_CACHE} has no such model; "
-            f"{remedy}, or give a local checkpoint folder"
+            f"{remedy}, or give a local folder"
         ) from error
-    folder = Path(found).parents[0 if gguf is None else gguf.count("/")]
-    if gguf is None and (missing := missing_weights(folder, name, allow_pickle=allow_pickle)):
+    folder = Path(found).parents[files.known_by.count("/")]
+    if missing := missing_weights(folder, files):
         raise ExportError(f"{why}, and the cache lacks {missing} of {name}; {remedy}, or give a local folder") from error
     report(f"source: {name} from the cache")
     return folder
@@ -135,6 +164,22 @@ def wanted(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]
     raise ExportError(f"{model} has no weights as safetensors{other}; give a model that has")
 
 
+def of_adapter(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]:
+    """The files of a repository's adapter, with the tokenizer and the template that it may bring.
+
+    >>> of_adapter(["adapter_config.json", "adapter_model.safetensors", "README.md"], "owner/name", allow_pickle=False)
+    ['adapter_config.json', 'adapter_model.safetensors']
+    """
+    have = sorted(name for name in names if "/" not in name)
+    weights = [name for name in ADAPTER_WEIGHTS if name in have]
+    if ADAPTER_SETTINGS not in have or not weights:
+        raise ExportError(f"{model} holds no LoRA adapter; give one that PEFT saved, or export {model} without --adapter")
+    if weights[0] == ADAPTER_WEIGHTS[1] and not allow_pickle:
+        raise ExportError(f"{model} has a pickled adapter only, which can run code when read; if you trust it, add --allow-pickle")
+    text = SETTINGS - {"config.json", "generation_config.json"}
+    return [name for name in have if name in text or name in (ADAPTER_SETTINGS, weights[0])]
+
+
 def with_parts(file: str, names: Iterable[str], model: str) -> list[str]:
     """A GGUF file of a repository, and the other parts if it was split; raises `ExportError` if the repository has no such file.
 
@@ -148,13 +193,13 @@ def with_parts(file: str, names: Iterable[str], model: str) -> list[str]:
     return [name for name in have if name == file or (first and (part := PART.fullmatch(name)) and part[1] == first[1])]
 
 
-def missing_weights(folder: Path, model: str, *, allow_pickle: bool) -> str | None:
+def missing_weights(folder: Path, files: Files) -> str | None:
     """The first weights file that an index in `folder` names and that is missing; None if all exist."""
     try:
-        names = wanted((path.name for path in folder.iterdir()), model, allow_pickle=allow_pickle)
+        names = files.choose(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
     except ExportError:
         return "the weights"
     indexes = [read_json(folder / name, most=MOST_INDEX_BYTES) for name in names if name.endswith(".index.json")]
     listed = [file for index in indexes for file in index["weight_map"].values()]
-    has_weights = any(name.endswith((".safetensors", ".bin")) for name in names)
+    has_weights = any(name.endswith((".safetensors", ".bin", ".gguf")) for name in names)
     return next((file for file in sorted(set(listed)) if not (folder / file).is_file()), None if has_weights else "the weights")

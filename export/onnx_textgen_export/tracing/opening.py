@@ -32,7 +32,7 @@ from ..weights.adapter import SETTINGS, Adapter
 from ..weights.gguf_file import is_gguf
 from ..weights.streamed import OwnWeights, Weights, is_of_transformers
 from .adapters import is_of_peft, merged, without_adapters
-from .hub import resolve_source
+from .hub import resolve_adapter, resolve_source
 
 Report = Callable[[str], None]
 
@@ -58,13 +58,14 @@ def open_source(
 ) -> Opened:
     """Open a module, `file.py:name`, a checkpoint folder, a GGUF file, or `owner/name` on the hub.
 
-    adapter: the folder of a LoRA adapter, which is merged into the weights. Raises `ExportError` in one line.
+    adapter: a LoRA adapter, as its folder or `owner/name` on the hub, which is merged into the weights. Raises `ExportError` in
+    one line.
     """
-    opened_adapter = None if adapter is None else Adapter(Path(adapter), allow_pickle=allow_pickle)
+    if adapter is None:
+        return open_base(source, tokenizer=tokenizer, adapter=None, allow_pickle=allow_pickle, report=report)
+    opened_adapter = Adapter(resolve_adapter(adapter, report, allow_pickle=allow_pickle), allow_pickle=allow_pickle)
     opened = open_base(source, tokenizer=tokenizer, adapter=opened_adapter, allow_pickle=allow_pickle, report=report)
-    if opened_adapter is None:
-        return opened
-    name = opened_adapter.folder.resolve().name
+    name = name_of(adapter)
     return dataclasses.replace(opened, name=f"{opened.name}-{name}", origin=f"{opened.origin} with the adapter {name}")
 
 
@@ -103,9 +104,14 @@ def open_base(
 
         refuse_code(folder)
         module, weights = open_checkpoint(folder, allow_pickle=allow_pickle, adapter=adapter)
-    name = folder.resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
+    name = name_of(source)
     assets = read_text_assets(folder, tokenizer=given, adapter=None if adapter is None else adapter.folder)
     return Opened(module, weights, assets, name, f"the checkpoint {name}")
+
+
+def name_of(source: str | Path) -> str:
+    """The name of a folder, or of a repository of the hub."""
+    return Path(source).resolve().name if Path(source).is_dir() else str(source).partition("@")[0].rpartition("/")[2]
 
 
 def open_gguf_file(path: Path, tokenizer: Tokenizer | None, adapter: Adapter | None) -> Opened:

@@ -1,6 +1,7 @@
 """Models of the hub, fetched from a server of our own that speaks as much of its protocol as huggingface_hub asks for."""
 
 import dataclasses
+import functools
 import hashlib
 import http.server
 import json
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from huggingface_hub import constants
 
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.checkpoint import refuse_code
-from onnx_textgen_export.tracing.hub import missing_weights, resolve_source, wanted
+from onnx_textgen_export.tracing.hub import Files, missing_weights, of_adapter, resolve_adapter, resolve_source, wanted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -38,6 +39,8 @@ FILES = {
     "onnx/model.onnx": b"onnx",
     "original/model.safetensors": b"again",
     "README.md": b"read me",
+    "adapter_config.json": b"{}",
+    "adapter_model.safetensors": b"adapter",
 }
 NEEDED = sorted([*list(FILES)[:6]])
 
@@ -109,19 +112,21 @@ def nowhere() -> str:
 
 @dataclasses.dataclass
 class Run:
-    """Calls `resolve_source` as if huggingface_hub had been imported under another environment."""
+    """Calls `resolve_source`, or another function, as if huggingface_hub had been imported under another environment."""
 
     monkeypatch: pytest.MonkeyPatch
     cache: Path
 
-    def __call__(self, source: str, endpoint: str, *, offline: bool = False) -> list[str]:
+    def __call__(
+        self, source: str, endpoint: str, *, offline: bool = False, resolve: Callable[..., Path] = resolve_source
+    ) -> list[str]:
         with self.monkeypatch.context() as patch:
             patch.setattr(constants, "ENDPOINT", endpoint)
             patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
             patch.setattr(constants, "HF_HUB_CACHE", str(self.cache))
             patch.setattr(constants, "HF_HUB_OFFLINE", offline)
             told: list[str] = []
-            return [str(resolve_source(source, told.append)), *told]
+            return [str(resolve(source, told.append)), *told]
 
 
 @pytest.fixture
@@ -202,9 +207,25 @@ def test_what_the_hub_refuses_is_one_line(hub: tuple[str, list[str]], run: Run, 
 
 
 def test_no_network_and_an_empty_cache_is_one_line(nowhere: str, run: Run) -> None:
-    with pytest.raises(ExportError, match=rf"the hub at {nowhere} cannot be reached .* give a local checkpoint folder") as error:
+    with pytest.raises(ExportError, match=rf"the hub at {nowhere} cannot be reached .* give a local folder") as error:
         run("own/model", nowhere)
     assert "\n" not in str(error.value)
+
+
+def test_of_an_adapter_on_the_hub_its_own_files_are_fetched_once(run: Run, hub: tuple[str, list[str]], nowhere: str) -> None:
+    folder, told = run("own/model@dev", hub[0], resolve=resolve_adapter)
+    assert told.startswith("fetch own/model, ")
+    needed = {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "chat_template.jinja"}
+    assert {path.name for path in Path(folder).iterdir()} == needed
+    again, told = run("own/model@dev", nowhere, resolve=resolve_adapter)
+    assert (again, told) == (folder, "source: own/model from the cache")
+    Path(folder, "adapter_model.safetensors").unlink()
+    with pytest.raises(ExportError, match="the cache lacks the weights of own/model"):
+        run("own/model@dev", nowhere, resolve=resolve_adapter)
+    with pytest.raises(ExportError, match="m holds no LoRA adapter"):
+        of_adapter(["config.json", "model.safetensors"], "m", allow_pickle=False)
+    with pytest.raises(ExportError, match="m has a pickled adapter only"):
+        of_adapter(["adapter_config.json", "adapter_model.bin"], "m", allow_pickle=False)
 
 
 def test_a_folder_wins_over_a_hub_name_and_anything_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +253,10 @@ def test_only_the_files_an_export_needs_are_chosen() -> None:
 
 def test_a_cached_folder_without_weights_lacks_them(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert missing_weights(tmp_path, "m", allow_pickle=False) == "the weights"
+    files = Files("config.json", functools.partial(wanted, model="m", allow_pickle=False))
+    assert missing_weights(tmp_path, files) == "the weights"
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
-    assert missing_weights(tmp_path, "m", allow_pickle=False) == "model-1.safetensors"
+    assert missing_weights(tmp_path, files) == "model-1.safetensors"
 
 
 def test_a_model_that_brings_its_own_code_is_refused_only_where_its_type_is_unknown(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import onnx_textgen
+from onnx_textgen.cli import run
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
 from onnx_textgen_export.tracing.adapters import merged
@@ -118,6 +119,16 @@ def test_a_merged_adapter_computes_what_peft_does(name: str, tmp_path: Path) -> 
     assert (found - logits_of(trained)).abs().max() < 2e-5
     assert (found - logits_of(open_plain(base))).abs().max() > 1e-3, "it changes something"
     assert opened.name == "base-adapter"
+
+
+def test_verify_compares_with_the_base_and_its_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, adapter, _ = write(tmp_path, target_modules=ATTENTION, r=4)
+    package = export(base, tmp_path / "package", adapter=adapter, tokenizer=None).folder
+    command = ["verify", str(package), "--against", str(base)]
+    assert run([*command, "--adapter", str(adapter)]) == 0
+    assert "DIFFERENT" not in capsys.readouterr().out
+    assert run(command) == 1
+    assert "DIFFERENT" in capsys.readouterr().out
 
 
 def open_plain(base: Path) -> nn.Module:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import PackageError
+from ...errors import OptionError, PackageError
 from .. import extensions, options
 from ..terminal import certificate, screen, tables
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 GROUP = "onnx_textgen.verifiers"
 
-Verifier = Callable[[Path, str, Callable[[str], None]], Sequence[Mapping[str, Any]]]
+Verifier = Callable[..., Sequence[Mapping[str, Any]]]
 """`verify_against(folder, source, report) -> scenario records`: compares a model folder with the PyTorch decoder of its export.
 
-`report` is called with the name of each stage when it begins. A record has the entries of `certificate.NUMBERS`, `name`, and
-`admitted`: whether the scenario's differences are within what the package's precision allows.
+`report` is called with the name of each stage when it begins; with `--adapter` there is a keyword `adapter` too. A record has the
+entries of `certificate.NUMBERS`, `name`, and `admitted`: whether the scenario's differences are within what the package's precision
+allows.
 """
 
 
@@ -36,6 +37,9 @@ def verify_package(
     model: options.ModelOption = None,
     against: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="Also compare with PyTorch; SOURCE is what was exported.")
+    ] = None,
+    adapter: Annotated[
+        str | None, typer.Option(metavar="DIR", help="With --against: the LoRA adapter that was merged into SOURCE.")
     ] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
@@ -48,6 +52,7 @@ def verify_package(
     Try:
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
+        onnx-textgen verify DIR --against CHECKPOINT --adapter ADAPTER
     """
     from ...package.hub import locate  # noqa: PLC0415
 
@@ -55,10 +60,12 @@ def verify_package(
         if not as_json:
             typer.echo(line)
 
+    if adapter is not None and against is None:
+        raise OptionError("--adapter is for the comparison with PyTorch; add --against BASE")
     compare: Verifier | None = None if against is None else extensions.load_function(GROUP, "verify --against")
     path, manifest = check_package(locate(options.one_folder(folder, model)), say)
     replays = replay_golden(path, manifest, device, threads, say)
-    scenarios = compare_with(compare, path, against) if compare is not None and against is not None else []
+    scenarios = compare_with(compare, path, against, adapter) if compare is not None and against is not None else []
     is_right = all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
     if as_json:
         golden = [{**dataclasses.asdict(one), "is_right": one.is_right} for one in replays]
@@ -111,11 +118,12 @@ def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | No
     return replays
 
 
-def compare_with(compare: Verifier, path: Path, source: str) -> Sequence[Mapping[str, Any]]:
+def compare_with(compare: Verifier, path: Path, source: str, adapter: str | None) -> Sequence[Mapping[str, Any]]:
     """Compare with PyTorch, with the progress on stderr; returns the scenario records."""
     try:
         with extensions.explain_missing("verify --against", "export"):
-            return compare(path, source, lambda stage: screen.progress(f"{stage} ..."))
+            given = {} if adapter is None else {"adapter": adapter}
+            return compare(path, source, lambda stage: screen.progress(f"{stage} ..."), **given)
     finally:
         screen.progress("")
 

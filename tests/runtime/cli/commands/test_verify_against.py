@@ -63,6 +63,20 @@ def test_folder_and_source_go_to_the_function_and_its_records_into_the_table(ins
     assert err == ""
 
 
+def test_an_adapter_goes_to_the_function_and_is_refused_without_a_base(install, capsys):
+    asked = []
+
+    def compare(folder: Path, source: str, report, *, adapter: str) -> list[dict]:
+        asked.append((source, adapter))
+        return []
+
+    install(compare)
+    assert verify("--against", "base", "--adapter", "owner/lora") == 0
+    assert asked == [("base", "owner/lora")]
+    assert verify("--adapter", "owner/lora") == 2
+    assert "add --against BASE" in capsys.readouterr().err
+
+
 def test_a_scenario_that_is_not_admitted_is_marked_and_ends_with_1(install, capsys):
     install(lambda folder, source, report: [SCENARIO, {**SCENARIO, "name": "long text", "admitted": False}])
     assert verify("--against", "checkpoint") == 1
