@@ -21,7 +21,7 @@ TRIED = {
     "openvino": "2026.4.1",
     "tokenizers": "0.23.3",
     "torch": "2.13.0",
-    "transformers": "5.23.0",
+    "transformers": "5.24.0",
 }
 """The newest versions that the tests ran with."""
 DISTRIBUTIONS = {"google": "protobuf"}

@@ -1,5 +1,6 @@
 """transformers in float32 or bfloat16, and optimum-onnx, by the model's own forward call and cache."""
 
+import inspect
 import os
 
 import worker
@@ -25,6 +26,8 @@ class Engine:
 
             dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
             self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
+        named = inspect.signature(self.model.forward).parameters
+        self.cache = "cache" if "cache" in named else "past_key_values"  # transformers 5.24 renamed it
         self.last_only = {} if os.environ["LIBRARY"] == "optimum" else {"logits_to_keep": 1}
 
     def generate(self, token_ids, new):
@@ -32,8 +35,8 @@ class Engine:
         with self.torch.inference_mode():
             for step in range(new):
                 mask = self.torch.ones(1, len(token_ids) + step, dtype=self.torch.int64)
-                out = self.model(input_ids=ids, attention_mask=mask, past_key_values=past, use_cache=True, **self.last_only)
-                past = out.past_key_values
+                out = self.model(input_ids=ids, attention_mask=mask, use_cache=True, **{self.cache: past}, **self.last_only)
+                past = out[self.cache]
                 ids = out.logits[:, -1:].argmax(-1)
                 yield int(ids)
 

@@ -31,7 +31,8 @@ EmptyLayer: Any = getattr(cache_utils, "DummyLayer", DynamicLayer)
 """transformers' class for a layer that keeps nothing: a class for that purpose since 5.23, before that one that stays empty."""
 
 PROBE_ROWS, PROBE_TOKENS = 2, 3
-CACHE_NAMES = ("past_key_values", "cache_params")
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""What a model calls its cache, as an argument and in its output; since transformers 5.24 every model says `cache`."""
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # as are all ignored here: transformers' caches are half typed
@@ -40,7 +41,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # as are all
     def __init__(self, key: Tensor, value: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keys, self.values, self.is_initialized = key, value, True
-        self.dtype, self.device = key.dtype, key.device
+        self.device = key.device
 
     def get_seq_length(self) -> int:
         """Tokens held, also if none: there is no branch on the length."""
@@ -180,17 +181,16 @@ class CacheLayout:
 def made_cache(model: PreTrainedModel, named: Sequence[str]) -> tuple[str, Cache | EncoderDecoderCache]:
     """The cache that a model fills, made by itself or by transformers, and the argument that takes it."""
     ids = torch.arange(PROBE_ROWS * PROBE_TOKENS).reshape(PROBE_ROWS, PROBE_TOKENS)
-    with torch.no_grad():
-        output = model(input_ids=ids, use_cache=True)
-    for name in CACHE_NAMES:
-        if name in named and isinstance(cache := getattr(output, name, None), (Cache, EncoderDecoderCache)):
-            return name, cache
-    if CACHE_NAMES[0] in named:
+    if name := next((name for name in CACHE_NAMES if name in named), None):
+        with torch.no_grad():
+            made = getattr(model(input_ids=ids, use_cache=True), name, None)
+        if isinstance(made, (Cache, EncoderDecoderCache)):
+            return name, made
         given = DynamicCache(config=model.config.get_text_config(decoder=True))
         with torch.no_grad():
-            model(input_ids=ids, use_cache=True, **{CACHE_NAMES[0]: given})
+            model(input_ids=ids, use_cache=True, **{name: given})
         if any(dict(tensors_of(layer)) for layer in given.layers):
-            return CACHE_NAMES[0], given
+            return name, given
     raise ExportError(f"{type(model).__name__} keeps no key/value cache that transformers knows")
 
 

@@ -1,5 +1,8 @@
 """How a transformers model finds its way in: which path, what is refused, and the parts that make models traceable."""
 
+import inspect
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers
@@ -7,6 +10,7 @@ from transformers import masking_utils
 
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.decoder import source_from_model
+from onnx_textgen_export.huggingface.eager_attention import CACHE_NAMES
 from onnx_textgen_export.huggingface.mask_kinds import VisibleKind, classify
 from onnx_textgen_export.huggingface.path_choice import attention_paths, check_path
 from onnx_textgen_export.huggingface.torch_substitutes import OnnxSubstitutes, inverse_error_function
@@ -33,6 +37,27 @@ def test_a_model_takes_the_door_that_computes_what_it_does(model_type: str, path
 )
 def test_a_mask_is_known_by_what_it_answers(mask, size: int | None, kind: VisibleKind) -> None:
     assert classify(mask, size) == kind
+
+
+@pytest.mark.parametrize("name", CACHE_NAMES)
+def test_the_cache_goes_to_the_argument_that_the_model_has_for_it(name: str) -> None:
+    model = tiny_model("llama")
+    run, parameters = model.forward, inspect.signature(model.forward).parameters
+    own = next(known for known in CACHE_NAMES if known in parameters)
+
+    def forward(**given: object) -> SimpleNamespace:
+        if name in given:
+            given[own] = given.pop(name)
+        output = run(**given)
+        return SimpleNamespace(**{"logits": output.logits, name: output.get(own)})
+
+    renamed = [each.replace(name=name) if each.name == own else each for each in parameters.values()]
+    forward.__signature__ = inspect.Signature(renamed)  # type: ignore[attr-defined]
+    model.forward = forward
+    source = source_from_model(model)
+    assert source.call.__self__.model.layout.argument == name  # type: ignore[attr-defined]
+    assert source.attention_path == "fused"
+    assert [tensor.name for tensor in source.cache[:2]] == ["past_key_values.0.key", "past_key_values.0.value"]
 
 
 def test_a_model_that_keeps_no_cache_is_refused_by_name() -> None:
