@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path: Path, model: Any, architecture: str, *, kind: str = "F32", extra: str | None = None) -> dict[str, np.ndarray]:
+def write_gguf(
+    path: Path, model: Any, architecture: str, *, kind: str = "F32", extra: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
     """Write a model; matrices in the quantisation `kind`. Returns the values by the module's names, as the file has them."""
     config, writer = model.config, gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -72,8 +75,8 @@ def write_gguf(path: Path, model: Any, architecture: str, *, kind: str = "F32", 
         writer.add_tensor(f"{names.get_name(stem)}.{suffix}", data, raw_dtype=quantisation)
         read = gguf.dequantize(data, quantisation)
         stored[name] = read if not turns else read.reshape(heads[layer], -1, 2, read.shape[1]).swapaxes(1, 2).reshape(read.shape)
-    if extra is not None:
-        writer.add_tensor(extra, np.ones(8, np.float32))
+    for name, values in (extra or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

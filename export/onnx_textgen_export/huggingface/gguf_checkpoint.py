@@ -26,6 +26,8 @@ from ..weights.streamed import StreamedWeights
 from .checkpoint import Plan, make_skeleton, stream
 
 OUTPUT_LAYER = "output.weight"
+ROTARY_FACTORS = "rope_freqs.weight"
+"""[rotary size / 2]: what the wavelengths of the rotation are multiplied by; files of Llama 3.1 and later have it."""
 END_OF_TURN = "tokenizer.ggml.eot_token_id"
 INSTEAD = "export the checkpoint that the file was made from"
 
@@ -41,7 +43,7 @@ class GGUFTensors:
         self.mapping: dict[str, str] = translation.get_gguf_hf_weights_map(model, self.processor)
         self.sources: dict[str, list[str]] = {}
         """By the name in the module: those in the file that it is made from."""
-        for name in file.tensors:
+        for name in file.tensors.keys() - {ROTARY_FACTORS}:
             target = self.mapping.get(name) or self.mapping.get(name.removesuffix(".weight"))  # stacked experts have no suffix
             if target is None:
                 kind = model.config.model_type
@@ -78,10 +80,25 @@ def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
         settings: dict[str, Any] = load(str(file.paths[0]), return_tensors=False)["config"]
         if OUTPUT_LAYER in file.tensors:  # perhaps in a later part, into which transformers does not look
             settings["tie_word_embeddings"] = False
+        if ROTARY_FACTORS in file.tensors:
+            settings["rope_parameters"] = rotation(file.read(ROTARY_FACTORS).tolist(), settings)
         return AutoConfig.for_model(**settings), settings
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, NotImplementedError) as error:
         kind = file.metadata.get("general.architecture", "no architecture")
         raise ExportError(f"transformers cannot read {file.paths[0]} ({kind}): {first_line(error)}; {INSTEAD}") from error
+
+
+def rotation(factors: list[float], settings: dict[str, Any]) -> dict[str, Any]:
+    """Rotary settings with a factor for each frequency, as transformers has them for LongRoPE: the same in texts of any length."""
+    return {
+        "rope_type": "longrope",
+        "rope_theta": settings.get("rope_theta", 10_000.0),
+        "short_factor": factors,
+        "long_factor": factors,
+        "factor": 1.0,
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": settings["max_position_embeddings"],
+    }
 
 
 def open_gguf(

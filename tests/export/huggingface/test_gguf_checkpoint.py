@@ -44,9 +44,31 @@ def test_a_file_is_exported_and_proved(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
+LLAMA_3 = {
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def test_factors_of_the_rotary_frequencies_are_applied(tmp_path: Path) -> None:
+    model = tiny_model("llama", rope_parameters=LLAMA_3)
+    plain = tiny_model("llama")
+    factors = plain.model.rotary_emb.inv_freq / model.model.rotary_emb.inv_freq  # what llama.cpp's converter writes
+    assert len(set(factors.tolist())) > 2, "some frequencies are scaled, some are not, and some lie between"
+    write_gguf(tmp_path / "tiny.gguf", model, "llama", extra={"rope_freqs.weight": factors.numpy()})
+    ids = torch.arange(3, 67)[None]
+    opened = open_source(tmp_path / "tiny.gguf")
+    with torch.no_grad(), opened.weights.present():
+        found, wanted, other = (each(ids).logits for each in (opened.module, model, plain))
+    assert (found - wanted).abs().max() < 0.01 * (other - wanted).abs().max()
+    made = export(tmp_path / "tiny.gguf", tmp_path / "out")
+    assert made.manifest.summary["top1_agreement"] == 1.0
+
+
 def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), "llama", extra="rope_freqs.weight")
-    with pytest.raises(ExportError, match=r"holds rope_freqs\.weight, for which transformers' llama has no place"):
+    extra = {"rope_factors_long.weight": np.ones(8, np.float32)}
+    write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), "llama", extra=extra)
+    with pytest.raises(ExportError, match=r"holds rope_factors_long\.weight, for which transformers' llama has no place"):
         open_source(tmp_path / "tiny.gguf")
 
 

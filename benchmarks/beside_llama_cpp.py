@@ -1,0 +1,223 @@
+"""What a GGUF file becomes, beside llama.cpp with the same file: token ids of texts, greedy tokens, and divergences.
+
+    python benchmarks/beside_llama_cpp.py FILE.gguf [--package DIR] [--record FILE.json]
+
+Needs `pip install "onnx-textgen[export]" llama-cpp-python`. llama.cpp rounds activations to 8 bits, so it differs from the file's
+numbers itself; the reference is transformers' own load of the file, in float32. A greedy text that differs from llama.cpp's is no
+error where llama.cpp's two best tokens were close: the table shows by how many nats they differed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+
+import onnx_textgen
+from onnx_textgen.diagnostics.machine import examine_cpu
+from onnx_textgen_export import export
+
+Logits = npt.NDArray[np.float32]
+CONTEXT = 512
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, there was a",
+    "Water boils at a temperature of",
+    "The three primary colours are red,",
+    "In 1969 the first human",
+    "To make a cup of tea, first",
+    "def factorial(n):\n    if n == 0:\n        return",
+    "import numpy as np\n\ndef mean(values):\n",
+    "SELECT name, age FROM people WHERE age >",
+    '{"name": "Ada", "languages": ["Python",',
+]
+QUESTIONS = [
+    "What is the capital of Italy?",
+    "Write one sentence about the sea.",
+    "How many days does a week have?",
+    "Name three animals that can fly.",
+    "What is 12 plus 30?",
+    "Explain in one sentence what a prime number is.",
+    "Write a function in Python that reverses a string.",
+    "Translate into French: good morning.",
+    "Give me a recipe for pancakes.",
+    "Why is the sky blue?",
+]
+TEXTS = [
+    "Hello world",
+    " Hello  world ",
+    "\n\n\nthree lines",
+    "\ttabs\t\tand spaces   ",
+    "don't I'll we've he'd",
+    "1234567890 3.14 1,000,000",
+    "for (int i = 0; i < 10; ++i) {\n    x[i] += 2;\n}",
+    "naïve café Ünïcödé",
+    "Привет, мир",
+    "你好,世界",
+    "こんにちは",
+    "안녕하세요",
+    "नमस्ते दुनिया",
+    "مرحبا بالعالم",
+    "🦙🚀 👩‍👩‍👧 ✅",
+    "e\u0301 combining",
+    "\u200bzero\u200dwidth",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "<|not_a_token|>",
+    "",
+    " ",
+    "  ",
+    "\r\n",
+    "=======",
+    "!!!???...",
+    "https://example.org/a?b=c&d=%20",
+    "camelCaseAndPascalCase",
+    "\uff21\uff22 full width",
+    "\u00a0no\u00a0break",
+    "ǅ ß ﬁ İ",
+]
+
+
+class LlamaCpp:
+    """llama.cpp with one file, on the CPU."""
+
+    def __init__(self, path: Path, threads: int | None) -> None:
+        import llama_cpp  # noqa: PLC0415 - not installed where nothing is compared
+
+        self.llama = llama_cpp.Llama(
+            str(path), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads, logits_all=True, verbose=False
+        )
+
+    def token_ids(self, text: str) -> list[int]:
+        """The ids of a text, special tokens parsed, nothing added."""
+        return list(self.llama.tokenize(text.encode(), add_bos=False, special=True))
+
+    def logits(self, ids: Sequence[int]) -> Logits:
+        """[tokens, vocabulary]."""
+        self.llama.reset()
+        self.llama.eval(ids)
+        return np.array(self.llama.scores[: len(ids)], np.float32)
+
+    def greedy(self, ids: Sequence[int], new: int, ends: Sequence[int]) -> tuple[list[int], list[float]]:
+        """The likeliest tokens, and how far each was ahead of the second, in nats."""
+        self.llama.reset()
+        self.llama.eval(ids)
+        found, ahead = list[int](), list[float]()
+        while len(found) < new and not (found and found[-1] in ends):
+            if found:
+                self.llama.eval(found[-1:])
+            logits = np.array(self.llama.scores[self.llama.n_tokens - 1])
+            second, first = np.partition(logits, -2)[-2:]
+            found.append(int(logits.argmax()))
+            ahead.append(float(first - second))
+        return found, ahead
+
+
+def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
+    """Log-probabilities of each row."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def divergences(want: Logits, got: Logits) -> npt.NDArray[np.float64]:
+    """KL(want || got) of each row, in nats."""
+    wanted, found = log_softmax(want), log_softmax(got)
+    return np.asarray((np.exp(wanted) * (wanted - found)).sum(axis=-1))
+
+
+def compare_texts(model: onnx_textgen.Model, llama: LlamaCpp) -> Iterator[dict[str, Any]]:
+    """The ids of each text by llama.cpp, and whether ours are the same."""
+    for text in TEXTS:
+        ids = llama.token_ids(text)
+        ours = model.tokenizer.encode(text) if text else []
+        yield {"text": text, "ids": ids, "same": ours == ids, "ours": ours}
+
+
+def prompts_of(model: onnx_textgen.Model) -> Iterator[tuple[str, list[int]]]:
+    """Each prompt with its ids: texts to continue, and questions in the model's template if it has one."""
+    for prompt in PROMPTS:
+        yield prompt, model.encode(prompt)
+    for question in QUESTIONS if model.chat_template is not None else ():
+        yield question, model.encode_chat([{"role": "user", "content": question}])
+
+
+def reference_logits(path: Path, texts: Sequence[Sequence[int]]) -> list[Logits]:
+    """The logits of each text by transformers with the file's numbers, in float32."""
+    import torch  # noqa: PLC0415 - takes seconds
+    import transformers  # noqa: PLC0415
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        return [model(torch.tensor([list(ids)])).logits[0].numpy() for ids in texts]
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """The first place where two texts differ; None if neither does, as far as both go."""
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+
+
+def main() -> None:
+    """Compare, and print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--package", type=Path, help="the file's export; default: it is exported now, as stored")
+    parser.add_argument("--new-tokens", type=int, default=48)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--record", type=Path, help="write llama.cpp's ids and tokens to this JSON file, for a test")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="onnx-textgen-") as folder:
+        package = asked.package or export(asked.file, Path(folder) / "package", report=print).folder
+        compare(asked, onnx_textgen.load(package, device="cpu", threads=asked.threads), Console(highlight=False, markup=False))
+
+
+def compare(asked: argparse.Namespace, model: onnx_textgen.Model, console: Console) -> None:
+    """Run llama.cpp and our package over the same texts, and print what differs."""
+    llama = LlamaCpp(asked.file, asked.threads)
+    console.print(f"{asked.file.name} on {examine_cpu()[0]}; llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
+    texts = list(compare_texts(model, llama))
+    console.print(f"\ntoken ids: {sum(each['same'] for each in texts)} of {len(texts)} texts the same")
+    for each in texts:
+        if not each["same"]:
+            console.print(f"  {each['text']!r}: llama.cpp {each['ids']}, here {each['ours']}")
+    table, records = Table("prompt", "tokens", "same", "llama.cpp's lead there"), list[dict[str, Any]]()
+    for text, ids in prompts_of(model):
+        new, ahead = llama.greedy(ids, asked.new_tokens, model.manifest.eos_ids)
+        ours = list(model.generate(ids, max_new_tokens=len(new), temperature=0).token_ids)
+        place = first_difference(new, ours)
+        lead = "" if place is None else f"{ahead[place]:.3f} nats"
+        table.add_row(text.partition("\n")[0][:48], f"{len(new)}", "all" if place is None else f"{place}", lead)
+        records.append({"prompt_ids": ids, "new_ids": new, "ahead": [round(each, 4) for each in ahead]})
+    console.print(table)
+    wholes = [[*each["prompt_ids"], *each["new_ids"]] for each in records]
+    wanted = reference_logits(asked.file, wholes)
+    found = {"llama.cpp": [llama.logits(ids) for ids in wholes], "onnx-textgen": [feed(model, ids) for ids in wholes]}
+    summary = Table("against transformers in float32", "positions", "KL mean", "KL p99", "same top-1")
+    for name, logits in found.items():
+        kl = np.concatenate([divergences(*pair) for pair in zip(wanted, logits, strict=True)])
+        same = np.concatenate([a.argmax(-1) == b.argmax(-1) for a, b in zip(wanted, logits, strict=True)])
+        summary.add_row(name, f"{len(kl):,}", f"{kl.mean():.5f}", f"{np.quantile(kl, 0.99):.5f}", f"{same.mean():.2%}")
+    console.print(summary)
+    between = np.concatenate([divergences(a, b) for a, b in zip(*found.values(), strict=True)])
+    console.print(f"KL(llama.cpp || onnx-textgen): mean {between.mean():.5f}, p99 {np.quantile(between, 0.99):.5f}")
+    if asked.record is not None:
+        digest = hashlib.sha256(asked.file.read_bytes()).hexdigest()
+        kept = {"sha256": digest, "texts": [{key: each[key] for key in ("text", "ids")} for each in texts], "greedy": records}
+        asked.record.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+
+def feed(model: onnx_textgen.Model, ids: Sequence[int]) -> Logits:
+    """The logits of every token of a text, [tokens, vocabulary]."""
+    return np.array(model.new_context().feed(ids, every_position=True))
+
+
+if __name__ == "__main__":
+    main()
