@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WRITTEN = {"method": "--quantizer", "accuracy_level": "--exact"}
 """Options of a quantised precision whose flag differs from their name."""
+EVEN_WHERE_KEPT = {"accuracy_level"}
+"""Options of a quantised precision that matter where the numbers of the source are kept."""
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False, rich_markup_mode=None)
 
@@ -114,7 +116,7 @@ OPTIONS: Mapping[str, Given] = {
     ),
     "calibrates": Given(bool, "int8, int4: do not calibrate; faster, and less accurate.", (" /--no-calibrate",), default=True),
     "exact": Given(
-        bool, "int8, int4: multiply in float32, so that every runtime writes the same text; slower.", ("--exact",), default=False
+        bool, "Quantised: multiply in float32, so that every runtime writes the same text; slower.", ("--exact",), default=False
     ),
     "requantise": Given(
         bool, "Round a quantised checkpoint again where its numbers cannot be kept.", ("--requantise",), default=False
@@ -235,6 +237,8 @@ def quantization_from(precision: str, **given: int | str | None) -> Quantization
     from .exporting.options import DEFAULTS  # noqa: PLC0415
 
     options = {name: value for name, value in given.items() if value is not None}
+    if precision == "as-stored" and options.keys() <= EVEN_WHERE_KEPT:
+        return dataclasses.replace(DEFAULTS["int8"], **options) if options else None  # type: ignore[arg-type]
     if options and precision not in DEFAULTS:
         name = next(iter(options))
         written = WRITTEN.get(name, f"--{name.replace('_', '-')}")

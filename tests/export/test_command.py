@@ -69,12 +69,17 @@ def test_a_source_that_is_none_is_one_line_and_leaves_nothing(source, tmp_path, 
     assert [name for name in sorted(path.name for path in tmp_path.iterdir()) if name != "__pycache__"] == before
 
 
-@pytest.mark.parametrize("option", [["--exact"], ["--quantizer", "rtn"], ["--head-bits", "8"]], ids=" ".join)
+@pytest.mark.parametrize("option", [["--symmetric"], ["--quantizer", "rtn"], ["--head-bits", "8"]], ids=" ".join)
 def test_an_option_of_quantised_weights_is_refused_without_them_as_it_was_written(tmp_path, capsys, option) -> None:
     assert run(["export", "absent", "--out", str(tmp_path / "package"), *option]) == 2
     assert f"as-stored keeps the form that the source has, so {option[0]} does nothing" in capsys.readouterr().err
     assert run(["export", "absent", "--out", str(tmp_path / "package"), "--precision", "fp32", *option]) == 2
     assert f"fp32 is not quantised, so {option[0]} does nothing" in capsys.readouterr().err
+
+
+def test_exact_products_are_refused_where_none_are_quantised(tmp_path, capsys) -> None:
+    assert run(["export", "absent", "--out", str(tmp_path / "package"), "--precision", "fp32", "--exact"]) == 2
+    assert "fp32 is not quantised, so --exact does nothing" in capsys.readouterr().err
 
 
 def test_an_export_that_is_told_to_end_leaves_nothing(source, tmp_path) -> None:

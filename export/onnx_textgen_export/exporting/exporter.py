@@ -87,7 +87,7 @@ def export_source(
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
     check_disk(target, expected.package_bytes)
-    report(f"forecast: {expected.describe()}")
+    report(f"forecast: {expected.describe(is_limit=bool(weights.stored))}")
     if quantization is not None and quantization.bits == 4:
         report("estimate")
         report(estimate_line(source, weights, assets, quantization, options))

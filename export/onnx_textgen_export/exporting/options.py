@@ -29,7 +29,7 @@ class ExportOptions:
     target: Target = "ort"
     """Which operators the graph may use: ONNX Runtime's, or those of the ONNX standard alone."""
     quantization: Quantization | None = None
-    """How int8 and int4 are stored; None: the defaults of the precision."""
+    """How int8 and int4 are stored, and what a quantised source does not keep (as int8); None: the defaults of the precision."""
     budget: Budget | None = None
     """How much a quantised package may lose, or how large it may be; None: the precision's own budget."""
     tokenizer: str | Path | Tokenizer | None = None
@@ -65,7 +65,7 @@ class ExportOptions:
         if self.precision not in known:
             raise ExportError(f"there is no precision {self.precision}; take one of {', '.join(known)}")
         asked = self.quantization
-        if asked is not None and self.precision != f"int{asked.bits}":
+        if asked is not None and self.precision not in (f"int{asked.bits}", *([AS_STORED] if asked.bits == 8 else [])):
             raise ExportError(
                 f"{asked.describe()} is asked for, and the precision {self.precision}; take --precision int{asked.bits}"
             )
@@ -81,7 +81,9 @@ class ExportOptions:
         A matrix of a quantised source keeps its integers, of 4 bits or 8; what the source left unquantised, or holds in a form
         that cannot be kept, is rounded to 8 bits within the budget of int8.
         """
-        return dataclasses.replace(self, precision="fp32") if self.precision == AS_STORED and not is_quantized else self
+        if self.precision != AS_STORED or is_quantized:
+            return self
+        return dataclasses.replace(self, precision="fp32", quantization=None)  # which is exact whatever was asked for
 
     @property
     def chosen_budget(self) -> Budget:

@@ -82,9 +82,10 @@ class Forecast:
     memory_bytes: int
     seconds: float
 
-    def describe(self) -> str:
-        """One line for the user."""
-        return f"about {in_words(self.package_bytes)} on disk, {in_words(self.memory_bytes)} of memory, {self.seconds:.0f} s"
+    def describe(self, *, is_limit: bool = False) -> str:
+        """One line for the user; is_limit: matrices may keep forms that take fewer bytes, which shows only when they are read."""
+        disk = f"{'at most' if is_limit else 'about'} {in_words(self.package_bytes)} on disk"
+        return f"{disk}, {in_words(self.memory_bytes)} of memory, {self.seconds:.0f} s"
 
 
 def in_words(count: float) -> str:

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import onnx_ir
 import pytest
 import torch
 import transformers
 
+import onnx_textgen
+from onnx_textgen.cli import run
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.tracing.opening import open_source
 from support.gguf_files import END_OF_TURN, TEMPLATE, tiny_model, write_gguf
@@ -48,6 +51,18 @@ LLAMA_3 = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+
+
+def test_kept_numbers_can_be_multiplied_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), "llama", kind="Q4_0")
+    assert run(["export", str(tmp_path / "tiny.gguf"), "--out", str(tmp_path / "out"), "--exact"]) == 0
+    assert "forecast: at most " in capsys.readouterr().err
+    quantization = onnx_textgen.load(tmp_path / "out").manifest.quantization
+    assert quantization["accuracy_level"] == 0
+    assert "Q4_0" in quantization["as_stored"]
+    nodes = [node for node in onnx_ir.load(tmp_path / "out" / "model.onnx").graph if node.op_type == "MatMulNBits"]
+    assert {node.attributes.get_int("bits") for node in nodes} == {4}
+    assert {node.attributes.get_int("accuracy_level") for node in nodes} == {0}
 
 
 def test_factors_of_the_rotary_frequencies_are_applied(tmp_path: Path) -> None:
