@@ -4,11 +4,13 @@
 """
 
 import contextlib
+import functools
 import io
 import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from selenium import webdriver
@@ -18,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from onnx_textgen_demo.app import make_page
-from onnx_textgen_demo.models import make_registry
+from onnx_textgen_demo.models import make_registry, opener
 from onnx_textgen_demo.serving.server import serve
 
 FLAGS = [
@@ -144,7 +146,9 @@ def set_value(driver, selector, value):
 @contextlib.contextmanager
 def page_of_embedded_models(width, height):
     """A browser with the page as `onnx-textgen demo` opens it."""
-    served = serve(make_page(make_registry([], device="cpu", threads=None)), host="127.0.0.1", port=0)
+    where: dict[str, Any] = {"device": "cpu", "threads": None}
+    page = make_page(make_registry([], **where), opener_of=functools.partial(opener, **where))
+    served = serve(page, host="127.0.0.1", port=0)
     try:
         with chromium(width, height) as driver:
             open_page(driver, served.address)
