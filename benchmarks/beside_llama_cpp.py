@@ -10,9 +10,12 @@ error where llama.cpp's two best tokens were close: the table shows by how many 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import functools
 import hashlib
 import importlib.metadata
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,8 +27,14 @@ from rich.console import Console
 from rich.table import Table
 
 import onnx_textgen
-from onnx_textgen.diagnostics.machine import examine_cpu
+from onnx_textgen.diagnostics.machine import usable_cores
 from onnx_textgen_export import export
+
+HERE = Path(__file__).resolve().parent
+sys.path += [str(HERE / folder) for folder in ("compare", "compare/workers", "quality")]  # which are no packages
+from divergence import diverge  # noqa: E402
+from llama_cpp_worker import Engine  # noqa: E402
+from machine import processor  # noqa: E402
 
 Logits = npt.NDArray[np.float32]
 CONTEXT = 512
@@ -87,51 +96,22 @@ TEXTS = [
 ]
 
 
-class LlamaCpp:
+class LlamaCpp(Engine):
     """llama.cpp with one file, on the CPU."""
-
-    def __init__(self, path: Path, threads: int | None) -> None:
-        import llama_cpp  # noqa: PLC0415 - not installed where nothing is compared
-
-        self.llama = llama_cpp.Llama(
-            str(path), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads, logits_all=True, verbose=False
-        )
 
     def token_ids(self, text: str) -> list[int]:
         """The ids of a text, special tokens parsed, nothing added."""
-        return list(self.llama.tokenize(text.encode(), add_bos=False, special=True))
-
-    def logits(self, ids: Sequence[int]) -> Logits:
-        """[tokens, vocabulary]."""
-        self.llama.reset()
-        self.llama.eval(ids)
-        return np.array(self.llama.scores[: len(ids)], np.float32)
+        data, vocabulary = text.encode(), self.library.llama_model_get_vocab(self.model)
+        ids = (ctypes.c_int32 * (len(data) + 1))()
+        count = self.library.llama_tokenize(vocabulary, data, len(data), ids, len(ids), False, True)
+        return list(ids[:count])
 
     def greedy(self, ids: Sequence[int], new: int, ends: Sequence[int]) -> tuple[list[int], list[float]]:
         """The likeliest tokens, and how far each was ahead of the second, in nats."""
-        self.llama.reset()
-        self.llama.eval(ids)
-        found, ahead = list[int](), list[float]()
-        while len(found) < new and not (found and found[-1] in ends):
-            if found:
-                self.llama.eval(found[-1:])
-            logits = np.array(self.llama.scores[self.llama.n_tokens - 1])
-            second, first = np.partition(logits, -2)[-2:]
-            found.append(int(logits.argmax()))
-            ahead.append(float(first - second))
-        return found, ahead
-
-
-def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
-    """Log-probabilities of each row."""
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
-
-
-def divergences(want: Logits, got: Logits) -> npt.NDArray[np.float64]:
-    """KL(want || got) of each row, in nats."""
-    wanted, found = log_softmax(want), log_softmax(got)
-    return np.asarray((np.exp(wanted) * (wanted - found)).sum(axis=-1))
+        found = list(self.generate(ids, new))
+        found = found[: next((place for place, token in enumerate(found) if token in ends), new) + 1]
+        second, first = np.partition(self.logits([*ids, *found])[len(ids) - 1 : -1], -2, axis=-1)[:, -2:].T
+        return found, (first - second).tolist()
 
 
 def compare_texts(model: onnx_textgen.Model, llama: LlamaCpp) -> Iterator[dict[str, Any]]:
@@ -181,8 +161,8 @@ def main() -> None:
 
 def compare(asked: argparse.Namespace, model: onnx_textgen.Model, console: Console) -> None:
     """Run llama.cpp and our package over the same texts, and print what differs."""
-    llama = LlamaCpp(asked.file, asked.threads)
-    console.print(f"{asked.file.name} on {examine_cpu()[0]}; llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
+    llama = LlamaCpp(str(asked.file), asked.threads or usable_cores(), CONTEXT)
+    console.print(f"{asked.file.name} on {processor()}; llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
     texts = list(compare_texts(model, llama))
     console.print(f"\ntoken ids: {sum(each['same'] for each in texts)} of {len(texts)} texts the same")
     for each in texts:
@@ -198,16 +178,15 @@ def compare(asked: argparse.Namespace, model: onnx_textgen.Model, console: Conso
         records.append({"prompt_ids": ids, "new_ids": new, "ahead": [round(each, 4) for each in ahead]})
     console.print(table)
     wholes = [[*each["prompt_ids"], *each["new_ids"]] for each in records]
-    wanted = reference_logits(asked.file, wholes)
-    found = {"llama.cpp": [llama.logits(ids) for ids in wholes], "onnx-textgen": [feed(model, ids) for ids in wholes]}
+    wanted = np.concatenate(reference_logits(asked.file, wholes))
+    theirs, ours = (np.concatenate([logits(ids) for ids in wholes]) for logits in (llama.logits, functools.partial(feed, model)))
     summary = Table("against transformers in float32", "positions", "KL mean", "KL p99", "same top-1")
-    for name, logits in found.items():
-        kl = np.concatenate([divergences(*pair) for pair in zip(wanted, logits, strict=True)])
-        same = np.concatenate([a.argmax(-1) == b.argmax(-1) for a, b in zip(wanted, logits, strict=True)])
-        summary.add_row(name, f"{len(kl):,}", f"{kl.mean():.5f}", f"{np.quantile(kl, 0.99):.5f}", f"{same.mean():.2%}")
+    for name, logits in {"llama.cpp": theirs, "onnx-textgen": ours}.items():
+        lost = diverge(wanted, logits, wholes)
+        summary.add_row(name, f"{len(logits):,}", f"{lost.kl:.5f}", f"{lost.kl_99:.5f}", f"{lost.same_top:.2%}")
     console.print(summary)
-    between = np.concatenate([divergences(a, b) for a, b in zip(*found.values(), strict=True)])
-    console.print(f"KL(llama.cpp || onnx-textgen): mean {between.mean():.5f}, p99 {np.quantile(between, 0.99):.5f}")
+    between = diverge(theirs, ours, wholes)
+    console.print(f"KL(llama.cpp || onnx-textgen): mean {between.kl:.5f}, p99 {between.kl_99:.5f}")
     if asked.record is not None:
         digest = hashlib.sha256(asked.file.read_bytes()).hexdigest()
         kept = {"sha256": digest, "texts": [{key: each[key] for key in ("text", "ids")} for each in texts], "greedy": records}

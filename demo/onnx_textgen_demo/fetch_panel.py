@@ -5,13 +5,11 @@ That runs in another process: its end frees PyTorch's memory, and it can be stop
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
@@ -22,18 +20,16 @@ from onnx_textgen.package.short_names import short_names
 from . import view
 from .buttons import RunButtons, at_the_end
 from .limits import OWN, QUICK
-from .models import ModelRegistry
+from .models import ModelRegistry, Opener
 
-if TYPE_CHECKING:
-    from onnx_textgen import Model
-
-OpenerOf = Callable[[str], "Callable[[], Model]"]
+OpenerOf = Callable[[str], Opener]
 """Makes the function that loads the model of a name."""
 FETCHING: dict[str, Any] = {**OWN, "concurrency_limit": 1, "concurrency_id": "fetch"}
 """Settings of the listener that fetches: one model at a time, while texts are generated."""
 POLL_SECONDS = 0.3
 WAIT_SECONDS = 10
 """For a stopped process to remove what it wrote."""
+ERROR = "error: "
 
 
 def make_fetch_panel(registry: ModelRegistry, picker: gr.Dropdown, opener_of: OpenerOf) -> None:
@@ -82,16 +78,17 @@ def command(name: str) -> list[str]:
 def lines_of(arguments: Sequence[str]) -> Iterator[str]:
     """Run a command, and yield the last line of its stderr at intervals.
 
-    Raises `OnnxTextgenError` with that line if the command fails. When the iterator is closed, the command is ended.
+    Raises `OnnxTextgenError` if the command fails. When the iterator is closed, the command is ended.
     """
-    process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    output = process.stderr
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(arguments, **pipes, text=True, errors="replace")  # as text a line ends with "\r" too
+    output, last = process.stderr, ["starting ..."]
     assert output is not None, "it is a pipe"
-    last = ["starting ..."]
 
     def read() -> None:
-        while block := os.read(output.fileno(), 4096):
-            last[:] = [line for line in re.split(r"[\r\n]+", block.decode(errors="replace")) if line.strip()][-1:] or last
+        for line in output:
+            if line.strip():
+                last[0] = line.strip()
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -99,11 +96,15 @@ def lines_of(arguments: Sequence[str]) -> Iterator[str]:
         while reader.is_alive():
             yield last[0]
             reader.join(POLL_SECONDS)
-        if process.wait():
-            raise OnnxTextgenError(last[0].removeprefix("error: "))
+        if code := process.wait():
+            is_error = last[0].startswith(ERROR)
+            raise OnnxTextgenError(last[0].removeprefix(ERROR) if is_error else f"it ended with code {code} after: {last[0]}")
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(WAIT_SECONDS)
+            try:
+                process.wait(WAIT_SECONDS)
+            except subprocess.TimeoutExpired:  # the next export removes what is left
+                process.kill()
         reader.join()
         output.close()

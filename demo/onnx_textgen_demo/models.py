@@ -16,11 +16,14 @@ from onnx_textgen.package.model_cache import cached_packages
 if TYPE_CHECKING:
     from onnx_textgen import Model
 
+Opener = Callable[[], "Model"]
+"""Loads a model."""
+
 
 class ModelRegistry:
     """Models by name. Safe for concurrent threads; no model is loaded twice."""
 
-    def __init__(self, openers: Mapping[str, Callable[[], Model]]) -> None:
+    def __init__(self, openers: Mapping[str, Opener]) -> None:
         """`openers`: functions that load a model, by the name shown on the page; at least one."""
         self.openers = dict(openers)
         self._locks = {name: threading.Lock() for name in openers}
@@ -31,7 +34,7 @@ class ModelRegistry:
         """The names, in the given order."""
         return list(self.openers)
 
-    def add(self, name: str, opener: Callable[[], Model]) -> None:
+    def add(self, name: str, opener: Opener) -> None:
         """Add a model, if there is none of that name."""
         self._locks.setdefault(name, threading.Lock())
         self.openers.setdefault(name, opener)
@@ -66,7 +69,7 @@ def make_registry(packages: Sequence[str], *, device: str, threads: int | None) 
     return ModelRegistry({name: opener(package, device=device, threads=threads) for name, package in names_of(packages).items()})
 
 
-def opener(package: str, *, device: str, threads: int | None) -> Callable[[], Model]:
+def opener(package: str, *, device: str, threads: int | None) -> Opener:
     """The function that loads a package."""
     return lambda: onnx_textgen.load(package, device=device, threads=threads)
 

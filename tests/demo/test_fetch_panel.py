@@ -28,6 +28,11 @@ def test_the_last_line_is_shown_and_an_error_is_raised():
         list(lines_of(python("import sys; print('loading', file=sys.stderr); sys.exit('error: no such model')")))
 
 
+def test_a_process_that_is_killed_is_told_with_what_it_said_last():
+    with pytest.raises(OnnxTextgenError, match=r"^it ended with code -9 after: trace 40\.2 s$"):
+        list(lines_of(python("import os, sys; print('trace 40.2 s', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)")))
+
+
 def test_closing_the_iterator_ends_the_process(tmp_path: Path, eventually):
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     lines = lines_of(

@@ -43,7 +43,9 @@ class GGUFTensors:
         self.mapping: dict[str, str] = translation.get_gguf_hf_weights_map(model, self.processor)
         self.sources: dict[str, list[str]] = {}
         """By the name in the module: those in the file that it is made from."""
-        for name in file.tensors.keys() - {ROTARY_FACTORS}:
+        for name in file.tensors:
+            if name == ROTARY_FACTORS:
+                continue  # it is in the config
             target = self.mapping.get(name) or self.mapping.get(name.removesuffix(".weight"))  # stacked experts have no suffix
             if target is None:
                 kind = model.config.model_type
@@ -92,7 +94,7 @@ def rotation(factors: list[float], settings: dict[str, Any]) -> dict[str, Any]:
     """Rotary settings with a factor for each frequency, as transformers has them for LongRoPE: the same in texts of any length."""
     return {
         "rope_type": "longrope",
-        "rope_theta": settings.get("rope_theta", 10_000.0),
+        "rope_theta": settings["rope_theta"],
         "short_factor": factors,
         "long_factor": factors,
         "factor": 1.0,

@@ -48,7 +48,7 @@ def test_a_file_is_exported_and_proved(tmp_path: Path) -> None:
 
 
 LLAMA_3 = {
-    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 100_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_kept_numbers_can_be_multiplied_exactly(tmp_path: Path, capsys: pytest.C
 
 def test_factors_of_the_rotary_frequencies_are_applied(tmp_path: Path) -> None:
     model = tiny_model("llama", rope_parameters=LLAMA_3)
-    plain = tiny_model("llama")
+    plain = tiny_model("llama", rope_parameters={"rope_type": "default", "rope_theta": LLAMA_3["rope_theta"]})
     factors = plain.model.rotary_emb.inv_freq / model.model.rotary_emb.inv_freq  # what llama.cpp's converter writes
     assert len(set(factors.tolist())) > 2, "some frequencies are scaled, some are not, and some lie between"
     write_gguf(tmp_path / "tiny.gguf", model, "llama", extra={"rope_freqs.weight": factors.numpy()})
