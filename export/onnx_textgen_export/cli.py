@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -95,7 +95,12 @@ OPTIONS: Mapping[str, Given] = {
         bool, "Add a graph with keys and values at 8 bits, for long contexts on a CPU.", ("--int8-cache",), default=False
     ),
     "force": Given(bool, "Replace an existing model folder.", ("--force",), default=False),
-    "adapter": Given(str | None, "A LoRA adapter to merge into the weights: its folder, or owner/name on the hub.", metavar="DIR"),
+    "adapter": Given(
+        list[str] | None,
+        "A LoRA adapter to merge into the weights: its folder, or owner/name on the hub. NAME=DIR keeps it apart, to be chosen per "
+        "text, and may be repeated.",
+        metavar="[NAME=]DIR",
+    ),
     "tokenizer": Given(Path | None, "A tokenizer.json, for a source without one."),
     "eos_id": Given(list[int] | None, "An id that ends a text, for a source that names none."),
     "context_length": Given(int | None, "Longest context, if the source does not say.", least=2),
@@ -193,8 +198,8 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
     if precision is PrecisionName.fp16 and activations is not None:
         raise OptionError("--precision fp16 is float16 throughout, so --activations does nothing; drop it, or take int8 or int4")
     size = given["target_size"]
+    merged, kept = adapters_from(given["adapter"] or ())
     same = (
-        "adapter",
         "tokenizer",
         "context_length",
         "name",
@@ -209,6 +214,8 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
     keywords = {name: given[name] for name in (*same, "force")} | {
         "precision": precision.value,
         "target": given["target"].value,
+        "adapter": merged,
+        "adapters": kept,
         "eos_ids": tuple(given["eos_id"] or ()),
         "quantization": quantization_from(
             precision.value,
@@ -230,6 +237,24 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         ),
     }
     return cast("ExportKeywords", keywords)
+
+
+def adapters_from(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """The adapter to merge, and those that are kept apart, by name; raises `OptionError` for two to merge, or of one name."""
+    merged, kept = list[str](), dict[str, str]()
+    for each in given:
+        name, is_named, place = each.partition("=")
+        if not is_named or Path(each).exists():
+            merged.append(each)
+        elif not place:
+            raise OptionError(f"--adapter {each} names no adapter; give its folder: --adapter {name}=DIR")
+        elif name in kept:
+            raise OptionError(f"--adapter names {name} twice; give each adapter another name")
+        else:
+            kept[name] = place
+    if len(merged) > 1:
+        raise OptionError(f"only one adapter can be merged, found {' and '.join(merged)}; keep them apart: --adapter NAME=DIR")
+    return (merged[0] if merged else None), kept
 
 
 def quantization_from(precision: str, **given: int | str | None) -> Quantization | None:
@@ -271,6 +296,8 @@ def show(made: Exported) -> None:
         console.print(f"With the same rounded weights PyTorch's logits differ by {error:.1e}: the rest is rounding")
     if rounded := manifest.certificate.get("int8_cache"):
         console.print(f"With keys and values at 8 bits ({INT8_CACHE_GRAPH}): {summary_in_words(rounded)}")
+    for name, record in manifest.adapters.items():
+        console.print(f"With the adapter {name}: {summary_in_words(record.certificate.get('summary', {}))}")
     if untested := manifest.certificate["untested"]:
         console.print(f"Not tested: {' and '.join(untested)} tokens, beyond the longest text compared")
     prompt = '"Once upon a time"' if TOKENIZER in manifest.files else "--token-ids 1,2,3"

@@ -19,6 +19,7 @@ from onnx_textgen import Model, OnnxTextgenError
 from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
+from onnx_textgen.options.checks import shown
 
 from .changed_files import ChangedFiles
 from .error_messages import message_for_body, message_for_route
@@ -28,7 +29,7 @@ from .openai.chats import Chat
 from .openai.completions import Completion
 from .openai.delivery import CLOSED_BY_CLIENT, deliver, problem_of
 from .openai.jobs import Slots
-from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, Problem, TokenizeRequest
+from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationRequest, Problem, TokenizeRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,19 +54,37 @@ class Server:
 
     def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
         self.models, self.settings = dict(models), settings
+        self.names: dict[str, tuple[str, str | None]] = {name: (name, None) for name in models}
+        """Every name that a request may give: the model's own name, and its adapter."""
+        for name, model in models.items():
+            for adapter in model.adapters:
+                self.names.setdefault(f"{name}:{adapter}", (name, adapter))
         self.files = {name: ChangedFiles(model) for name, model in models.items()}
         self.slots = Slots(settings.max_texts)
         self.metrics = Metrics(lambda: self.slots.taken)
         self.started = int(time.time())
 
     def model(self, name: str | None) -> tuple[str, Model]:
-        """The model of a name, or the only model if there is no name. Raises 404, and `ModelError` if its files have changed."""
+        """The model of a name, or the only model if there is no name. Raises 404, and `ModelError` if its files have changed.
+
+        A model with an adapter is called `NAME:ADAPTER`.
+        """
         if name is None and len(self.models) == 1:
             name = next(iter(self.models))
-        if name not in self.models:
-            raise HTTPException(404, f"there is no model {name!r:.60} here; choose one of: {', '.join(self.models)}")
-        self.files[name].check()
-        return name, self.models[name]
+        if name not in self.names:
+            raise HTTPException(404, f"there is no model {name!r:.60} here; choose one of: {', '.join(self.names)}")
+        own, _ = self.names[name]
+        self.files[own].check()
+        return name, self.models[own]
+
+    def model_for(self, body: GenerationRequest) -> tuple[str, Model]:
+        """`model` for a text; an adapter in the model's name is written to `body.adapter`."""
+        name, model = self.model(body.model)
+        adapter = self.names[name][1]
+        if adapter is not None and body.adapter not in (None, adapter):
+            raise OptionError(f"the model {name} has one adapter, and adapter {shown(body.adapter)} is another; leave one out")
+        body.adapter = body.adapter if adapter is None else adapter
+        return name, model
 
     def refuse(self, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
         """Count a problem, and return its response in the form that OpenAI's clients read."""
@@ -75,7 +94,8 @@ class Server:
 
     def about(self, name: str) -> dict[str, Any]:
         """One entry of `/v1/models`."""
-        manifest = self.models[name].manifest
+        own, adapter = self.names[name]
+        manifest = self.models[own].manifest
         return {
             "id": name,
             "object": "model",
@@ -83,6 +103,7 @@ class Server:
             "owned_by": "onnx-textgen",
             "max_model_len": manifest.geometry.context_length,
             "precision": manifest.precision,
+            **({"parent": own} if adapter is not None else {}),
         }
 
 
@@ -152,7 +173,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [server.about(name) for name in server.models]}
+        return {"object": "list", "data": [server.about(name) for name in server.names]}
 
     @app.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
@@ -173,12 +194,12 @@ def add_routes(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, http: Request) -> Response:
-        name, model = server.model(body.model)
+        name, model = server.model_for(body)
         make = functools.partial(Completion, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.texts, server.slots, server.metrics, streams=bool(body.stream))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
-        name, model = server.model(body.model)
+        name, model = server.model_for(body)
         make = functools.partial(Chat, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.n or 1, server.slots, server.metrics, streams=bool(body.stream))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from pathlib import Path
 
 import numpy as np
+import peft
 import pytest
 import torch
 import transformers
@@ -200,3 +202,31 @@ def test_prompt_lookup_is_mostly_right_in_an_edit_and_changes_no_text(packages: 
         assert guessed.token_ids == plain.token_ids
         assert guessed.stats.drafted_tokens > 0
         assert guessed.stats.accepted_tokens >= least * guessed.stats.drafted_tokens
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT 0.21 with transformers 5.23
+def test_a_trained_adapter_writes_the_tokens_of_peft_and_the_model_its_own(checkpoint: Path, tmp_path: Path) -> None:
+    base = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    learnt = tokenizer("The capital of France is a ship, said the pirate, and hoisted the sails.", return_tensors="pt").input_ids
+    trained = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=8, lora_alpha=16))
+    optimizer = torch.optim.AdamW([each for each in trained.parameters() if each.requires_grad], lr=2e-3)
+    for _ in range(12):
+        trained(input_ids=learnt, labels=learnt).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    trained.eval().save_pretrained(tmp_path / "pirate")
+    made = export(checkpoint, tmp_path / "out", adapters={"pirate": tmp_path / "pirate"})
+    model = onnx_textgen.load(made.folder, device="cpu")
+    for prompt in ("The capital of France is", *PROMPTS[:8]):
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        for adapter in ("pirate", None):
+            with torch.no_grad(), contextlib.nullcontext() if adapter else trained.disable_adapter():
+                whole = trained.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
+            ours = model.generate(ids[0].tolist(), max_new_tokens=24, temperature=0, adapter=adapter).token_ids
+            assert list(ours) == whole[0, ids.shape[1] :].tolist()[: len(ours)], (prompt, adapter)
+    assert (
+        "ship, said the pirate"
+        in model.generate("The capital of France is", max_new_tokens=8, temperature=0, adapter="pirate").text
+    )

@@ -93,12 +93,16 @@ def test_commands_within_the_text_of_the_readme_need_the_activated_shell_alone()
     assert ".venv/bin/onnx-textgen" not in README
 
 
-def test_every_python_block_about_generating_runs(story) -> None:
+def test_every_python_block_about_generating_runs(story, tmp_path) -> None:
     pytest.importorskip("llguidance", reason="one of the blocks is about rules")
+    pytest.importorskip("onnx", reason="it writes the package with adapters")
+    from support.adapted_story import make_adapted_story  # noqa: PLC0415 - needs onnx
+
     blocks = blocks_of((ROOT / "docs" / "generating.md").read_text(encoding="utf-8"))
     text = "Once upon a time there was a little dog. It ran and ran. "
     names = {"onnx_textgen": onnx_textgen, "model": story, "long_prompt": text * 5, "long_text": text * 50}
     names |= {"large": story.folder, "small": story.folder, "digit_ids": [7, 8]}
+    names["with_adapters"] = make_adapted_story(tmp_path / "adapted", "french", "legal")
     ran = [block for block in blocks if "export(" not in block]
     for block in ran:
         exec(compile(block, "generating.md", "exec"), names)  # noqa: S102 - our own documentation

@@ -8,10 +8,22 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from onnx_textgen.backends.adapter_file import LowRank, write_adapter
+from onnx_textgen.backends.linear_layers import KEY, LinearLayer, LinearLayers
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.package.integrity import file_record
-from onnx_textgen.package.manifest import GRAPH, MANIFEST, Geometry, GoldenRun, Manifest, Precision, manifest_to_json
+from onnx_textgen.package.manifest import (
+    GRAPH,
+    MANIFEST,
+    AdapterRecord,
+    Geometry,
+    GoldenRun,
+    Manifest,
+    Precision,
+    adapter_file,
+    manifest_to_json,
+)
 
 WIDTH, VOCAB_SIZE, CONTEXT = 8, 29, 96
 FUTURE = np.float32(-1e9)
@@ -48,6 +60,8 @@ class Tiny:
     one_by_one: bool = False
     element: Any = np.float32
     """Of keys, values and logits."""
+    changes: dict[str, LowRank] = dataclasses.field(default_factory=dict, compare=False)
+    """What an adapter adds to weights, in NumPy; the graph is that without."""
 
     @property
     def geometry(self) -> Geometry:
@@ -59,7 +73,22 @@ class Tiny:
     def weight(self, *shape: int, name: str) -> np.ndarray:
         """Random numbers that depend on the name alone."""
         numbers = np.random.default_rng(list(name.encode())).normal(size=shape) / np.sqrt(shape[0])
-        return numbers.astype(np.float32)
+        change = self.changes.get(name)
+        return numbers.astype(np.float32) + (0 if change is None else change.narrow @ change.wide)
+
+    def adapted(self, adapter: dict[str, LowRank]) -> "Tiny":
+        """The same decoder with an adapter."""
+        return dataclasses.replace(self, changes=adapter)
+
+    def adapter(self, seed: int, rank: int = 3, *, only: str = "") -> dict[str, LowRank]:
+        """An adapter of random numbers for all linear layers, or for those whose names end with one of the letters `only`."""
+        draw, found = np.random.default_rng(seed), dict[str, LowRank]()
+        for layer in Builder(self).layers():
+            ((name, _),) = layer.parameters
+            if name.endswith(tuple(only) or ""):
+                sizes = (layer.inputs, rank), (rank, layer.outputs)
+                found[name] = LowRank(*(draw.normal(size=size).astype(np.float32) / 2 for size in sizes))
+        return found
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Logits [tokens, vocabulary] of a whole text, in NumPy."""
@@ -104,9 +133,18 @@ class Tiny:
             new.append(int(self.logits(prompt + new)[-1].argmax()))
         return new
 
-    def package(self, folder: Path, *, precision: Precision = "fp32", prompt: tuple[int, ...] = (5, 9, 1, 3, 3)) -> Path:
-        """Write a model folder that takes and gives ids, with one golden run."""
+    def package(
+        self,
+        folder: Path,
+        *,
+        precision: Precision = "fp32",
+        prompt: tuple[int, ...] = (5, 9, 1, 3, 3),
+        adapters: dict[str, dict[str, LowRank]] | None = None,
+    ) -> Path:
+        """Write a model folder that takes and gives ids, with one golden run, and one for each adapter."""
         onnx.save(Builder(self).model(), folder / GRAPH)
+        for name, adapter in (adapters or {}).items():
+            write_adapter(folder / adapter_file(name), adapter)
         manifest = Manifest(
             name="tiny",
             target="ort",
@@ -115,8 +153,12 @@ class Tiny:
             bos_id=None,
             eos_ids=(),
             pad_id=None,
-            files={GRAPH: file_record(folder / GRAPH)},
+            files={name: file_record(folder / name) for name in (GRAPH, *map(adapter_file, adapters or {}))},
             golden=(GoldenRun(prompt, tuple(self.greedy(list(prompt), 12))),),
+            adapters={
+                name: AdapterRecord(3, len(each), golden=(GoldenRun(prompt, tuple(self.adapted(each).greedy(list(prompt), 12))),))
+                for name, each in (adapters or {}).items()
+            },
         )
         (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
         return folder
@@ -132,6 +174,7 @@ class Builder:
     def __init__(self, tiny: Tiny) -> None:
         self.tiny, self.nodes, self.constants = tiny, [], {}
         self.inputs, self.outputs = [], []
+        self.linear: list[LinearLayer] = []
         self.element = helper.np_dtype_to_tensor_dtype(np.dtype(tiny.element))
 
     def node(self, operator: str, *inputs: str | np.ndarray | float, outputs: int = 1, **attributes: Any) -> Any:
@@ -140,6 +183,17 @@ class Builder:
         made = [f"{operator}_{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(helper.make_node(operator, names, made, **attributes))
         return made[0] if outputs == 1 else made
+
+    def product(self, x: str, rows: int, columns: int, name: str) -> str:
+        """Multiply with a weight, and record the linear layer."""
+        made = self.node("MatMul", x, dataclasses.replace(self.tiny, changes={}).weight(rows, columns, name=name))
+        self.linear.append(LinearLayer(x, made, rows, ((name, np.arange(columns)),)))
+        return str(made)
+
+    def layers(self) -> list[LinearLayer]:
+        """The linear layers of the graph."""
+        self.model()
+        return self.linear
 
     def constant(self, array: np.ndarray) -> str:
         """A constant, float32 where it is real."""
@@ -167,28 +221,27 @@ class Builder:
         x = self.node("Mul", self.node("Gather", tiny.weight(VOCAB_SIZE, WIDTH, name="embedding"), "input_ids"), 3.0)
         for layer in tiny.layers:
             x = self.node("Add", x, self.attend(layer, x) if isinstance(layer, Attention) else self.recur(layer, x))
-        logits = self.node("MatMul", x, tiny.weight(WIDTH, VOCAB_SIZE, name="head"))
+        logits = self.product(x, WIDTH, VOCAB_SIZE, name="head")
         self.nodes.append(helper.make_node("Cast", [logits], ["logits"], to=self.element))
         shape = ["batch", tokens, VOCAB_SIZE]
         self.outputs.insert(0, helper.make_tensor_value_info("logits", self.element, shape))
         graph = helper.make_graph(self.nodes, "tiny", self.inputs, self.outputs, list(self.constants.values()))
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        helper.set_model_props(model, {KEY: LinearLayers(tuple(self.linear), "float32").to_json()})
+        return model
 
     def attend(self, layer: Attention, x: str) -> str:
         """Attention over the past."""
         sizes = {"q": layer.key_size, "k": layer.key_size, "v": layer.value_size}
-        flat = {
-            part: self.node("MatMul", x, self.tiny.weight(WIDTH, layer.heads * size, name=f"{layer.layer}{part}"))
-            for part, size in sizes.items()
-        }
+        flat = {part: self.product(x, WIDTH, layer.heads * size, name=f"{layer.layer}{part}") for part, size in sizes.items()}
         pasts = {part: f"past_key_values.{layer.layer}.{name}" for part, name in (("k", "key"), ("v", "value"))}
         length, after = ("cache_length", "cache_length") if layer.shared else ("past_length", "total_length")
         for part, past in pasts.items():
             shape = ["batch", layer.heads, length, sizes[part]]
             self.carry(past, self.element, shape, [*shape[:2], after, shape[3]])
         out = self.share(layer, flat, pasts) if layer.shared else self.grow(layer, flat, pasts, sizes)
-        return self.node("MatMul", out, self.tiny.weight(layer.heads * layer.value_size, WIDTH, name=f"{layer.layer}o"))
+        return self.product(out, layer.heads * layer.value_size, WIDTH, name=f"{layer.layer}o")
 
     def grow(self, layer: Attention, flat: dict[str, str], pasts: dict[str, str], sizes: dict[str, int]) -> str:
         """Keys and values one piece longer, written out in plain operators."""

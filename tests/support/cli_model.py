@@ -115,7 +115,8 @@ class CharacterModel:
     def piece(self, token_id):
         return self.tokenizer.piece(token_id) if self.has_tokenizer else f"<{token_id}>"
 
-    def new_context(self):
+    def new_context(self, *, adapter=None):
+        assert adapter is None
         return AlphabetDecoder(self.manifest.geometry)
 
     def session(self):

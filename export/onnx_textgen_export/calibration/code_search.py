@@ -119,9 +119,9 @@ def forms(matrix: Matrix, options: Quantization) -> list[tuple[Bits, int]]:
 
 
 def smoothing_of(sizes: Floats) -> Floats:
-    """The divisors, around 1, of inputs with these root mean squares."""
+    """The divisors, around 1, of inputs with these root mean squares; float16 has them exactly, as the graph records them in it."""
     usual = float(np.exp(np.log(np.maximum(sizes, 1e-12)).mean()))
-    scales: Floats = np.clip((sizes / usual) ** SMOOTHING, 1e-2, 1e2).astype(np.float32)
+    scales: Floats = np.clip((sizes / usual) ** SMOOTHING, 1e-2, 1e2).astype(np.float16).astype(np.float32)
     return scales
 
 

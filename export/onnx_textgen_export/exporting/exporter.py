@@ -15,6 +15,7 @@ from ..calibration.attempts import Measured, Traced, round_within_budget
 from ..extra_graphs.int8_cache_graph import write_int8_cache_graph
 from ..package.folder import check_target, new_folder, scratch_folder, write_manifest
 from ..package.forecast import check_disk
+from ..passes.linear_layers import linear_layers_of
 from ..passes.quantization.options import Quantization
 from ..proof.probe_text import probe_ids
 from ..sources.source import Source
@@ -22,6 +23,7 @@ from ..tokenization.text_assets import TextAssets
 from ..tracing.opening import as_source, open_source
 from ..tracing.turns import in_turn
 from ..weights.streamed import Weights
+from .adapters import check_adapters, open_adapters, prove_adapters, write_adapters
 from .checks import check_kept, check_source, estimate_line, forecast_of
 from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
@@ -84,6 +86,7 @@ def export_source(
     quantization = options.quantization_for(source.geometry.hidden_size)
     check_source(source, assets, options, quantization)
     check_target(target, force=options.force)
+    adapters = open_adapters(options.adapters, allow_pickle=options.allow_pickle, report=report)
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
     check_disk(target, expected.package_bytes)
@@ -94,6 +97,7 @@ def export_source(
     model = optimized_graph(source, weights, options, quantization, report)
     if quantization is not None and not options.requantise:
         check_kept(model.graph, weights.stored, quantization)
+    check_adapters(adapters, linear_layers_of(model.graph))
     with new_folder(target, force=options.force) as folder, scratch_folder(target) as work:
         assets.write(folder)
         writer = PackageWriter(model, source, assets, folder, options)
@@ -105,7 +109,10 @@ def export_source(
             write_int8_cache_graph(source, folder, assets.tokenizer)
         roundings = rounded.roundings if rounded is not None else None
         proven = prove_package(source, weights, folder, ids, roundings, options=options, report=report)
+        write_adapters(folder, adapters)
+        kept = prove_adapters(source, weights, folder, ids, adapters=adapters, roundings=roundings, options=options, report=report)
         manifest = make_manifest(source, assets, folder, proven, rounded, weights=weights, options=options)
+        manifest = dataclasses.replace(manifest, adapters=kept)
         write_manifest(folder, manifest)
     return Exported(target, manifest)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
@@ -37,6 +38,8 @@ class ExportOptions:
     adapter: str | Path | None = None
     """A LoRA adapter to merge into the weights, as its folder or `owner/name` on the hub. Its tokenizer and template, if any,
     replace the source's."""
+    adapters: Mapping[str, str | Path] = dataclasses.field(default_factory=dict)
+    """LoRA adapters that are kept apart, each by the name that a text chooses it by, as `adapter` is given."""
     eos_ids: tuple[int, ...] = ()
     """Ids that end a text, where the source names none."""
     context_length: int | None = None
@@ -113,6 +116,7 @@ class ExportKeywords(TypedDict, total=False):
     budget: Budget | None
     tokenizer: str | Path | Tokenizer | None
     adapter: str | Path | None
+    adapters: Mapping[str, str | Path]
     eos_ids: tuple[int, ...]
     context_length: int | None
     name: str | None

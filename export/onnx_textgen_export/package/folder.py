@@ -21,7 +21,7 @@ from pathlib import Path
 
 from onnx_textgen.errors import OnnxTextgenError
 from onnx_textgen.package.integrity import check_files, file_record
-from onnx_textgen.package.manifest import ALLOWED_FILES, MANIFEST, FileRecord, Manifest, manifest_to_json
+from onnx_textgen.package.manifest import MANIFEST, FileRecord, Manifest, is_allowed, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 
 from ..errors import ExportError
@@ -53,7 +53,7 @@ def is_model_folder(path: Path) -> bool:
         read_manifest(path)
     except OnnxTextgenError:
         return False
-    return {entry.name for entry in path.iterdir()} <= ALLOWED_FILES | {MANIFEST}
+    return all(is_allowed(entry.name) or entry.name == MANIFEST for entry in path.iterdir())
 
 
 def is_complete(path: Path) -> bool:
@@ -243,7 +243,7 @@ def sweep(target: Path) -> None:
 
 def records(folder: Path) -> dict[str, FileRecord]:
     """Size and sha256 of every file that a model folder may hold."""
-    return {path.name: file_record(path) for path in sorted(folder.iterdir()) if path.name in ALLOWED_FILES}
+    return {path.name: file_record(path) for path in sorted(folder.iterdir()) if is_allowed(path.name)}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -7,10 +7,11 @@ that a tied output layer shares, is unchanged, so that it is stored once.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from .graph.linear import add_constant, is_bias, is_constant, is_matrix, sizes_of, transposed_lazily
+from .graph.linear import add_constant, is_bias, is_constant, is_matrix, shared_constant, sizes_of, transposed_lazily
 
 
 def canonicalize_linears(model: ir.Model) -> None:
@@ -38,7 +39,7 @@ def replace_gemm(graph: ir.Graph, node: ir.Node) -> None:
     data = flattening.inputs[0]
     transposed = bool(node.attributes.get_int("transB", 0))
     inputs, outputs = reversed(sizes_of(weight)) if transposed else sizes_of(weight)
-    if data is None or data.shape is None or len(data.shape) != 3 or data.shape[2] != inputs:
+    if data is None or data.shape is None or list(data.shape)[2:] not in ([inputs], heads_of(data, inputs)):
         return
     if bias is not None and not is_bias(bias, outputs):
         return
@@ -46,10 +47,15 @@ def replace_gemm(graph: ir.Graph, node: ir.Node) -> None:
     if not readers or not all(is_unflattening(reader, shape) for reader in readers):
         return
     nodes = []
+    if len(data.shape) == 4:  # the heads of attention
+        sizes = shared_constant(graph, f"shape.0_0_{inputs}", np.array([0, 0, inputs]))
+        nodes.append(ir.node("Reshape", [data, sizes]))
+        joined = nodes[0].outputs[0]
+        joined.shape, joined.type, data = ir.Shape([*list(data.shape)[:2], inputs]), data.type, joined
     if transposed:
         nodes.append(ir.node("Transpose", [weight], {"perm": [1, 0]}))
-        nodes[0].outputs[0].shape, nodes[0].outputs[0].type = ir.Shape([inputs, outputs]), weight.type
-        weight = nodes[0].outputs[0]
+        nodes[-1].outputs[0].shape, nodes[-1].outputs[0].type = ir.Shape([inputs, outputs]), weight.type
+        weight = nodes[-1].outputs[0]
     nodes.append(ir.node("MatMul", [data, weight]))
     if bias is not None:
         nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
@@ -58,6 +64,13 @@ def replace_gemm(graph: ir.Graph, node: ir.Node) -> None:
     graph.insert_before(node, nodes)
     for reader in readers:
         reader.outputs[0].replace_all_uses_with(nodes[-1].outputs[0])
+
+
+def heads_of(data: ir.Value, width: int) -> list[int] | None:
+    """The sizes of heads [batch, new, heads, size] that lie side by side in vectors of `width`; None for other shapes."""
+    sizes = [] if data.shape is None else list(data.shape)[2:]
+    static = [size for size in sizes if isinstance(size, int)]
+    return static if len(static) == len(sizes) == 2 and static[0] * static[1] == width else None
 
 
 def is_unflattening(node: ir.Node, shape: ir.Shape) -> bool:

@@ -27,6 +27,7 @@ from .fusions.gelu import fuse_gelu
 from .fusions.norms import fuse_skip_norms
 from .fusions.packed_projections import pack_projections
 from .fusions.transposed_matmul import fuse_transposed_matmul
+from .linear_layers import record_linear_layers, settle_linear_layers
 from .positions import gather_positions
 from .quantization.lossless import keeps_numbers, mark_lossless
 from .quantization.options import Quantization
@@ -139,6 +140,12 @@ def lossless_pass(model: ir.Model, settings: Settings) -> None:
     mark_lossless(model.graph, settings.stored)
 
 
+@functools.wraps(record_linear_layers)
+def record_pass(model: ir.Model, settings: Settings) -> None:
+    """`record_linear_layers` with the smoothing that calibration chose."""
+    record_linear_layers(model, settings.plan)
+
+
 @functools.wraps(quantize)
 def quantize_pass(model: ir.Model, settings: Settings) -> None:
     """`quantize`, whose roundings go into the settings."""
@@ -163,10 +170,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("optimize", plain(fuse_skip_norms), "joins each residual sum with the norm that reads it", ORT),
     Pass("optimize", plain(tidy), "drops identities, duplicates and unused nodes"),
     Pass("optimize", lossless_pass, "marks matrices that 2, 4 or 8 bits store without loss", LOSSLESS),
+    Pass("store", record_pass, "records which parameters each product computes, for LoRA adapters"),
     Pass("store", quantize_pass, "stores matrices as codes and scales", QUANTIZED),
     Pass("store", plain(to_float16), "turns weights, activations, cache and logits to float16", FLOAT16),
     Pass("store", plain(fuse_transposed_matmul), "multiplies with a matrix stored as [out, in] without a Transpose", FLOAT32_ORT),
     Pass("store", plain(remove_unused), "drops what the steps before replaced"),
+    Pass("store", plain(settle_linear_layers), "leaves in that record what the finished graph has"),
 )
 """All passes, in the order in which they run."""
 

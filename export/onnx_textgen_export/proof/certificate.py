@@ -18,6 +18,7 @@ from onnx_textgen.package.manifest import GoldenRun, Precision
 from ..errors import ExportError, as_export_error
 from ..sources.source import Source
 from ..weights.streamed import Weights
+from .adapters import ProvenAdapter, computing_with
 from .measures import TOLERANCES, Quality, Scenario, Tolerance
 from .reference import Reference, judge_greedy, judge_scenario
 from .scenarios import LAST_STEPS, long_length, run_package
@@ -26,16 +27,24 @@ SHORTEST_CONTEXT = 32
 
 
 def prove(
-    source: Source, weights: Weights, graph: Path, ids: list[int], *, tolerance: Tolerance, remedy: str
+    source: Source,
+    weights: Weights,
+    graph: Path,
+    ids: list[int],
+    *,
+    tolerance: Tolerance,
+    remedy: str,
+    adapter: ProvenAdapter | None = None,
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure every scenario and the greedy runs; raises `ExportError` where the package disagrees with PyTorch.
 
-    ids: `long_length(source)` real tokens; remedy: what the error message tells the user to do.
+    ids: `long_length(source)` real tokens; remedy: what the error message tells the user to do; adapter: one of the package, with
+    which both sides compute.
     """
     with as_export_error():
-        fed, golden = run_package(source, graph, ids)
+        fed, golden = run_package(source, graph, ids, adapter)
     reference, measured = Reference(source), list[Scenario]()
-    with weights.present():
+    with weights.present(), computing_with(adapter, source.module):
         for each in fed:
             scenario = judge_scenario(reference, each)
             measured.append(scenario)

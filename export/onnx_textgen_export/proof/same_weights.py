@@ -17,16 +17,25 @@ import onnx_ir as ir
 
 from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
 from onnx_textgen.backends.protocol import CPU
-from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.package.manifest import Precision
 
 from ..errors import ExportError, as_export_error
 from ..passes.quantization.rounding import Change, Roundings
 from ..sources.source import Source
 from ..weights.streamed import Weights
+from .adapters import ProvenAdapter, computing_with
 from .measures import REMEDIES, TOLERANCES, Scenario, Tolerance
 from .reference import Reference, judge_scenario
-from .scenarios import WHOLE_LENGTH, ScenarioRun, feed_in_pieces, feed_long, feed_ragged, feed_whole
+from .scenarios import (
+    WHOLE_LENGTH,
+    NewDecoder,
+    ScenarioRun,
+    decoders_of,
+    feed_in_pieces,
+    feed_long,
+    feed_ragged,
+    feed_whole,
+)
 
 EXACT_GRAPH = "exact.onnx"
 FLOAT32 = 1
@@ -73,12 +82,8 @@ def opened_for_proof(
         yield session, changes, TOLERANCES[roundings.arithmetic]
 
 
-def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[ScenarioRun]:
+def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
     """One text, beginnings of it, and a long one if there are windows: few, as every pass of PyTorch rounds all weights again."""
-
-    def decoder(rows: int = 1) -> Decoder:
-        return Decoder(session, source.geometry, rows=rows)
-
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
     yield ScenarioRun("whole prompt", [(text, feed_whole(decoder(), text))])
     yield ScenarioRun("several tokens over a past", [(text, feed_in_pieces(decoder(), text))])
@@ -89,13 +94,21 @@ def feed_exactly(source: Source, session: Session, ids: list[int]) -> Iterator[S
         yield ScenarioRun("long text", [(ids, feed_long(decoder(), ids))])
 
 
-def run_exactly(source: Source, graph: Path, ids: list[int]) -> list[ScenarioRun]:
+def run_exactly(source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None) -> list[ScenarioRun]:
     """The logits of the package's graph in float32; the graph is closed afterwards."""
     with in_float32(graph) as session:
-        return list(feed_exactly(source, session, ids))
+        return list(feed_exactly(source, decoders_of(source, session, adapter), ids))
 
 
-def prove_exactly(source: Source, weights: Weights, graph: Path, ids: list[int], roundings: Roundings) -> list[Scenario]:
+def prove_exactly(
+    source: Source,
+    weights: Weights,
+    graph: Path,
+    ids: list[int],
+    roundings: Roundings,
+    *,
+    adapter: ProvenAdapter | None = None,
+) -> list[Scenario]:
     """Measure a quantised package by float32's limits; raises `ExportError` if it differs by more than its rounding.
 
     The list is empty if a rounded matrix is no parameter of the module, so that PyTorch cannot be given the same weights.
@@ -104,8 +117,8 @@ def prove_exactly(source: Source, weights: Weights, graph: Path, ids: list[int],
     if changes is None:
         return []
     with as_export_error():
-        fed = run_exactly(source, graph, ids)
-    with weights.present(changes):
+        fed = run_exactly(source, graph, ids, adapter)
+    with weights.present(changes), computing_with(adapter, source.module):
         reference = Reference(source)
         measured = [judge_scenario(reference, each) for each in fed]
     for scenario in measured:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.manifest import GoldenRun
 
 from ..sources.source import Source
+from .adapters import ProvenAdapter
 from .measures import ROWS_AT_A_TIME
 
 WHOLE_LENGTH = 48
@@ -72,14 +74,27 @@ class ScenarioRun:
     """Token ids of each text, and the package's logits [positions, vocabulary] of its last positions."""
 
 
-def run_scenarios(source: Source, session: Session, ids: list[int]) -> Iterator[ScenarioRun]:
-    """Feed the package in every way; ids: real tokens, enough for the longest scenario."""
-    geometry = source.geometry
+class NewDecoder(Protocol):
+    """Makes empty decoders of the graph that is compared."""
+
+    def __call__(self, rows: int = 1) -> Decoder:
+        """A decoder of `rows` rows."""
+        ...
+
+
+def decoders_of(source: Source, session: Session, adapter: ProvenAdapter | None = None) -> NewDecoder:
+    """What makes decoders of a session, or of its graph with adapters."""
+    opened, name = (session, None) if adapter is None else (adapter.opened(session), adapter.name)
 
     def decoder(rows: int = 1) -> Decoder:
-        return Decoder(session, geometry, rows=rows)
+        return Decoder(opened, source.geometry, rows=rows, adapter=name)
 
-    text = ids[: min(WHOLE_LENGTH, geometry.context_length)]
+    return decoder
+
+
+def run_scenarios(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
+    """Feed the package in every way; ids: real tokens, enough for the longest scenario."""
+    text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
     feeds: tuple[tuple[str, Callable[[Decoder, list[int]], Logits]], ...] = (
         ("whole prompt", feed_whole),
         ("token by token", feed_one_by_one),
@@ -116,9 +131,9 @@ def long_length(source: Source) -> int:
     return min(max([LONG_LENGTH, *(length for length in needed if length <= LONGEST_LENGTH)]), source.geometry.context_length)
 
 
-def greedy(session: Session, source: Source, prompt: list[int]) -> GoldenRun:
+def greedy(new_decoder: NewDecoder, source: Source, prompt: list[int]) -> GoldenRun:
     """A greedy continuation by the package."""
-    decoder, new = Decoder(session, source.geometry), list[int]()
+    decoder, new = new_decoder(), list[int]()
     logits = prefill(decoder, prompt)
     for _ in range(min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1)):
         new.append(int(logits.argmax()))
@@ -126,9 +141,11 @@ def greedy(session: Session, source: Source, prompt: list[int]) -> GoldenRun:
     return GoldenRun(tuple(prompt), tuple(new))
 
 
-def run_package(source: Source, graph: Path, ids: list[int]) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
+def run_package(
+    source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None
+) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """Open the package's graph, feed it in every way, and continue prompts of three lengths greedily."""
-    session = open_session(graph, device="cpu")
-    fed = list(run_scenarios(source, session, ids))
+    decoder = decoders_of(source, open_session(graph, device="cpu"), adapter)
+    fed = list(run_scenarios(source, decoder, ids))
     prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in (1, 8, 24)]
-    return fed, tuple(greedy(session, source, prompt) for prompt in prompts)
+    return fed, tuple(greedy(decoder, source, prompt) for prompt in prompts)

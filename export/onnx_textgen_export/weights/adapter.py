@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onnx_textgen.backends.adapter_file import LowRank
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError
@@ -91,6 +92,22 @@ class Adapter:
         if length is not None:
             rows = rows * (length / torch.linalg.norm(rows, dim=1))[:, None]
         return rows.T.contiguous() if inputs_first else rows
+
+    def low_rank(self) -> dict[str, LowRank]:
+        """The products of low rank by parameter, with their scales; raises `ExportError` for an adapter that is more than these."""
+        found = dict[str, LowRank]()
+        for parameter, parts in self.parts.items():
+            if parts.keys() != {"lora_A", "lora_B"}:
+                raise ExportError(
+                    f"{self.folder} changes {parameter} by more than a product of two matrices (DoRA, a bias, embeddings, a whole "
+                    "layer), which can only be merged; give --adapter without NAME="
+                )
+            narrow, wide = (self.files.read(parts[part]).float() for part in ("lora_A", "lora_B"))
+            if narrow.ndim != 2 or wide.ndim != 2 or narrow.shape[0] != wide.shape[1]:
+                raise ExportError(f"{self.folder}: the two matrices for {parameter} do not belong together; copy the adapter again")
+            scaled = self.scale(parameter, narrow.shape[0]) * wide
+            found[parameter] = LowRank(narrow.T.contiguous().numpy(), scaled.T.contiguous().numpy())
+        return found
 
     def check(self, parameter: str, weight: Tensor, change: Tensor) -> None:
         """Raise `ExportError` for a change whose shape is not the weight's."""

@@ -102,11 +102,10 @@ class BatchGenerator:
 
     def generate(self, prompts: Sequence[Any], seeds: Sequence[Any]) -> list[Generation]:
         """Generate a text for each prompt, each with its seed."""
-        model = self.model
-        rows = [model.generator.begin(prompt, self.config(model, seed)) for prompt, seed in zip(prompts, seeds, strict=True)]
-        model.generator.engine.finish(
-            [Request(row, CancelScope(None, row.config.max_time), streams=False, caller=rows) for row in rows]
-        )
+        configs = [self.config(self.model, seed) for seed in seeds]
+        generator = self.model.generator.for_adapter(self.options.get("adapter"))
+        rows = [generator.begin(prompt, config) for prompt, config in zip(prompts, configs, strict=True)]
+        generator.engine.finish([Request(row, CancelScope(None, row.config.max_time), streams=False, caller=rows) for row in rows])
         return [row.result() for row in rows]
 
     def config(self, model: Model, seed: object) -> GenerationConfig:

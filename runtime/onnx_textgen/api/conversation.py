@@ -119,12 +119,13 @@ class Conversation:
     def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, CancelScope]:
         """Begin a continuation of the session; streams that were begun earlier then raise `OptionError`."""
         config = self.generator.config(options)
+        generator = self.generator.for_adapter(config.adapter)
         if config.has_several_texts:
             raise OptionError("a session generates one text; for more, call generate() of the model, or of forks")
         prompt_ids = self.encoder.encode_chat(self.messages) if self.messages else self._token_ids
         if not prompt_ids:
             raise PromptError("the session is empty; append a text, token ids or chat messages first")
-        continuation = self.generator.begin(prompt_ids, config)
+        continuation = generator.begin(prompt_ids, config)
         self._version += 1
         return continuation, CancelScope(cancel, config.max_time)
 
@@ -138,7 +139,8 @@ class Conversation:
         self.check_version(version)
         request = Request(continuation, scope, on_progress=on_progress, context=self.context)
         token_ids, text, has_answer = list(continuation.prompt_ids), "", False
-        with contextlib.closing(self.generator.engine.chunks(request)) as chunks:
+        engine = self.generator.for_adapter(continuation.config.adapter).engine
+        with contextlib.closing(engine.chunks(request)) as chunks:
             try:
                 for chunk in chunks:
                     self.check_version(version)
@@ -187,13 +189,16 @@ class Conversation:
 
         The file appears whole or not at all. Raises `PackageError` if it cannot be written.
         """
-        write_session(Path(path), self.opened.digest, self._token_ids, self.messages, self.context.snapshot)
+        opened, snapshot = self.opened, self.context.snapshot
+        write_session(Path(path), opened.digest, self._token_ids, self.messages, snapshot, adapters=opened.adapter_digests)
 
     @classmethod
     def load(cls, generator: TextGenerator, path: str | Path) -> Conversation:
         """Read a session that `save` wrote; raises `PackageError` for any other file, a damaged one, or one of another model."""
         session, opened = cls(generator), generator.opened
-        token_ids, messages, session.context.snapshot = read_session(Path(path), opened.digest, opened.new_context())
+        token_ids, messages, session.context.snapshot = read_session(
+            Path(path), opened.digest, opened.new_context(), adapters=opened.adapter_digests
+        )
         if token_ids:
             session._token_ids = generator.encoder.encode(token_ids, new_tokens=0)
         if messages and opened.chat_template is None:

@@ -101,6 +101,11 @@ class Model:
         return self.opened.chat_template
 
     @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the package's LoRA adapters."""
+        return tuple(self.manifest.adapters)
+
+    @property
     def has_tokenizer(self) -> bool:
         """Whether the package has a tokenizer; without one the model works on token ids only."""
         return self.opened.optional_tokenizer is not None
@@ -123,9 +128,12 @@ class Model:
         """The memory that the caches of `batch` texts of `tokens` tokens each take; default: a full context."""
         return self.opened.memory(tokens, batch)
 
-    def new_context(self, *, output: str = LOGITS) -> Decoder:
-        """An empty decoder; if several calls of `stream` get the same one, the beginning that their prompts share is fed once."""
-        return self.opened.new_context(output=output)
+    def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:
+        """An empty decoder; if several calls of `stream` get the same one, the beginning that their prompts share is fed once.
+
+        `adapter`: the LoRA adapter of its texts.
+        """
+        return self.opened.new_context(output=output, adapter=adapter)
 
     def session(self) -> Conversation:
         """An empty session: a text or a chat that can be appended to, generated from, rolled back, forked and saved.
@@ -176,7 +184,8 @@ class Model:
         ...     print(chunk.text, end="")
         """
         config = self.generator.config(options)
-        return self.generator.stream(prompt, config, context=context, on_progress=on_progress, cancel=cancel)
+        generator = self.generator.for_adapter(config.adapter)
+        return generator.stream(prompt, config, context=context, on_progress=on_progress, cancel=cancel)
 
     @overload
     def generate(self, prompt: Prompt, *, cancel: Cancellation | None = None, **options: Unpack[Options]) -> Generation: ...
@@ -193,7 +202,7 @@ class Model:
         streamed. `cancel`, from another thread, ends the texts and keeps them so far. Raises `PromptError` and `OptionError`.
         """
         config, prompts = self.generator.config(options), prompt if is_batch(prompt) else [prompt]
-        found = self.generator.generate(prompts, config, cancel)  # type: ignore[arg-type]
+        found = self.generator.for_adapter(config.adapter).generate(prompts, config, cancel)  # type: ignore[arg-type]
         return found if is_batch(prompt) else found[0]
 
     @overload
@@ -229,11 +238,18 @@ class Model:
         logprobs: int = ...,
         stride: int | None = ...,
         cancel: Cancellation | None = ...,
+        adapter: str | None = ...,
     ) -> Score: ...
 
     @overload
     def score(
-        self, text: Prompts, *, logprobs: int = ..., stride: int | None = ..., cancel: Cancellation | None = ...
+        self,
+        text: Prompts,
+        *,
+        logprobs: int = ...,
+        stride: int | None = ...,
+        cancel: Cancellation | None = ...,
+        adapter: str | None = ...,
     ) -> list[Score]: ...
 
     def score(
@@ -244,12 +260,14 @@ class Model:
         logprobs: int = 0,
         stride: int | None = None,
         cancel: Cancellation | None = None,
+        adapter: str | None = None,
     ) -> Score | list[Score]:
         """Log-probabilities of a text (or of token ids) under the model; for a list of texts, a list of scores.
 
         With a `continuation` the text is its prompt, and the score says where the prompt ends. `logprobs`: number of most likely
-        tokens to return at each position. A text longer than the context needs a `stride`, see `scoring.score_tokens`. Raises
-        `PromptError` and `OptionError`, and `InterruptedRunError` if `cancel` ends it from another thread.
+        tokens to return at each position. A text longer than the context needs a `stride`, see `scoring.score_tokens`. `adapter`:
+        the LoRA adapter to score with. Raises `PromptError` and `OptionError`, and `InterruptedRunError` if `cancel` ends it from
+        another thread.
 
         >>> model = load()
         >>> model.score("The cat", continuation=" sat").continuation_logprobs  # doctest: +SKIP
@@ -257,20 +275,22 @@ class Model:
         """
         if is_batch(text) and continuation is not None:
             raise OptionError("a list of texts takes no continuation; score the pairs one by one")
-        given, texts = {"logprobs": logprobs, "stride": stride, "cancel": cancel}, text if is_batch(text) else [text]
+        given = {"logprobs": logprobs, "stride": stride, "cancel": cancel, "adapter": adapter}
+        texts = text if is_batch(text) else [text]
         scores = [self.scorer.score(each, continuation, **given) for each in texts]  # type: ignore[arg-type]
         return scores if is_batch(text) else scores[0]
 
-    def rank(self, prompt: str, choices: Sequence[str], *, by: Measure = "total") -> list[Choice]:
+    def rank(self, prompt: str, choices: Sequence[str], *, by: Measure = "total", adapter: str | None = None) -> list[Choice]:
         """Score the choices as continuations of the prompt, and return them most likely first.
 
         `by`: what is compared, the log-probability of the whole continuation, per token or per byte. The prompt is computed once.
+        `adapter`: the LoRA adapter to score with.
         Raises `PromptError` and `OptionError`.
 
         >>> [choice.text for choice in load().rank("The dog wagged its", [" tail", " seven"])]
         [' tail', ' seven']
         """
-        return self.scorer.rank(prompt, choices, by=by)
+        return self.scorer.rank(prompt, choices, by=by, adapter=adapter)
 
     def embed(self, text: Prompt | Prompts, *, pooling: Pooling = "mean", normalize: bool = True) -> Vectors:
         """Embed a text as a vector [width], or a list of texts as vectors [texts, width], float32, pooled from hidden states.

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from pathlib import Path
 from typing import cast
 
-from ..backends.onnxruntime_session import Session, open_session
+from ..backends.adapter_graph import open_with_adapters
+from ..backends.huge_pages import new_memory_in_huge_pages
+from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
-from ..errors import PackageError
+from ..errors import OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..kv_cache.memory_plan import MemoryPlan, plan
-from ..options.checks import whole_number
-from ..package.integrity import check_files, package_digest
-from ..package.manifest import ATTENTION_GRAPH, GRAPH, TOKENIZER, Manifest
+from ..options.checks import shown, whole_number
+from ..package.adapters import read_adapters
+from ..package.integrity import check_files, checking_files, package_digest
+from ..package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, TOKENIZER, Manifest, adapter_file
 from ..text.tokenizer import TextTokenizer
 
 
@@ -34,6 +38,8 @@ class OpenModel:
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
+    opening: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    """Held while the graph with adapters is opened."""
 
     @property
     def is_closed(self) -> bool:
@@ -43,7 +49,7 @@ class OpenModel:
     def close(self) -> None:
         """Release the graph; any later use of it raises `ModelError`."""
         self.graph = cast("Graph", ClosedGraph())
-        for read in ("capabilities", "cache_tensors", "attention_graph"):
+        for read in ("capabilities", "cache_tensors", "attention_graph", "adapted"):
             self.__dict__.pop(read, None)
 
     @property
@@ -62,14 +68,55 @@ class OpenModel:
         """What the graph can do, read once for all decoders over it."""
         return Capabilities.of(self.graph, self.manifest.geometry)
 
-    def new_context(self, *, output: str = LOGITS) -> Decoder:
+    def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:
         """An empty decoder of one row; `output` is the output of the graph that it reads."""
-        capabilities = self.capabilities if output == LOGITS else None
-        return Decoder(self.graph, self.manifest.geometry, capacity=self.capacity, output=output, capabilities=capabilities)
+        opened = self.for_adapter(adapter)
+        capabilities = opened.capabilities if output == LOGITS else None
+        return Decoder(
+            opened.graph, self.manifest.geometry, capacity=self.capacity, output=output, capabilities=capabilities, adapter=adapter
+        )
 
-    def new_rows(self, rows: int) -> Decoder:
-        """An empty decoder of `rows` rows."""
-        return Decoder(self.graph, self.manifest.geometry, rows=rows, capacity=self.capacity, capabilities=self.capabilities)
+    def new_rows(self, rows: int, adapter: str | None = None) -> Decoder:
+        """An empty decoder of `rows` rows, which have the adapter until another one is set."""
+        opened = self.for_adapter(adapter)
+        return Decoder(
+            opened.graph,
+            self.manifest.geometry,
+            rows=rows,
+            capacity=self.capacity,
+            capabilities=opened.capabilities,
+            adapter=adapter,
+        )
+
+    def for_adapter(self, name: str | None) -> OpenModel:
+        """The model whose graph has the adapter of this name: this one for None, else one that all adapters share.
+
+        Raises `OptionError` for an adapter that the package does not have, and where adapters cannot run.
+        """
+        if name is None or name in self.graph.adapters:
+            return self
+        if not isinstance(name, str) or name not in self.manifest.adapters:
+            names = ", ".join(self.manifest.adapters)
+            remedy = f"choose one of: {names}" if names else f"add one with: onnx-textgen add-adapter {self.folder} ADAPTER"
+            raise OptionError(f"{self.manifest.name} has no adapter {shown(name)}; {remedy}")
+        with self.opening:
+            return self.adapted
+
+    @functools.cached_property
+    def adapted(self) -> OpenModel:
+        """The model over its graph with all its adapters, opened at its first use; its weights take memory a second time.
+
+        The files are checked again because time has passed.
+        """
+        graph = self.graph
+        if not isinstance(graph, Session):
+            raise OptionError(f"adapters run on ONNX Runtime, and {self.folder} is open on {graph.device}; load it with device cpu")
+        if self.graph_name == INT8_CACHE_GRAPH:
+            raise OptionError(f"{INT8_CACHE_GRAPH} has scales of keys and values without adapters; load the folder {self.folder}")
+        with new_memory_in_huge_pages(), checking_files(self.folder, self.manifest):
+            opened = open_with_adapters(graph, lambda: read_adapters(self.folder, self.manifest.adapters))
+        LOG.info("%s: opened again with the adapters %s", self.folder, ", ".join(opened.adapters))
+        return dataclasses.replace(self, graph=opened)
 
     @functools.cached_property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
@@ -86,6 +133,11 @@ class OpenModel:
     def digest(self) -> str:
         """A sha256 of this graph and its weights; files without a hash in the manifest are read to compute it."""
         return package_digest(self.folder, self.manifest, self.graph_name)
+
+    @property
+    def adapter_digests(self) -> dict[str, str]:
+        """The sha256 of the file of each adapter."""
+        return {name: self.manifest.files[adapter_file(name)].sha256 for name in self.manifest.adapters}
 
     @property
     def has_attention_maps(self) -> bool:

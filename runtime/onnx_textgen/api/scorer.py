@@ -41,12 +41,13 @@ class Scorer:
         logprobs: int,
         stride: int | None,
         cancel: Cancellation | None,
+        adapter: str | None,
     ) -> Score:
         """Score one text; see `Model.score`."""
         logprobs = whole_number("logprobs", logprobs, 0, MOST_ALTERNATIVES)
         stride = None if stride is None else whole_number("stride", stride, 1)
         ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
-        context, scope, piece = self.opened.new_context(), CancelScope(cancel), self.opened.piece
+        context, scope, piece = self.opened.new_context(adapter=adapter), CancelScope(cancel), self.opened.piece
         with scope.active():
             values, alternatives = score_tokens(context, ids, stride=stride, alternatives=logprobs, piece=piece, scope=scope)
         whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
@@ -56,13 +57,13 @@ class Scorer:
             size = len((whole if isinstance(whole, str) else self.opened.tokenizer.decode(ids)).encode())
         return Score(tuple(ids), values, size, alternatives, prompt_tokens)
 
-    def rank(self, prompt: str, choices: Sequence[str], *, by: Measure) -> list[Choice]:
+    def rank(self, prompt: str, choices: Sequence[str], *, by: Measure, adapter: str | None) -> list[Choice]:
         """Score the choices as continuations of the prompt, most likely first; see `Model.rank`."""
         if by not in MEASURES:
             raise OptionError(f"by should be one of {', '.join(map(repr, MEASURES))}, found {shown(by)}")
         if isinstance(choices, str) or not choices or not all(choices):
             raise OptionError("choices should be a list of texts, none of them empty")
-        context, ranked = self.opened.new_context(), list[Choice]()
+        context, ranked = self.opened.new_context(adapter=adapter), list[Choice]()
         for text in choices:
             ids, count = self.encoder.encode_pair(prompt, text)
             found, _ = score_tokens(context, ids, first=max(1, count))

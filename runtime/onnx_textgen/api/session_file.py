@@ -37,15 +37,24 @@ LONGEST_SAVE_SECONDS = 3600
 
 
 def write_session(
-    path: Path, digest: str, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]], snapshot: Snapshot | None
+    path: Path,
+    digest: str,
+    token_ids: Sequence[int],
+    messages: Sequence[Mapping[str, Any]],
+    snapshot: Snapshot | None,
+    *,
+    adapters: Mapping[str, str],
 ) -> None:
     """Write a session to a file next to `path`, then rename it. Partial files of saves that were killed are removed.
 
-    Raises `PackageError` if the messages are not JSON, or the file cannot be written.
+    adapters: the digest of each adapter of the model. Raises `PackageError` if the messages are not JSON, or the file cannot be
+    written.
     """
     snapshot = snapshot or Snapshot((), {})
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.uses_long_rope, sorted(snapshot.states)
+    if snapshot.adapter is not None:
+        header["adapter"] = [snapshot.adapter, adapters[snapshot.adapter]]
     try:
         written = json.dumps(header).encode()
         partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
@@ -91,8 +100,14 @@ def reading_errors(path: Path) -> Iterator[None]:
         raise PackageError(f"{path} is not a saved session, or is damaged ({first_line(error)}); save it again") from error
 
 
-def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], list[Mapping[str, Any]], Snapshot]:
-    """Token ids, messages and a snapshot to restore `context` from; raises `PackageError` for a file that is not of this model."""
+def read_session(
+    path: Path, digest: str, context: Decoder, *, adapters: Mapping[str, str]
+) -> tuple[list[int], list[Mapping[str, Any]], Snapshot | None]:
+    """Token ids, messages and a snapshot to restore a decoder like `context` from; `adapters`: see `write_session`.
+
+    There is no snapshot if the model has no longer the adapter that it was computed with. Raises `PackageError` for a file that is
+    not of this model.
+    """
     with reading_errors(path):
         if path.exists() and not path.is_file():
             raise ValueError("it is not a file")  # reading a device might never end, and a pipe might block
@@ -125,10 +140,12 @@ def read_session(path: Path, digest: str, context: Decoder) -> tuple[list[int], 
                 raise ValueError(f"it has states at token {length} of {len(cached_ids)}")
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
-        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]))
+        adapter, adapter_digest = header.get("adapter", (None, None))
+        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), adapter)
         if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not match its tokens")
-        return token_ids, messages, snapshot
+        is_known = adapter is None or (isinstance(adapter, str) and adapters.get(adapter, "") == adapter_digest)
+        return token_ids, messages, snapshot if is_known else None
 
 
 def check_declared_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:

@@ -44,12 +44,26 @@ class TextGenerator:
         self.verification = Verification(opened.graph, geometry)
         self.assistant: Source | None = None
         """The draft model, if one was loaded."""
+        self.adapted: TextGenerator | None = None
+        """Generates texts with adapters, once there are any: the graph without them is faster."""
+
+    def for_adapter(self, name: str | None) -> TextGenerator:
+        """What generates texts with an adapter: this one for None, else one that all adapters share; raises `OptionError`."""
+        opened = self.opened.for_adapter(name)
+        if opened is self.opened:
+            return self
+        with opened.opening:
+            if self.adapted is None:
+                self.adapted = TextGenerator(opened, self.encoder, self.prefixes, batch_size=self.batch_size)
+            self.adapted.assistant = self.assistant
+            return self.adapted
 
     def close(self) -> None:
         """Release the caches and the draft model; `Model.close` calls it."""
         self.prefixes.clear()
         self.engine = Engine(self.opened.new_rows, self.prefixes, rows=self.batch_size)
         self.verification, self.assistant = Verification(self.opened.graph, self.opened.manifest.geometry), None
+        self.adapted = None
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The options of a call: `options`, then the package's defaults; raises `OptionError`."""
@@ -69,7 +83,9 @@ class TextGenerator:
     ) -> Generator[Chunk, None, None]:
         """Stream the chunks of one text; raises errors of the prompt and the options at once, not at the first chunk."""
         if context is not None and (context.graph is not self.opened.graph or context.rows != 1):
-            raise OptionError("this context belongs to another model; take one from this model's new_context()")
+            raise OptionError(
+                "this context belongs to another model, or has another adapter; take one from this model's new_context()"
+            )
         if config.has_several_texts:
             raise OptionError("a stream generates one text; for more, call generate()")
         request = Request(self.begin(prompt, config), CancelScope(cancel, config.max_time), on_progress=on_progress)
@@ -96,7 +112,7 @@ class TextGenerator:
         """Run a beam search for one prompt after the other, each with a separate decoder."""
         scope, found = CancelScope(cancel, config.max_time), list[Generation]()
         for prompt in prompts:
-            continuation, decoder = self.begin(prompt, config), self.opened.new_rows(config.num_beams)
+            continuation, decoder = self.begin(prompt, config), self.opened.new_rows(config.num_beams, config.adapter)
             self.prefixes.prepare(decoder, continuation.prompt_ids)
             found.append(BeamDriver(decoder, continuation).search(scope))
         return found

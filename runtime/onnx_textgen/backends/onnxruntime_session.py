@@ -13,7 +13,7 @@ import io
 import logging
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from .protocol import CPU, Device
 from .signature import ELEMENT_TYPES, CacheTensor, Hints, Input, Values, read_cache, read_inputs, read_rotary_switch
 
 IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, onnxruntime.RunOptions
+AdapterFormat = onnxruntime.AdapterFormat
 LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
@@ -62,6 +63,15 @@ class Session:
     hints: Hints = NO_HINTS
     path: Path | None = None
     """The file of the graph."""
+    adapters: tuple[str, ...] = ()
+    """See `Graph.adapters`."""
+    own_model: Callable[[], bytes] | None = None
+    """Makes the content of a graph that is no file."""
+
+    def model(self) -> bytes:
+        """The content of the graph, without its weights."""
+        assert self.path is not None, "the caller has checked"
+        return self.path.read_bytes() if self.own_model is None else self.own_model()
 
     @property
     def threads(self) -> int | None:
@@ -214,10 +224,13 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
 
 
 def open_variant(session: Session, model: bytes) -> Session:
-    """Open another graph over the same weights, on the same device with the same number of threads; raises `PackageError`."""
+    """Open another graph over the same weights, on the same device with the same options; raises `PackageError`."""
     assert session.path is not None, "the caller has checked"
-    options = make_options(session.threads)
-    options.add_session_config_entry(WEIGHTS_FOLDER, str(session.path.parent))
+    options = session.ort.get_session_options()
+    try:
+        options.get_session_config_entry(WEIGHTS_FOLDER)
+    except RuntimeError:  # it was not set; to set it twice would print a warning
+        options.add_session_config_entry(WEIGHTS_FOLDER, str(session.path.parent))
     return open_on(session.path, session.device, options, session.hints, model=model)
 
 

@@ -65,6 +65,8 @@ class OpenVINOSession:
     threads: int | None
     """See `Graph.threads`."""
     hints: Hints = dataclasses.field(default_factory=Hints)
+    adapters: tuple[str, ...] = ()
+    """See `Graph.adapters`: they are not added to OpenVINO's graphs."""
 
     @property
     def part_size(self) -> int:

@@ -80,6 +80,11 @@ class Graph(Protocol):
         """The length beyond which the graph rotates keys with other frequencies: a text that crosses it is fed again from 0."""
         ...
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the LoRA adapters in the graph, in the order of its input `adapter_mask`; empty if it has none."""
+        ...
+
     def name_of(self, output: str) -> str:
         """The graph's name for `logits` or `hidden_states`, whether the graph has that output or not."""
         ...

@@ -32,6 +32,8 @@ NUMBER_TYPES = ELEMENT_TYPES | {
     "tensor(bool)": np.dtype(np.bool_),
 }
 CACHE_TYPES = ELEMENT_TYPES | {"tensor(int8)": np.dtype(np.int8)}
+ADAPTER_MASK = "adapter_mask"
+"""The input [batch, 1, adapters] that says which adapter each row has; see `adapter_graph`."""
 ROLES = {
     "input_ids": ("i", "integers"),
     "attention_mask": ("ifb", "numbers"),
@@ -39,6 +41,7 @@ ROLES = {
     "logits_positions": ("i", "integers"),
     "num_logits_to_keep": ("i", "integers"),
     "use_cache_branch": ("b", "true or false"),
+    ADAPTER_MASK: ("f", "numbers"),
 }
 """The inputs outside the cache that a decoder can provide, with their kinds of types, in NumPy's letters and in words."""
 LOGITS, HIDDEN_STATES = "logits", "hidden_states"

@@ -11,11 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..errors import PackageError
+from ..files.onnx_graph import (
+    ATTRIBUTE,
+    GRAPH,
+    INT32,
+    INT64,
+    MODEL,
+    NODE,
+    element_type_of,
+    make_graph,
+    make_node,
+    make_tensor,
+    make_value_info,
+)
 from ..files.onnx_wire import Message
 from .signature import CacheTensor
 
@@ -28,43 +41,11 @@ QKV, PAST, LENGTHS, UNSUPPORTED = slice(3), slice(3, 5), 5, slice(9, 11)
 """Inputs of the operator: queries, keys and values; past keys and values; `seqlens_k`; positions and attention bias."""
 MIN_OPSET = 13
 """The opset that the new nodes need."""
-INT32, INT64 = 6, 7
-"""Element types in ONNX."""
 ONE, ZERO, AXIS, SIZES, LINKS = (f"links.{name}" for name in ("one", "zero", "axis", "sizes", "all"))
 """Names of constants that all layers share."""
 COUNT, END, LAST, TOKENS, SHIFTS = (f"links.{name}" for name in ("count", "end", "last", "tokens", "shifts"))
 """Names of values that all layers share: number of tokens, the same as [1], index of the last token as [1]; for each link, the
 index of its token, and that index minus the last one."""
-
-
-class MODEL:
-    """Field numbers of a model in onnx.proto."""
-
-    GRAPH, OPSETS = 7, 8
-
-
-class GRAPH:
-    """Field numbers of a graph."""
-
-    NODE, NAME, INITIALIZER, OUTPUT = 1, 2, 5, 12
-
-
-class NODE:
-    """Field numbers of a node."""
-
-    INPUT, OUTPUT, NAME, OPERATOR, ATTRIBUTE, DOMAIN = 1, 2, 3, 4, 5, 7
-
-
-class ATTRIBUTE:
-    """Field numbers of an attribute."""
-
-    NAME, INT, TENSOR, GRAPH, TYPE = 1, 3, 5, 6, 20
-
-
-class TENSOR:
-    """Field numbers of a tensor."""
-
-    SIZES, ELEMENT_TYPE, NAME, DATA = 1, 2, 8, 9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -255,37 +236,3 @@ def constants() -> list[Message]:
     arrays = {name: np.array(numbers, "<i8") for name, numbers in lists.items()}
     arrays |= {f"{COUNT}.axis": np.array(1, "<i8")} | {f"links.end.{end}": np.array(end, "<i8") for end in GROUP_ENDS[:-1]}
     return [make_tensor(name, array.tobytes(), array.shape, INT64) for name, array in arrays.items()]
-
-
-def make_node(operator: str, inputs: Iterable[str], outputs: Iterable[str], **attributes: int | Message) -> Message:
-    """Make a node of a standard operator; a message attribute is a tensor for `Constant`, else a graph."""
-    node = Message().add(NODE.INPUT, *inputs).add(NODE.OUTPUT, *outputs).add(NODE.OPERATOR, operator)
-    for name, value in attributes.items():
-        kind, field = (2, ATTRIBUTE.INT) if isinstance(value, int) else (5, ATTRIBUTE.GRAPH)
-        if operator == "Constant":
-            kind, field = 4, ATTRIBUTE.TENSOR
-        node.add(NODE.ATTRIBUTE, Message().add(ATTRIBUTE.NAME, name).add(field, value).add(ATTRIBUTE.TYPE, kind))
-    return node
-
-
-def make_graph(nodes: Sequence[Message], outputs: Iterable[str], element_type: int) -> Message:
-    """Make the graph of a branch; it needs no inputs, because a branch can use every value outside."""
-    names = list(outputs)
-    graph = Message().add(GRAPH.NODE, *nodes).add(GRAPH.NAME, names[0])
-    return graph.add(GRAPH.OUTPUT, *(make_value_info(name, element_type) for name in names))
-
-
-def make_tensor(name: str, data: bytes, shape: Sequence[int], element_type: int) -> Message:
-    """Make a constant tensor."""
-    tensor = Message().add(TENSOR.SIZES, *shape).add(TENSOR.ELEMENT_TYPE, element_type).add(TENSOR.NAME, name)
-    return tensor.add(TENSOR.DATA, data)
-
-
-def make_value_info(name: str, element_type: int) -> Message:
-    """Make ONNX's description of a value: a tensor of any shape."""
-    return Message().add(1, name).add(2, Message().add(1, Message().add(1, element_type)))
-
-
-def element_type_of(value: Message) -> int:
-    """The element type in ONNX's description of a value; 0 if it has none."""
-    return next((tensor.number(1) for kind in value.messages(2) for tensor in kind.messages(1)), 0)

@@ -17,10 +17,13 @@ from ..requirements import wrong_version
 
 GROUP = "onnx_textgen.commands"
 SUMMARIES = {
+    "add-adapter": "Add a LoRA adapter to a model folder.",
     "export": "Make a model folder from a PyTorch decoder.",
     "demo": "Generate text in a web page on this machine.",
     "serve": "Answer OpenAI's API over HTTP.",
 }
+EXTRAS = {"add-adapter": "export"}
+"""The extra that a command needs, if it is not called like the command."""
 EXTRA_MODULES = {
     "export": frozenset(
         {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sentencepiece"}
@@ -51,8 +54,8 @@ def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], No
 
     def run_extension(context: typer.Context) -> None:
         if point is None:
-            raise ExtensionError(f"the command {name} is not installed; {remedy(name)}")
-        with explain_missing(f"the command {name}", name):
+            raise ExtensionError(f"the command {name} is not installed; {remedy(EXTRAS.get(name, name))}")
+        with explain_missing(f"the command {name}", EXTRAS.get(name, name)):
             command = typer.main.get_command(point.load())
             with command.make_context(name, list(context.args), parent=context.parent) as inner:
                 command.invoke(inner)

@@ -76,6 +76,7 @@ OPTIONS: Mapping[str, Spec] = {
     "json_schema": Spec(Path, "FILE", "Write JSON that follows this schema."),
     "regex": Spec(str, "REGEX", "Write text that matches this regular expression."),
     "grammar": Spec(Path, "FILE", "Write text that follows this grammar, in Lark's notation."),
+    "adapter": Spec(str, "NAME", "Generate with this LoRA adapter of the package; info lists them."),
     "logprobs": Spec(int, "K", "Show each token's log-probability, and the K most likely at its position; with --json too."),
 }
 

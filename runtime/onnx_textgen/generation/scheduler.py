@@ -105,6 +105,7 @@ class Scheduler:
             with self.delivery.errors_to(request):
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.scope.active())
+                decoder.set_adapter(continuation.config.adapter, row=row)
                 past = request.context.take() if request.context is not None else None
                 self.store.prepare_row(decoder, continuation.prompt_ids, row, past=past)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
@@ -132,7 +133,8 @@ class Scheduler:
         if not prefilling:
             return True
         prompts = [each.continuation.prompt_ids for each in (*prefilling, request)]
-        if self.decoder is None or any(common_prefix(prompts[-1], prompt) >= SHORTEST for prompt in prompts[:-1]):
+        alike = [each for each in prefilling if each.continuation.config.adapter == request.continuation.config.adapter]
+        if self.decoder is None or any(common_prefix(prompts[-1], each.continuation.prompt_ids) >= SHORTEST for each in alike):
             return False
         return self.decoder.can_prefill_together([len(prompt) for prompt in prompts], self.part_size)
 

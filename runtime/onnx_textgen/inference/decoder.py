@@ -44,18 +44,32 @@ class Decoder:
         output: str = LOGITS,
         extra_outputs: Sequence[str] = (),
         capabilities: Capabilities | None = None,
+        adapter: str | None = None,
     ) -> None:
-        """`capabilities`: those of the graph for this output, if they are known already."""
+        """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first."""
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
-        self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs)
+        self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows)
         self.part_size = self.capabilities.part_size
         """Tokens that a caller should feed at a time."""
         self.can_batch_decode = rows > 1 and self.capabilities.can_batch_decode
         self.can_batch_prefill = rows > 1 and self.capabilities.can_batch_prefill
         self.changes = 0
         """How often the cache was fed or rolled back: by this, users of a shared decoder see that another one used it."""
+        self.adapters: list[str | None] = [None] * rows
+        """Per row, the name of its LoRA adapter; None: the model without one."""
         self.reset()
+        for row in range(rows):
+            self.set_adapter(adapter, row=row)
+
+    def set_adapter(self, name: str | None, *, row: int = 0) -> None:
+        """Give a row one of the graph's adapters, or none; a row whose adapter changes becomes empty."""
+        if name == self.adapters[row]:
+            return
+        assert name is None or name in self.graph.adapters, "the caller has checked"
+        self.rewind(0, row=row)
+        self.adapters[row] = name
+        self.runner.adapter_mask[row, 0] = [name == each for each in self.graph.adapters]
 
     def reset(self) -> None:
         """Make an empty cache."""
@@ -236,6 +250,8 @@ class Decoder:
             self.token_ids[target] = list(self.token_ids[source])
             self.reusable_length[target] = self.reusable_length[source]
             self.uses_long_rope[target] = self.uses_long_rope[source]
+            self.adapters[target] = self.adapters[source]
+            self.runner.adapter_mask[target] = self.runner.adapter_mask[source]
 
     def bytes_of(self, length: int) -> int:
         """Bytes of the keys, values and states of a row of `length` tokens."""
@@ -248,11 +264,12 @@ class Decoder:
         states = {known: each for known, each in self.cache.states.take(row, len(held)).items() if known <= length}
         if self.capabilities.has_states:
             length = max(states, default=0)
-        return Snapshot(tuple(held[:length]), self.cache.take(row, length), states, self.uses_long_rope[row])
+        return Snapshot(tuple(held[:length]), self.cache.take(row, length), states, self.uses_long_rope[row], self.adapters[row])
 
     def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
         """Make a row hold the first `length` tokens of a snapshot of this graph; `Snapshot.usable` returns the possible lengths."""
         assert snapshot.usable(length) == length, "the snapshot can be cut to this length"
+        assert snapshot.adapter == self.adapters[row], "its keys are those of the row's adapter"
         self.check_context(row, length - len(self.token_ids[row]))
         self.rewind(0, row=row)
         with model_errors("restored a cache"):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.protocol import Graph, Run
+from ..backends.signature import ADAPTER_MASK
 from ..cancellation import CancelScope
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
@@ -24,7 +25,7 @@ Logits = npt.NDArray[np.float32]
 class GraphRunner:
     """Runs a graph for one of its outputs; `extra_outputs` name further ones."""
 
-    def __init__(self, graph: Graph, capabilities: Capabilities, output: str, extra_outputs: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, capabilities: Capabilities, output: str, extra_outputs: Sequence[str], *, rows: int) -> None:
         self.capabilities, self.output, self.extra_outputs = capabilities, output, tuple(extra_outputs)
         self.roles = graph.roles
         self.last_extra_outputs: list[npt.NDArray[Any]] = []
@@ -32,6 +33,8 @@ class GraphRunner:
         self.last_only = np.array([-1], dtype=np.int64)
         """The positions that select the logits of the last token."""
         self.last_only.flags.writeable = False
+        self.adapter_mask: npt.NDArray[np.float32] = np.zeros((rows, 1, len(graph.adapters)), np.float32)
+        """[rows, 1, adapters]: 1 for the adapter of each row."""
 
     def run(
         self,
@@ -64,6 +67,8 @@ class GraphRunner:
             self.set_input(run, "logits_positions", positions)
             if "num_logits_to_keep" in self.roles:
                 self.set_input(run, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
+            if ADAPTER_MASK in self.roles:
+                self.set_input(run, ADAPTER_MASK, self.adapter_mask[rows.start : rows.stop])
             if "use_cache_branch" in self.roles:
                 self.set_input(run, "use_cache_branch", np.array(mask.shape[1] > new))
             shape = len(ids), self.rows_of_logits(new, positions), self.capabilities.width

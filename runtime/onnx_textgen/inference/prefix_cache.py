@@ -17,7 +17,7 @@ SHORTEST = 8
 
 
 class PrefixStore:
-    """Snapshots of one graph, by their tokens. Safe to use from several threads."""
+    """Snapshots of one model, by their adapters and tokens. Safe to use from several threads."""
 
     def __init__(self, size_bytes: int) -> None:
         """`size_bytes`: the most bytes of all snapshots together; 0 keeps none."""
@@ -35,27 +35,34 @@ class PrefixStore:
 
     def prepare(self, decoder: Decoder, token_ids: Sequence[int], *, row: int = 0) -> None:
         """Restore the longest known beginning of a prompt into an empty row."""
-        snapshot, length = self.find(token_ids, decoder.capabilities.most_reusable(len(token_ids)))
+        snapshot, length = self.find(token_ids, decoder.capabilities.most_reusable(len(token_ids)), decoder.adapters[row])
         if snapshot is not None:
             decoder.restore(snapshot, length, row=row)
 
     def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int, *, past: Snapshot | None = None) -> None:
         """Restore the longest known beginning of a prompt into an empty row: from `past`, a snapshot, or a lower row."""
-        shared = [decoder.reusable(token_ids, row=other) for other in range(row)]
+        adapter = decoder.adapters[row]
+        shared = [decoder.reusable(token_ids, row=other) if decoder.adapters[other] == adapter else 0 for other in range(row)]
         longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
-        snapshot, length = self.find(token_ids, most)
-        if past is not None and (own := past.usable(common_prefix(past.token_ids, token_ids[:most]))) >= max(1, length):
-            snapshot, length = past, own
+        snapshot, length = self.find(token_ids, most, adapter)
+        if past is not None and past.adapter == adapter:
+            own = past.usable(common_prefix(past.token_ids, token_ids[:most]))
+            snapshot, length = (past, own) if own >= max(1, length) else (snapshot, length)
         if snapshot is not None and length >= longest:
             decoder.restore(snapshot, length, row=row)
         elif longest >= SHORTEST:
             decoder.fork(shared.index(longest), row)  # prefill removes the tokens that they do not share
 
-    def find(self, token_ids: Sequence[int], most: int) -> tuple[Snapshot | None, int]:
-        """The snapshot with the longest usable beginning of `token_ids`, and its length, at most `most`; None and 0 if none has."""
+    def find(self, token_ids: Sequence[int], most: int, adapter: str | None = None) -> tuple[Snapshot | None, int]:
+        """The snapshot with the longest usable beginning of `token_ids`, and its length, at most `most`; None and 0 if none has.
+
+        Keys and values depend on the adapter, so only snapshots of the same one are taken.
+        """
         wanted, best, longest = np.asarray(token_ids[:most], np.int64), None, SHORTEST - 1
         with self._lock:
             for snapshot, known in list(self._snapshots.items()):
+                if snapshot.adapter != adapter:
+                    continue
                 shorter = min(len(known), len(wanted))
                 unequal = np.flatnonzero(known[:shorter] != wanted[:shorter])
                 length = snapshot.usable(int(unequal[0]) if len(unequal) else shorter)
@@ -72,7 +79,7 @@ class PrefixStore:
         length = decoder.reusable_length[row]
         if length < SHORTEST or decoder.bytes_of(length) > self.size_bytes:
             return
-        known, shared = self.find(decoder.token_ids[row], length)
+        known, shared = self.find(decoder.token_ids[row], length, decoder.adapters[row])
         if known is None or shared < length:
             self.add(decoder.snapshot(row=row))
 
@@ -82,7 +89,8 @@ class PrefixStore:
         with self._lock:
             if not snapshot.states:
                 for other, known in list(self._snapshots.items()):
-                    if len(known) <= len(tokens) and np.array_equal(known, tokens[: len(known)]):
+                    is_part = len(known) <= len(tokens) and np.array_equal(known, tokens[: len(known)])
+                    if is_part and other.adapter == snapshot.adapter:
                         self._snapshots.pop(other, None)
             self._snapshots[snapshot] = tokens
             while self.held_bytes > self.size_bytes:

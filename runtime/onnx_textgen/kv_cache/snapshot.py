@@ -23,6 +23,8 @@ class Snapshot:
     """States of recurrent layers, by the number of tokens after which they were copied."""
     uses_long_rope: bool = False
     """Whether keys were rotated as for a text longer than the graph's rope switch."""
+    adapter: str | None = None
+    """The LoRA adapter that keys and values were computed with."""
 
     @property
     def size_bytes(self) -> int:

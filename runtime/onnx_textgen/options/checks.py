@@ -17,6 +17,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_SEED = 2**63 - 1
 MAX_IDS = 100_000
+MAX_NAME_CHARS = 64
 DIGITS = re.compile(r"\d{1,18}")
 """An id as text; Python refuses to read a number with thousands of digits."""
 MAX_GRAMMAR_CHARS = 1_000_000
@@ -159,6 +160,13 @@ def json_schema(name: str, value: object) -> str:
         return text_of_grammar(name, json.dumps(dict(schema), ensure_ascii=False))
     except (TypeError, ValueError) as error:
         raise OptionError(f"{name} should be a JSON Schema, found a value that JSON cannot hold: {error}") from error
+
+
+def name(name: str, value: object) -> str:
+    """Read a name."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS:
+        raise OptionError(f"{name} should be a name of 1 to {MAX_NAME_CHARS} characters, found {shown(value)}")
+    return value
 
 
 def function(name: str, value: object) -> Callable[..., Any]:

@@ -138,6 +138,9 @@ class GenerationConfig:
     grammar: str | None = option(None, checks.optional(checks.text_of_grammar))
     """The text follows this grammar, in Lark's notation."""
 
+    adapter: str | None = option(None, checks.optional(checks.name))
+    """The LoRA adapter of the package that the text is generated with; None = the model without one."""
+
     logprobs: int | None = option(None, checks.optional(checks.whole(0, MOST_ALTERNATIVES)))
     """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
 

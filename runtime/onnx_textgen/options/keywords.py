@@ -113,6 +113,8 @@ class Options(TypedDict, total=False):
     """The text matches this regular expression."""
     grammar: str | None
     """The text follows this grammar, in Lark's notation."""
+    adapter: str | None
+    """The LoRA adapter of the package that the text is generated with; None = the model without one."""
     logprobs: int | None
     """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
     logits_processor: LogitsProcessor | None

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from ..errors import PackageError, first_line
 from ..files.text_files import readable
 from .locate import find_package
-from .manifest import ALLOWED_FILES, MANIFEST
+from .manifest import MANIFEST, is_allowed
 from .misnamed import did_you_mean
 from .model_cache import find_cached as find_cached_package
 from .reading import has_manifest, read_manifest
@@ -163,7 +163,8 @@ def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
     inside = PurePosixPath(name.inside)
     folder = inside.parent if inside.suffix == ".onnx" else inside
     if str(folder / MANIFEST) in files:
-        return [file for file in files if file in {str(folder / each) for each in (MANIFEST, *ALLOWED_FILES)}]
+        here = [file for file in files if PurePosixPath(file).parent == folder]
+        return [file for file in here if (own := PurePosixPath(file).name) == MANIFEST or is_allowed(own)]
     graphs = sorted(file for file in files if file.endswith(".onnx") and PurePosixPath(file).parent in (folder, folder / SUBFOLDER))
     usual = [f"{stem}{variant}.onnx" for variant, stem in itertools.product(VARIANTS, STEMS)]
     by_name = {PurePosixPath(file).name: file for file in reversed(graphs)}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import PackageError
 from ..files.text_files import compare_digest, readable
-from .manifest import ALLOWED_FILES, GRAPH, MANIFEST, WEIGHTS, FileRecord, Manifest
+from .manifest import ALLOWED_FILES, GRAPH, MANIFEST, WEIGHTS, FileRecord, Manifest, is_allowed
 
 
 def file_record(path: Path) -> FileRecord:
@@ -58,7 +58,7 @@ def check_list(folder: Path, manifest: Manifest) -> None:
     if extra := sorted(name for name in ALLOWED_FILES - manifest.files.keys() if (folder / name).exists()):
         raise PackageError(f"{folder / MANIFEST} does not list {extra[0]}, which is in the folder; export or copy the model again")
     for name, expected in manifest.files.items():
-        if name not in ALLOWED_FILES or not re.fullmatch(r"[0-9a-f]{64}", str(expected.sha256)):
+        if not is_allowed(name) or not re.fullmatch(r"[0-9a-f]{64}", str(expected.sha256)):
             raise PackageError(f"{folder / MANIFEST} lists {name!r}, which is not a file of a model folder; export the model again")
         path = folder / name
         if not path.is_file():

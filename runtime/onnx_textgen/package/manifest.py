@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
@@ -32,8 +33,21 @@ GENAI_TOKENIZER = "tokenizer_config.json"
 ALLOWED_FILES = frozenset(
     {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER}
 )
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ADAPTER_ENDING = ".onnx_adapter"
 LARGEST_SIZE = 2**24
 """Limit for each number of a geometry. The longest contexts are 10 million tokens; a row of 2**24 logits takes 64 MiB."""
+
+
+def is_allowed(name: str) -> bool:
+    """Whether a model folder may have a file of this name, besides its manifest."""
+    return name in ALLOWED_FILES or (name.endswith(ADAPTER_ENDING) and is_adapter_name(name.removesuffix(ADAPTER_ENDING)))
+
+
+def is_adapter_name(name: str) -> bool:
+    """Whether an adapter may have this name, by which a file is called, and a model of the server."""
+    return ADAPTER_NAME.fullmatch(name) is not None
+
 
 Target = Literal["ort", "standard"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
@@ -88,6 +102,22 @@ class GoldenRun:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class AdapterRecord:
+    """A LoRA adapter of the folder, whose file is called after it."""
+
+    rank: int
+    """The largest rank of its products."""
+    parameters: int
+    """Number of the parameters that it changes."""
+    source: str = ""
+    """Where it came from."""
+    certificate: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Measurements of the comparison with PyTorch, as in `Manifest.certificate`; empty if it was not compared."""
+    golden: tuple[GoldenRun, ...] = ()
+    """Greedy continuations with the adapter."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
     """The description of a model folder."""
 
@@ -111,6 +141,8 @@ class Manifest:
     certificate: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Measurements of the comparison with PyTorch, by scenario; `summary` has size_bytes and the measures on real text."""
     golden: tuple[GoldenRun, ...] = ()
+    adapters: dict[str, AdapterRecord] = dataclasses.field(default_factory=dict)
+    """LoRA adapters by name, of which a text may take one."""
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
     """Digest of the rest of the manifest, see `manifest_digest`; empty in packages that are older than this field."""
@@ -181,6 +213,19 @@ def check_ids(ids: tuple[int, ...], vocab_size: int, where: str) -> None:
         )
 
 
+def check_golden(golden: tuple[GoldenRun, ...], vocab_size: int, where: str) -> None:
+    """Raise `PackageError` for a run without ids, or with ids outside the vocabulary."""
+    for index, run in enumerate(golden):
+        if not run.prompt_ids or not run.new_ids:
+            raise PackageError(f"{where}[{index}] should have token ids in prompt_ids and in new_ids; export the model again")
+        check_ids(run.prompt_ids + run.new_ids, vocab_size, f"{where}[{index}]")
+
+
+def adapter_file(name: str) -> str:
+    """The file of the adapter of this name."""
+    return name + ADAPTER_ENDING
+
+
 def manifest_from_json(value: object) -> Manifest:
     """Make a `Manifest` from parsed JSON; raises `PackageError` for an unexpected value, and for a wrong digest."""
     if not isinstance(value, dict):
@@ -194,10 +239,11 @@ def manifest_from_json(value: object) -> Manifest:
     manifest = cast(Manifest, convert(Manifest, value, MANIFEST))
     vocab_size = manifest.geometry.vocab_size
     check_ids(manifest.eos_ids, vocab_size, "eos_ids")
-    for index, run in enumerate(manifest.golden):
-        if not run.prompt_ids or not run.new_ids:
-            raise PackageError(f"golden[{index}] should have token ids in prompt_ids and in new_ids; export the model again")
-        check_ids(run.prompt_ids + run.new_ids, vocab_size, f"golden[{index}]")
+    check_golden(manifest.golden, vocab_size, "golden")
+    for name, record in manifest.adapters.items():
+        if not is_adapter_name(name) or adapter_file(name) not in manifest.files:
+            raise PackageError(f"{MANIFEST} has the adapter {name!r:.80}, and lists no file of it; export the model again")
+        check_golden(record.golden, vocab_size, f"adapters[{name}].golden")
     if manifest.sha256 and manifest.sha256 != manifest_digest(value):
         raise PackageError(f"{MANIFEST} is damaged: its content does not match its sha256; export or copy the model again")
     return manifest
@@ -212,7 +258,13 @@ def manifest_digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def manifest_as_data(manifest: Manifest) -> dict[str, Any]:
+    """A manifest as plain data; one without adapters has no entry for them, so that versions which know none read it."""
+    value = dataclasses.asdict(manifest)
+    return value if manifest.adapters else {key: each for key, each in value.items() if key != "adapters"}
+
+
 def manifest_to_json(manifest: Manifest) -> str:
     """Convert a manifest to the text of `manifest.json`, with its digest."""
-    value = dataclasses.asdict(manifest)
+    value = manifest_as_data(manifest)
     return json.dumps(value | {"sha256": manifest_digest(value)}, indent=1, ensure_ascii=False) + "\n"

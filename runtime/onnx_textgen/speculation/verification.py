@@ -71,7 +71,7 @@ def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
         raise PackageError("the graph gives logits of the last token alone")
     if graph.rotary_switch is not None or geometry.context_length < TOKENS_BEFORE + MOST_TOKENS:
         raise PackageError("the graph turns keys by other frequencies in long texts, or takes very short ones")
-    model = with_single_attention(graph.path.read_bytes(), graph.cache_tensors, graph.roles["input_ids"].name)
+    model = with_single_attention(graph.model(), graph.cache_tensors, graph.roles["input_ids"].name)
     with new_memory_in_huge_pages():
         verifier = Verifier(open_variant(graph, model))
     measure(verifier, graph, geometry)

@@ -55,7 +55,7 @@ class Completion:
         ids, count = continuation.prompt_ids, self.body.logprobs or 0
         if len(ids) < 2:
             return None
-        return await self.job.run(lambda: self.model.score(ids, logprobs=count, cancel=self.job.cancel))
+        return await self.job.run(lambda: self.model.score(ids, logprobs=count, cancel=self.job.cancel, adapter=self.body.adapter))
 
     def logprobs(self, continuation: Continuation, score: Score | None) -> dict[str, Any] | None:
         """The `logprobs` field of a whole text, with the prompt before it if it is echoed."""

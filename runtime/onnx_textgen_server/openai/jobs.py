@@ -14,6 +14,7 @@ from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.errors import BusyError, OptionError
 from onnx_textgen.generation.async_bridge import call, iterate
 from onnx_textgen.generation.continuation import Continuation
+from onnx_textgen.generation.engine import Engine
 from onnx_textgen.generation.request import Request
 from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen.text.prompts import Prompt
@@ -70,7 +71,7 @@ class Slots:
 class Job:
     """The texts of one request, in the order of its choices: all of the first prompt, then all of the second."""
 
-    model: Model
+    engine: Engine
     continuations: Sequence[Continuation]
     firsts: Sequence[Continuation]
     """The first text of each prompt."""
@@ -80,18 +81,19 @@ class Job:
     @classmethod
     def begin(cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int, max_seconds: float | None) -> Job:
         """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
+        generator = model.generator.for_adapter(config.adapter)
         continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
-            samples = model.generator.begin_samples(prompt, config, texts)
+            samples = generator.begin_samples(prompt, config, texts)
             continuations += samples
             firsts.append(samples[0])
         cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, max_seconds) if seconds is not None]
-        return cls(model, continuations, firsts, CancelScope(cancel, min(limits, default=None)), cancel)
+        return cls(generator.engine, continuations, firsts, CancelScope(cancel, min(limits, default=None)), cancel)
 
     async def finish(self) -> None:
         """Wait for the end of all texts."""
         requests = [Request(each, self.scope, streams=False, caller=self) for each in self.continuations]
-        await self.run(lambda: self.model.generator.engine.finish(requests))
+        await self.run(lambda: self.engine.finish(requests))
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function in a thread and return its result. Cancelling the task cancels the job."""
@@ -107,7 +109,7 @@ class Job:
 
         async def drain(place: int, continuation: Continuation) -> None:
             nonlocal unread
-            work = functools.partial(self.model.generator.engine.chunks, Request(continuation, self.scope, caller=self))
+            work = functools.partial(self.engine.chunks, Request(continuation, self.scope, caller=self))
             try:
                 async with contextlib.aclosing(
                     iterate(work, Cancellation())

@@ -106,6 +106,8 @@ class GenerationRequest(BaseModel):
     seed: int | None = None
     stop: str | list[str] | None = None
     response_format: ResponseFormat | None = None
+    adapter: str | None = None
+    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
 
     @property
     def includes_usage(self) -> bool:
@@ -119,7 +121,7 @@ class GenerationRequest(BaseModel):
         """
         options = {name: getattr(self, name) for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")}
         options |= {"seed": self.seed, "stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.requested_schema()}
-        options["logit_bias"] = read_biases(self.logit_bias)
+        options |= {"logit_bias": read_biases(self.logit_bias), "adapter": self.adapter}
         for name, value in ((self.model_extra or {}) | {"seed": self.seed}).items():
             if value is None or name in IGNORED_FIELDS or value in NO_OP_VALUES.get(name, ()):
                 options.pop(name, None)

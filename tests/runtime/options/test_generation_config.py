@@ -20,7 +20,7 @@ def is_wrong(name, value):
     """Some options take truth values, and some take text."""
     if isinstance(value, bool):
         return name not in ("early_stopping", "ignore_eos")
-    return not (isinstance(value, str) and name in ("stop", "dry_sequence_breakers", "regex", "grammar"))
+    return not (isinstance(value, str) and name in ("stop", "dry_sequence_breakers", "regex", "grammar", "adapter"))
 
 
 @pytest.mark.parametrize(

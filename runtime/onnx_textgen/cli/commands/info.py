@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...backends.onnxruntime_session import Session
-    from ...package.manifest import Manifest
+    from ...package.manifest import AdapterRecord, Manifest
 
 
 def show_info(
@@ -39,6 +38,7 @@ def show_info(
     """
     from ...package.foreign import folder_of, is_foreign, open_foreign  # noqa: PLC0415  (imports ONNX Runtime, which takes half a second)
     from ...package.hub import locate  # noqa: PLC0415
+    from ...package.manifest import manifest_as_data  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 
     if as_json and not (context is None and batch is None):
@@ -50,7 +50,7 @@ def show_info(
     else:
         manifest = read_manifest(folder_of(path))
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(manifest_as_data(manifest), indent=1, ensure_ascii=False))
         return
     if (context or 1) > (most := manifest.geometry.context_length):
         raise OptionError(f"--context {context:,} is more than the {most:,} tokens of this model's context; lower it")
@@ -80,6 +80,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
         ("defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"),
         ("golden runs", str(len(manifest.golden))),
     ]
+    lines += [(f"adapter {name}", adapter_in_words(record)) for name, record in manifest.adapters.items()]
     lines += [(name, screen.size(record.size)) for name, record in manifest.files.items()]
     lines += [(f"made with {name}", version) for name, version in manifest.versions.items()]
     if not manifest.certificate:
@@ -87,6 +88,14 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
     if summary := certificate.summary_in_words(manifest.summary):
         lines.append(("proof", summary))
     return lines + [(f"proof: {name.replace('_', ' ')}", words) for name, words in proof(manifest.certificate)]
+
+
+def adapter_in_words(record: AdapterRecord) -> str:
+    """An adapter: its size, where it came from, and how it was compared with PyTorch."""
+    summary = record.certificate.get("summary")
+    compared = certificate.summary_in_words(summary) if isinstance(summary, Mapping) else ""
+    words = [f"rank {record.rank}, {record.parameters} parameters", record.source, compared or "not compared with PyTorch"]
+    return "; ".join(each for each in words if each)
 
 
 def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:

@@ -49,6 +49,7 @@ def score_text(
         int | None, typer.Option(metavar="N", help="Read a text longer than the context in windows N tokens apart.")
     ] = None,
     logprobs: Annotated[int, typer.Option(metavar="K", help="Show the K most likely tokens at each position.")] = 0,
+    adapter: Annotated[str | None, typer.Option(metavar="NAME", help="Score with this LoRA adapter of the package.")] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
@@ -72,16 +73,17 @@ def score_text(
         single = options.read_text(text)
         loaded = options.load_model(model, device, threads)
         if choice:
-            print_choices(loaded.rank(single, choice), as_json)
+            print_choices(loaded.rank(single, choice, adapter=adapter), as_json)
         else:
-            print_score(loaded, loaded.score(single, continuation=continuation, stride=stride, logprobs=logprobs), as_json)
+            score = loaded.score(single, continuation=continuation, stride=stride, logprobs=logprobs, adapter=adapter)
+            print_score(loaded, score, as_json)
     else:
         if text is not None:
             raise OptionError("a TEXT and --file exclude each other; leave one out")
         if continuation is not None or choice or logprobs:
             raise OptionError("--continuation, --choice and --logprobs need a TEXT and cannot score a --file; leave them out")
         documents = read_documents(file, separator, max_bytes, limit)
-        print_total(score_documents(options.load_model(model, device, threads), documents, stride), as_json)
+        print_total(score_documents(options.load_model(model, device, threads), documents, stride, adapter), as_json)
 
 
 def read_documents(file: Path, separator: str | None, max_bytes: int | None, limit: int | None) -> list[str]:
@@ -118,11 +120,11 @@ def split_documents(content: str, separator: str | None) -> Iterator[str]:
             lines.append(line)
 
 
-def score_documents(model: Model, documents: list[str], stride: int | None = None) -> Total:
+def score_documents(model: Model, documents: list[str], stride: int | None = None, adapter: str | None = None) -> Total:
     """Score each document alone, and add up the log-probabilities."""
     total, tokens, size = 0.0, 0, 0
     for number, document in enumerate(documents, start=1):
-        logprobs = model.score(document, stride=stride).logprobs
+        logprobs = model.score(document, stride=stride, adapter=adapter).logprobs
         total += math.fsum(logprobs)
         tokens += len(logprobs)
         size += len(document.encode())

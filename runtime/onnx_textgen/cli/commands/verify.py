@@ -18,7 +18,7 @@ from ..terminal import certificate, screen, tables
 
 if TYPE_CHECKING:
     from ...diagnostics.golden_runs import Replay
-    from ...package.manifest import Manifest
+    from ...package.manifest import GoldenRun, Manifest
 
 GROUP = "onnx_textgen.verifiers"
 
@@ -39,7 +39,11 @@ def verify_package(
         str | None, typer.Option(metavar="SOURCE", help="Also compare with PyTorch; SOURCE is what was exported.")
     ] = None,
     adapter: Annotated[
-        str | None, typer.Option(metavar="DIR", help="With --against: the LoRA adapter that was merged into SOURCE.")
+        str | None,
+        typer.Option(
+            metavar="[NAME=]DIR",
+            help="With --against: the LoRA adapter that was merged into SOURCE, or NAME=DIR for one that the package keeps.",
+        ),
     ] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
@@ -106,15 +110,22 @@ def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | No
     """Replay the golden runs, and say the result of each."""
     from ...diagnostics.golden_runs import replay  # noqa: PLC0415
 
-    if not manifest.golden:
-        say("golden: the manifest has no runs to replay")
+    recorded: dict[str | None, tuple[GoldenRun, ...]] = {None: manifest.golden}
+    recorded |= {name: record.golden for name, record in manifest.adapters.items()}
+    for name, runs in recorded.items():
+        if not runs:
+            say("golden: the manifest has no runs to replay" + (f" with the adapter {name}" if name is not None else ""))
+    if not any(recorded.values()):
         return []
     loaded = options.load_model(str(path), device, threads)
     replays = []
-    for number, run in enumerate(manifest.golden, start=1):
-        found = replay(loaded.new_context(), manifest, run)
-        say(f"golden {number}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
-        replays.append(found)
+    for name, runs in recorded.items():
+        about = manifest if name is None else dataclasses.replace(manifest, certificate=manifest.adapters[name].certificate)
+        for number, run in enumerate(runs, start=1):
+            found = replay(loaded.new_context(adapter=name), about, run)
+            where = f"golden {number}" if name is None else f"golden {number} with the adapter {name}"
+            say(f"{where}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
+            replays.append(found)
     return replays
 
 

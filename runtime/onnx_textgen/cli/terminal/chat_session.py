@@ -181,6 +181,13 @@ class Chat:
         turns = [each for each in self.session.messages if each.get("role") != "system"]
         return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{each.get('content')}" for each in turns)
 
+    def set_adapter(self, name: str) -> None:
+        """Answer with one of the package's LoRA adapters from now on, or with none for an empty `name`."""
+        self.model.opened.for_adapter(name or None)  # raises for an unknown one, and opens it now, not at the next question
+        self.generation["adapter"] = name or None
+        others = ", ".join(each for each in self.model.adapters if each != name)
+        screen.note((f"adapter {name}" if name else "no adapter") + (f"; there are also: {others}" if others else ""))
+
     def show_stats(self, _: str) -> None:
         """Show how full the context is, and the numbers of the last answer."""
         tokens, most = len(self.session), self.model.manifest.geometry.context_length
@@ -189,6 +196,7 @@ class Chat:
             "context": f"{tokens:,} of {most:,} tokens, {screen.size(self.model.memory(tokens).total_bytes)} of keys and values",
             "exchanges": str(len(self.exchanges)),
             "system prompt": screen.quoted(shortened(self.system)) if self.system else "none",
+            **({"adapter": self.generation.get("adapter") or "none"} if self.model.adapters else {}),
         }
         first, *others = (self.last or "none").split(" | ")
         for name, value in [*facts.items(), ("last answer", first), *(("", each) for each in others)]:
@@ -227,6 +235,7 @@ COMMANDS: Mapping[str, Command] = {
     "/undo": Command(Chat.undo, "", "remove the last question and its answer"),
     "/save": Command(Chat.save, "FILE", "save the conversation in a file"),
     "/load": Command(Chat.load, "FILE", "continue a saved conversation"),
+    "/adapter": Command(Chat.set_adapter, "NAME", "answer with an adapter of the package; without NAME with none"),
     "/stats": Command(Chat.show_stats, "", "show how full the context is, and how fast the last answer was"),
     "/reset": Command(Chat.reset, "", "start over; the system prompt stays"),
     "/help": Command(Chat.show_help, "", "show this"),

@@ -338,3 +338,20 @@ def test_the_help_names_every_command(chat, capsys):
     err = capsys.readouterr().err
     assert [name for name in ("system", "retry", "undo", "save", "load", "stats", "reset", "quit") if f"/{name}" not in err] == []
     assert max(map(len, err.splitlines())) <= 80
+
+
+def test_a_conversation_changes_its_adapter_and_goes_on(chat, tmp_path, capsys):
+    pytest.importorskip("onnx")
+    from support.adapted_story import make_adapted_story  # noqa: PLC0415 - needs onnx
+
+    model = onnx_textgen.load(make_adapted_story(tmp_path / "adapted", "french", "legal"), threads=1, device="cpu")
+    lines = ["The dog", "/adapter french", "/undo", "The dog", "/adapter third", "/adapter", "/undo", "The dog", "/stats"]
+    assert chat(model, *lines, options=["--temperature", "0", "-n", "9"]) == 0
+    out, err = capsys.readouterr()
+    first, adapted, last = out.splitlines()
+    assert first == last != adapted
+    assert adapted == model.generate("The dog", temperature=0, max_new_tokens=9, adapter="french").text
+    assert "adapter french; there are also: legal" in err
+    assert "error: story has no adapter 'third'; choose one of: french, legal" in err
+    assert "no adapter; there are also: french, legal" in err
+    assert re.search(r"adapter +none", err)

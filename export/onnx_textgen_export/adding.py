@@ -1,0 +1,112 @@
+"""Adds a LoRA adapter to an existing package: `onnx-textgen add-adapter DIR ADAPTER`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from onnx_textgen.backends.adapter_file import Changes, write_adapter
+from onnx_textgen.backends.adapter_graph import linear_layers
+from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.package.adapters import read_adapters
+from onnx_textgen.package.integrity import check_files, file_record
+from onnx_textgen.package.manifest import (
+    GRAPH,
+    MANIFEST,
+    TOKENIZER,
+    UNKNOWN,
+    AdapterRecord,
+    Manifest,
+    adapter_file,
+    manifest_to_json,
+)
+from onnx_textgen.package.reading import read_manifest
+
+from .errors import ExportError
+from .exporting.adapters import REMEDY, KeptAdapter, check_adapters, open_adapters
+from .package.folder import flush, only_writer, writing
+from .proof.adapters import ProvenAdapter
+from .proof.certificate import make_certificate, prove
+from .proof.measures import TOLERANCES
+from .proof.probe_text import probe_ids
+from .tracing.opening import as_source, name_of, open_source
+from .tracing.turns import in_turn
+
+Report = Callable[[str], None]
+
+
+@in_turn
+def add_adapter(
+    folder: str | Path,
+    adapter: str | Path,
+    *,
+    name: str | None = None,
+    against: str | None = None,
+    force: bool = False,
+    allow_pickle: bool = False,
+    report: Report = lambda stage: None,
+) -> tuple[str, AdapterRecord]:
+    """Add a LoRA adapter to a package; returns the name that texts choose it by, and its entry in the manifest.
+
+    adapter: its folder, or `owner/name` on the hub. name: default: the folder's. against: the source that the package was exported
+    from, to compare the package with PyTorch; without it the adapter is only checked by names and shapes. force: replace an adapter
+    of this name. Raises `ExportError` or `PackageError` with the package unchanged.
+    """
+    folder, name = Path(folder).resolve(), name or name_of(adapter)
+    report("load")
+    kept = open_adapters({name: adapter}, allow_pickle=allow_pickle, report=report)
+    manifest = read_manifest(folder)
+    with writing(folder), only_writer(folder):
+        check_files(folder, manifest)
+        if name in manifest.adapters and not force:
+            raise ExportError(f"{folder} has an adapter {name} already; give another --name, or add --force to replace it")
+        check_adapters(kept, linear_layers(open_session(folder / GRAPH, device="cpu")))
+        record = kept[name].record()
+        if against is not None:
+            report("compare with PyTorch")
+            every = read_adapters(folder, manifest.adapters) | {name: kept[name].changes}
+            record = compare(folder, manifest, against, ProvenAdapter(name, kept[name].changes, lambda: every), kept[name])
+        put_adapter(folder, manifest, name, kept[name].changes, record)
+    return name, record
+
+
+def compare(folder: Path, manifest: Manifest, against: str, adapter: ProvenAdapter, kept: KeptAdapter) -> AdapterRecord:
+    """The adapter's entry in the manifest, with its comparison; raises `ExportError` for more than the precision allows."""
+    if manifest.precision == UNKNOWN:
+        raise ExportError(f"{folder} does not say its precision, so there is no limit to compare with")
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
+    opened, tolerance = open_source(against, tokenizer=tokenizer), TOLERANCES[manifest.precision]
+    with as_source(opened, manifest.geometry.context_length) as source:
+        ids, graph = probe_ids(source, tokenizer), folder / GRAPH
+        measured, golden = prove(source, opened.weights, graph, ids, tolerance=tolerance, remedy=REMEDY, adapter=adapter)
+        certificate = make_certificate(source, measured, [], manifest.precision, size_bytes=kept.size_bytes)
+    return dataclasses.replace(kept.record(), certificate=certificate, golden=golden)
+
+
+def put_adapter(folder: Path, manifest: Manifest, name: str, changes: Changes, record: AdapterRecord) -> None:
+    """Write the adapter's file, then the manifest; a kill in between leaves the package without the adapter."""
+    path = folder / adapter_file(name)
+    if name in manifest.adapters:
+        left = {each: known for each, known in manifest.adapters.items() if each != name}
+        files = {each: known for each, known in manifest.files.items() if each != path.name}
+        manifest = dataclasses.replace(manifest, adapters=left, files=files)
+        replace_manifest(folder, manifest)
+    write_adapter(path, changes)
+    flush(path)
+    files, adapters = {**manifest.files, path.name: file_record(path)}, {**manifest.adapters, name: record}
+    replace_manifest(folder, dataclasses.replace(manifest, files=files, adapters=adapters))
+
+
+def replace_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace `manifest.json` in one step."""
+    partial = folder / f".{MANIFEST}.partial"
+    try:
+        partial.write_text(manifest_to_json(manifest), encoding="utf-8")
+        flush(partial)
+        partial.replace(folder / MANIFEST)
+        flush(folder)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,109 @@
+"""LoRA adapters that a package keeps next to its weights: read, written to the folder, and proved one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from onnx_textgen.backends.adapter_file import LowRank, write_adapter
+from onnx_textgen.backends.adapter_graph import check_adapter
+from onnx_textgen.backends.linear_layers import LinearLayers
+from onnx_textgen.errors import PackageError
+from onnx_textgen.package.adapters import read_adapters
+from onnx_textgen.package.manifest import GRAPH, AdapterRecord, adapter_file, is_adapter_name
+
+from ..errors import ExportError
+from ..passes.quantization.rounding import Roundings
+from ..proof.adapters import ProvenAdapter
+from ..proof.certificate import make_certificate, prove
+from ..proof.measures import ANY_ROUNDING, TOLERANCES, Scenario
+from ..proof.same_weights import prove_exactly
+from ..sources.source import Source
+from ..tracing.hub import resolve_adapter
+from ..tracing.opening import name_of
+from ..weights.adapter import Adapter
+from ..weights.streamed import Weights
+from .options import ExportOptions
+
+Report = Callable[[str], None]
+REMEDY = "leave out the adapter, or report this as a bug"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptAdapter:
+    """An adapter that a package keeps."""
+
+    adapter: Adapter
+    changes: dict[str, LowRank]
+    """What it adds to each parameter."""
+    origin: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its matrices."""
+        return sum(each.narrow.nbytes + each.wide.nbytes for each in self.changes.values())
+
+    def record(self) -> AdapterRecord:
+        """Its entry in the manifest, without a proof."""
+        return AdapterRecord(max(each.rank for each in self.changes.values()), len(self.changes), self.origin)
+
+
+def open_adapters(
+    asked: Mapping[str, str | Path], *, allow_pickle: bool, report: Report = lambda stage: None
+) -> dict[str, KeptAdapter]:
+    """Read adapters, each given as its folder or `owner/name` on the hub, by the names that texts choose them by.
+
+    Raises `ExportError` for one that is more than products of low rank, and for a name that no file can have.
+    """
+    found = dict[str, KeptAdapter]()
+    for name, place in asked.items():
+        if not is_adapter_name(name):
+            raise ExportError(f"{name!r:.80} cannot name an adapter; take up to 64 letters, digits, dots, dashes or underscores")
+        adapter = Adapter(resolve_adapter(place, report, allow_pickle=allow_pickle), allow_pickle=allow_pickle)
+        found[name] = KeptAdapter(adapter, adapter.low_rank(), f"the adapter {name_of(place)}")
+    return found
+
+
+def check_adapters(adapters: Mapping[str, KeptAdapter], layers: LinearLayers) -> None:
+    """Raise `ExportError` for an adapter of another model."""
+    for name, each in adapters.items():
+        try:
+            check_adapter(name, each.changes, layers)
+        except PackageError as error:
+            raise ExportError(str(error)) from error
+
+
+def write_adapters(folder: Path, adapters: Mapping[str, KeptAdapter]) -> None:
+    """Write the file of each adapter."""
+    for name, each in adapters.items():
+        write_adapter(folder / adapter_file(name), each.changes)
+
+
+def prove_adapters(
+    source: Source,
+    weights: Weights,
+    folder: Path,
+    ids: list[int],
+    *,
+    adapters: Mapping[str, KeptAdapter],
+    roundings: Roundings | None,
+    options: ExportOptions,
+    report: Report,
+) -> dict[str, AdapterRecord]:
+    """Compare the package with each adapter with PyTorch with the adapter merged, and return the entries of the manifest.
+
+    Raises `ExportError` where they differ too much.
+    """
+    graph, precision, records = folder / GRAPH, options.chosen_precision, dict[str, AdapterRecord]()
+    for name, each in adapters.items():
+        report(f"compare with PyTorch, adapter {name}")
+        adapter, exact = ProvenAdapter(name, each.changes, lambda: read_adapters(folder, adapters)), list[Scenario]()
+        if roundings is not None:
+            exact = prove_exactly(source, weights, graph, ids, roundings, adapter=adapter)
+        tolerance = ANY_ROUNDING if exact else TOLERANCES[precision]
+        measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=REMEDY, adapter=adapter)
+        arithmetic = roundings.arithmetic if roundings is not None else "fp32"
+        certificate = make_certificate(source, measured, exact, precision, size_bytes=each.size_bytes, arithmetic=arithmetic)
+        records[name] = dataclasses.replace(each.record(), certificate=certificate, golden=golden)
+    return records

@@ -1,0 +1,77 @@
+"""Parts of an ONNX graph as messages: the field numbers of onnx.proto, and new nodes, tensors and descriptions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .onnx_wire import Message
+
+FLOAT, INT32, INT64, FLOAT16 = 1, 6, 7, 10
+"""Element types in ONNX."""
+
+
+class MODEL:
+    """Field numbers of a model in onnx.proto."""
+
+    GRAPH, OPSETS = 7, 8
+
+
+class GRAPH:
+    """Field numbers of a graph."""
+
+    NODE, NAME, INITIALIZER, INPUT, OUTPUT = 1, 2, 5, 11, 12
+
+
+class NODE:
+    """Field numbers of a node."""
+
+    INPUT, OUTPUT, NAME, OPERATOR, ATTRIBUTE, DOMAIN = 1, 2, 3, 4, 5, 7
+
+
+class ATTRIBUTE:
+    """Field numbers of an attribute."""
+
+    NAME, INT, TENSOR, GRAPH, TYPE = 1, 3, 5, 6, 20
+
+
+class TENSOR:
+    """Field numbers of a tensor."""
+
+    SIZES, ELEMENT_TYPE, NAME, DATA = 1, 2, 8, 9
+
+
+def make_node(operator: str, inputs: Iterable[str], outputs: Iterable[str], **attributes: int | Message) -> Message:
+    """Make a node of a standard operator; a message attribute is a tensor for `Constant`, else a graph."""
+    node = Message().add(NODE.INPUT, *inputs).add(NODE.OUTPUT, *outputs).add(NODE.OPERATOR, operator)
+    for name, value in attributes.items():
+        kind, field = (2, ATTRIBUTE.INT) if isinstance(value, int) else (5, ATTRIBUTE.GRAPH)
+        if operator == "Constant":
+            kind, field = 4, ATTRIBUTE.TENSOR
+        node.add(NODE.ATTRIBUTE, Message().add(ATTRIBUTE.NAME, name).add(field, value).add(ATTRIBUTE.TYPE, kind))
+    return node
+
+
+def make_graph(nodes: Sequence[Message], outputs: Iterable[str], element_type: int) -> Message:
+    """Make the graph of a branch; it needs no inputs, because a branch can use every value outside."""
+    names = list(outputs)
+    graph = Message().add(GRAPH.NODE, *nodes).add(GRAPH.NAME, names[0])
+    return graph.add(GRAPH.OUTPUT, *(make_value_info(name, element_type) for name in names))
+
+
+def make_tensor(name: str, data: bytes, shape: Sequence[int], element_type: int) -> Message:
+    """Make a constant tensor."""
+    tensor = Message().add(TENSOR.SIZES, *shape).add(TENSOR.ELEMENT_TYPE, element_type).add(TENSOR.NAME, name)
+    return tensor.add(TENSOR.DATA, data)
+
+
+def make_value_info(name: str, element_type: int, shape: Sequence[int | str] | None = None) -> Message:
+    """Make ONNX's description of a tensor; a size may be a name, and without a shape it may have any."""
+    tensor = Message().add(1, element_type)
+    if shape is not None:
+        tensor.add(2, Message().add(1, *(Message().add(1 if isinstance(size, int) else 2, size) for size in shape)))
+    return Message().add(1, name).add(2, Message().add(1, tensor))
+
+
+def element_type_of(value: Message) -> int:
+    """The element type in ONNX's description of a value; 0 if it has none."""
+    return next((tensor.number(1) for kind in value.messages(2) for tensor in kind.messages(1)), 0)
