@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -27,13 +28,16 @@ from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
 from .exporting.adapters import REMEDY, KeptAdapter, check_adapters, open_adapters
+from .exporting.checks import check_same_sizes
 from .package.folder import flush, only_writer, writing
 from .proof.adapters import ProvenAdapter
 from .proof.certificate import make_certificate, prove
 from .proof.measures import TOLERANCES
 from .proof.probe_text import probe_ids
+from .sources.source import Source
 from .tracing.opening import as_source, name_of, open_source
 from .tracing.turns import in_turn
+from .weights.streamed import Weights
 
 Report = Callable[[str], None]
 
@@ -51,38 +55,62 @@ def add_adapter(
 ) -> tuple[str, AdapterRecord]:
     """Add a LoRA adapter to a package; returns the name that texts choose it by, and its entry in the manifest.
 
-    adapter: its folder, or `owner/name` on the hub. name: default: the folder's. against: the source that the package was exported
-    from, to compare the package with PyTorch; without it the adapter is only checked by names and shapes. force: replace an adapter
-    of this name. Raises `ExportError` or `PackageError` with the package unchanged.
+    adapter: its folder, `owner/name` on the hub, or a GGUF file (with `against`). name: default: the folder's or file's. against:
+    the source that the package was exported from, to compare the package with PyTorch; without it the adapter is only checked by
+    names and shapes. force: replace an adapter of this name. Raises `ExportError` or `PackageError` with the package unchanged.
     """
-    folder, name = Path(folder).resolve(), name or name_of(adapter)
-    report("load")
-    kept = open_adapters({name: adapter}, allow_pickle=allow_pickle, report=report)
+    folder, name = Path(folder).resolve(), name or name_of(adapter).removesuffix(".gguf")
     manifest = read_manifest(folder)
-    with writing(folder), only_writer(folder):
+    with writing(folder), only_writer(folder), open_base(folder, manifest, against, report) as base:
         check_files(folder, manifest)
         if name in manifest.adapters and not force:
             raise ExportError(f"{folder} has an adapter {name} already; give another --name, or add --force to replace it")
+        module = None if base is None else base.source.module
+        kept = open_adapters({name: adapter}, module, allow_pickle=allow_pickle, report=report)
         check_adapters(kept, linear_layers(open_session(folder / GRAPH, device="cpu")))
         record = kept[name].record()
-        if against is not None:
+        if base is not None:
             report("compare with PyTorch")
-            every = read_adapters(folder, manifest.adapters) | {name: kept[name].changes}
-            record = compare(folder, manifest, against, ProvenAdapter(name, kept[name].changes, lambda: every), kept[name])
+            record = compare(folder, manifest, base, name, kept[name])
         put_adapter(folder, manifest, name, kept[name].changes, record)
     return name, record
 
 
-def compare(folder: Path, manifest: Manifest, against: str, adapter: ProvenAdapter, kept: KeptAdapter) -> AdapterRecord:
-    """The adapter's entry in the manifest, with its comparison; raises `ExportError` for more than the precision allows."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Base:
+    """What a package was exported from."""
+
+    source: Source
+    weights: Weights
+    ids: list[int]
+    """Token ids to compare with."""
+
+
+@contextlib.contextmanager
+def open_base(folder: Path, manifest: Manifest, against: str | None, report: Report) -> Iterator[Base | None]:
+    """Open what the package was exported from; None if `against` names nothing. Raises `ExportError` for another model."""
+    report("load")
+    if against is None:
+        yield None
+        return
     if manifest.precision == UNKNOWN:
         raise ExportError(f"{folder} does not say its precision, so there is no limit to compare with")
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
-    opened, tolerance = open_source(against, tokenizer=tokenizer), TOLERANCES[manifest.precision]
+    opened = open_source(against, tokenizer=tokenizer, report=report)
     with as_source(opened, manifest.geometry.context_length) as source:
-        ids, graph = probe_ids(source, tokenizer), folder / GRAPH
-        measured, golden = prove(source, opened.weights, graph, ids, tolerance=tolerance, remedy=REMEDY, adapter=adapter)
-        certificate = make_certificate(source, measured, [], manifest.precision, size_bytes=kept.size_bytes)
+        check_same_sizes(folder, manifest, against, source)
+        yield Base(source, opened.weights, probe_ids(source, tokenizer))
+
+
+def compare(folder: Path, manifest: Manifest, base: Base, name: str, kept: KeptAdapter) -> AdapterRecord:
+    """The adapter's entry in the manifest, with its comparison; raises `ExportError` for more than the precision allows."""
+    assert manifest.precision != UNKNOWN, "open_base has checked"
+    every = read_adapters(folder, manifest.adapters) | {name: kept.changes}
+    proven, tolerance = ProvenAdapter(name, kept.changes, lambda: every), TOLERANCES[manifest.precision]
+    measured, golden = prove(
+        base.source, base.weights, folder / GRAPH, base.ids, tolerance=tolerance, remedy=REMEDY, adapter=proven
+    )
+    certificate = make_certificate(base.source, measured, [], manifest.precision, size_bytes=kept.size_bytes)
     return dataclasses.replace(kept.record(), certificate=certificate, golden=golden)
 
 

@@ -15,11 +15,13 @@ from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
 from .exporting.adapters import open_adapters
+from .exporting.checks import check_same_sizes
 from .proof.adapters import ProvenAdapter, computing_with
 from .proof.measures import TOLERANCES
 from .proof.probe_text import probe_ids
 from .proof.reference import Reference, judge_scenario
 from .proof.scenarios import run_package
+from .sources.source import Source
 from .tracing.opening import as_source, open_source
 from .tracing.turns import in_turn
 
@@ -37,15 +39,12 @@ def verify_against(folder: Path, source: str, report: Callable[[str], None], *, 
         raise ExportError(f"{folder} does not say its precision, so there is no limit to compare with")
     report("load")
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
-    kept = kept_adapter(folder, manifest, adapter or "", report)
-    opened = open_source(source, tokenizer=tokenizer, adapter=adapter if kept is None else None, report=report)
+    name, _, place = (adapter or "").partition("=")
+    is_kept = bool(place) and name in manifest.adapters
+    opened = open_source(source, tokenizer=tokenizer, adapter=None if is_kept else adapter, report=report)
     with as_source(opened, manifest.geometry.context_length) as made:
-        for name, size in dataclasses.asdict(made.geometry).items():
-            if size != getattr(manifest.geometry, name):
-                raise ExportError(
-                    f"{folder} has {name} {getattr(manifest.geometry, name)} and {source} has {size}; "
-                    "give the source that the package was exported from"
-                )
+        check_same_sizes(folder, manifest, source, made)
+        kept = kept_adapter(folder, manifest, name, place, made) if is_kept else None
         report("run the package")
         fed, _ = run_package(made, folder / GRAPH, probe_ids(made, tokenizer), kept)
         report("compare with PyTorch")
@@ -55,10 +54,7 @@ def verify_against(folder: Path, source: str, report: Callable[[str], None], *, 
     return [{**dataclasses.asdict(scenario), "admitted": tolerance.accepts(scenario)} for scenario in measured]
 
 
-def kept_adapter(folder: Path, manifest: Manifest, given: str, report: Callable[[str], None]) -> ProvenAdapter | None:
-    """The adapter of the package that `NAME=DIR` means; None for anything else."""
-    name, _, place = given.partition("=")
-    if name not in manifest.adapters or not place:
-        return None
-    changes = open_adapters({name: place}, allow_pickle=False, report=report)[name].changes
+def kept_adapter(folder: Path, manifest: Manifest, name: str, place: str, source: Source) -> ProvenAdapter:
+    """The adapter `name` of the package, which is compared with the one in `place`."""
+    changes = open_adapters({name: place}, source.module, allow_pickle=False)[name].changes
     return ProvenAdapter(name, changes, lambda: read_adapters(folder, manifest.adapters))

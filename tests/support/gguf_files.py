@@ -11,6 +11,8 @@ import numpy as np
 import torch
 import transformers
 
+from onnx_textgen.backends.adapter_file import LowRank
+
 WORDS = ["<s>", "</s>", "<|eot|>", *(chr(0x21 + number) for number in range(64)), '!"', "#$"]
 END_OF_TURN = 2
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
@@ -82,3 +84,26 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return stored
+
+
+def write_gguf_adapter(path: Path, config: Any, changes: Mapping[str, LowRank], *, alpha: float = 0.0) -> None:
+    """Write a LoRA adapter as llama.cpp's convert_lora_to_gguf.py does, for a Llama; `changes` by the parameter's name.
+
+    alpha: what the adapter's scale times its rank is; the matrices do not have it.
+    """
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for parameter, change in changes.items():
+        stem = parameter.removesuffix(".weight")
+        layer, wide = stem.rpartition(".")[2], change.wide.T
+        name = f"{names.get_name(stem)}.weight"
+        writer.add_tensor(f"{name}.lora_a", np.ascontiguousarray(change.narrow.T))
+        writer.add_tensor(f"{name}.lora_b", np.ascontiguousarray(permuted(wide, heads[layer]) if layer in heads else wide))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from torch import nn
+
 from onnx_textgen.backends.adapter_file import LowRank, write_adapter
 from onnx_textgen.backends.adapter_graph import check_adapter
 from onnx_textgen.backends.linear_layers import LinearLayers
@@ -13,7 +15,7 @@ from onnx_textgen.errors import PackageError
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.manifest import GRAPH, AdapterRecord, adapter_file, is_adapter_name
 
-from ..errors import ExportError
+from ..errors import ExportError, named_versions
 from ..passes.quantization.rounding import Roundings
 from ..proof.adapters import ProvenAdapter
 from ..proof.certificate import make_certificate, prove
@@ -23,6 +25,7 @@ from ..sources.source import Source
 from ..tracing.hub import resolve_adapter
 from ..tracing.opening import name_of
 from ..weights.adapter import Adapter
+from ..weights.gguf_file import is_gguf
 from ..weights.streamed import Weights
 from .options import ExportOptions
 
@@ -34,7 +37,6 @@ REMEDY = "leave out the adapter, or report this as a bug"
 class KeptAdapter:
     """An adapter that a package keeps."""
 
-    adapter: Adapter
     changes: dict[str, LowRank]
     """What it adds to each parameter."""
     origin: str
@@ -50,19 +52,32 @@ class KeptAdapter:
 
 
 def open_adapters(
-    asked: Mapping[str, str | Path], *, allow_pickle: bool, report: Report = lambda stage: None
+    asked: Mapping[str, str | Path], module: nn.Module | None, *, allow_pickle: bool, report: Report = lambda stage: None
 ) -> dict[str, KeptAdapter]:
-    """Read adapters, each given as its folder or `owner/name` on the hub, by the names that texts choose them by.
+    """Read adapters, each given as its folder, a GGUF file, or `owner/name` on the hub, by the names that texts choose them by.
 
-    Raises `ExportError` for one that is more than products of low rank, and for a name that no file can have.
+    module: the base, which a GGUF file needs. Raises `ExportError` for an adapter that is more than products of low rank, and for a
+    name that no file can have.
     """
     found = dict[str, KeptAdapter]()
     for name, place in asked.items():
         if not is_adapter_name(name):
             raise ExportError(f"{name!r:.80} cannot name an adapter; take up to 64 letters, digits, dots, dashes or underscores")
-        adapter = Adapter(resolve_adapter(place, report, allow_pickle=allow_pickle), allow_pickle=allow_pickle)
-        found[name] = KeptAdapter(adapter, adapter.low_rank(), f"the adapter {name_of(place)}")
+        path = resolve_adapter(place, report, allow_pickle=allow_pickle)
+        is_file = is_gguf(path)
+        changes = read_gguf(path, module) if is_file else Adapter(path, allow_pickle=allow_pickle).low_rank()
+        found[name] = KeptAdapter(changes, f"the adapter {path.name if is_file else name_of(place)}")
     return found
+
+
+def read_gguf(path: Path, module: nn.Module | None) -> dict[str, LowRank]:
+    """The products of an adapter in llama.cpp's form; raises `ExportError`, also without the base."""
+    if module is None:
+        raise ExportError(f"{path} names layers as llama.cpp does, which only the base can translate; add --against SOURCE")
+    with named_versions():
+        from ..huggingface.gguf_adapter import read_gguf_adapter  # noqa: PLC0415
+
+    return read_gguf_adapter(path, module)
 
 
 def check_adapters(adapters: Mapping[str, KeptAdapter], layers: LinearLayers) -> None:

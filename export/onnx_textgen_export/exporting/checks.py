@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import onnx_ir as ir
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.package.manifest import Manifest
 
 from ..calibration.attempts import limit_of
 from ..calibration.rounding_estimate import estimate_rounding
@@ -76,3 +79,12 @@ def estimate_line(source: Source, weights: Weights, assets: TextAssets, quantiza
         return f"no estimate: {first_line(innermost(error))}"
     is_fixed = bool(quantization.head_bits or quantization.sensitive_bits)
     return found.describe(budget, limit_of(quantization, budget), is_fixed=is_fixed)
+
+
+def check_same_sizes(folder: Path, manifest: Manifest, name: str, source: Source) -> None:
+    """Raise `ExportError` for a source, called `name`, that the package in `folder` was not exported from."""
+    for size, found in dataclasses.asdict(source.geometry).items():
+        if found != (wanted := getattr(manifest.geometry, size)):
+            raise ExportError(
+                f"{folder} has {size} {wanted} and {name} has {found}; give the source that the package was exported from"
+            )

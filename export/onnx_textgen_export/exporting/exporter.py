@@ -86,7 +86,7 @@ def export_source(
     quantization = options.quantization_for(source.geometry.hidden_size)
     check_source(source, assets, options, quantization)
     check_target(target, force=options.force)
-    adapters = open_adapters(options.adapters, allow_pickle=options.allow_pickle, report=report)
+    adapters = open_adapters(options.adapters, source.module, allow_pickle=options.allow_pickle, report=report)
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
     check_disk(target, expected.package_bytes)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import transformers.modeling_gguf_pytorch_utils as translation
 from torch import Tensor
@@ -32,21 +34,37 @@ END_OF_TURN = "tokenizer.ggml.eot_token_id"
 INSTEAD = "export the checkpoint that the file was made from"
 
 
+class Translator:
+    """Translates llama.cpp's names and layouts of tensors to those of a transformers model."""
+
+    def __init__(self, file: GGUFFile, model: PreTrainedModel, settings: dict[str, Any]) -> None:
+        architecture = file.metadata["general.architecture"]
+        make_processor: Any = translation.TENSOR_PROCESSORS.get(architecture, translation.TensorProcessor)
+        self.processor = make_processor(config=settings)
+        self.mapping: dict[str, str] = translation.get_gguf_hf_weights_map(model, self.processor)
+
+    def target(self, name: str) -> str | None:
+        """The parameter that a tensor is, or is a part of; None if the model has no place for it."""
+        return self.mapping.get(name) or self.mapping.get(name.removesuffix(".weight"))  # stacked experts have no suffix
+
+    def translated(self, name: str, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """A tensor, in the layout of its parameter."""
+        found = self.processor.process(values, name, tensor_key_mapping=self.mapping, parsed_parameters={"tensors": {}})
+        return np.asarray(found.weights)
+
+
 class GGUFTensors:
     """The file's tensors under the names that they have in the module."""
 
     def __init__(self, file: GGUFFile, model: PreTrainedModel, settings: dict[str, Any]) -> None:
         self.file = file
-        architecture = file.metadata["general.architecture"]
-        make_processor: Any = translation.TENSOR_PROCESSORS.get(architecture, translation.TensorProcessor)
-        self.processor = make_processor(config=settings)
-        self.mapping: dict[str, str] = translation.get_gguf_hf_weights_map(model, self.processor)
+        self.translator = Translator(file, model, settings)
         self.sources: dict[str, list[str]] = {}
         """By the name in the module: those in the file that it is made from."""
         for name in file.tensors:
             if name == ROTARY_FACTORS:
                 continue  # it is in the config
-            target = self.mapping.get(name) or self.mapping.get(name.removesuffix(".weight"))  # stacked experts have no suffix
+            target = self.translator.target(name)
             if target is None:
                 kind = model.config.model_type
                 raise ExportError(f"{file.paths[0]} holds {name}, for which transformers' {kind} has no place; {INSTEAD}")
@@ -69,7 +87,8 @@ class GGUFTensors:
         made: dict[str, dict[str, Tensor]] = {"tensors": {}}
         for source in self.sources[name]:
             values = self.file.read(source)
-            found = self.processor.process(values, source, tensor_key_mapping=self.mapping, parsed_parameters=made)
+            mapping = self.translator.mapping
+            found = self.translator.processor.process(values, source, tensor_key_mapping=mapping, parsed_parameters=made)
             if found.name is not None:  # else it was put into `made`
                 made["tensors"][name] = torch.from_numpy(found.weights.copy())
         return made["tensors"][name]
