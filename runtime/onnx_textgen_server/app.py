@@ -153,7 +153,7 @@ def add_problems(app: FastAPI, server: Server) -> None:
 def token_ids_of(model: Model, body: TokenizeRequest) -> list[int]:
     """A text or a chat as ids; raises `PromptError` for a text of more characters than any context holds."""
     if body.messages is not None and body.prompt is None:
-        return model.encode_chat([message.as_data() for message in body.messages])
+        return model.encode_chat([message.as_data() for message in body.messages], **body.template_inputs())
     if body.prompt is None or body.messages is not None:
         raise OptionError("tokenize needs either prompt or messages; give one of them")
     model.encoder.check_characters(body.prompt)

@@ -6,6 +6,7 @@ import pytest
 
 from onnx_textgen import Model
 from support import patient_http
+from support.live_server import served
 
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me of a dog."}]
 
@@ -73,7 +74,16 @@ def test_a_chat_goes_on_to_its_end_unless_told_otherwise(client: openai.OpenAI, 
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: Input should be a valid string"),
         ({"top_logprobs": 2}, "top_logprobs cannot take effect without logprobs"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "there is no parameter 'tools'"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            'tools cannot be called here yet; leave tools out, or send "tool_',
+        ),
+        ({"tool_choice": "required"}, "tools cannot be called here yet"),
+        (
+            {"extra_body": {"continue_final_message": True, "add_generation_prompt": True}},
+            "continues its last message or begins an answer",
+        ),
+        ({"extra_body": {"chat_template_kwargs": 5}}, "chat_template_kwargs"),
         ({"model": "story"}, "story has no chat template; POST a plain text to /v1/completions"),
     ],
 )
@@ -111,3 +121,31 @@ def test_text_to_tokens_and_back(live: tuple, story: Model, chatty: Model) -> No
     ):
         answer = post(path, **body)
         assert (answer.status_code, set(answer.json())) == (400, {"error"})
+
+
+def test_the_beginning_of_an_answer_is_continued(client: openai.OpenAI, chatty: Model) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "The dog ran to"}]
+    ids = chatty.encode_chat(begun, continue_final_message=True)
+    assert chatty.tokenizer.decode(ids).endswith("The dog ran to")
+    extra = {"continue_final_message": True}
+    found = client.chat.completions.create(model="chatty", messages=begun, temperature=0, max_tokens=8, extra_body=extra)
+    assert found.choices[0].message.content == chatty.generate(ids, temperature=0, max_new_tokens=8).text
+
+
+def test_tools_that_must_not_be_called_are_no_error(client: openai.OpenAI) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    wanted = {"model": "chatty", "messages": MESSAGES, "temperature": 0, "max_tokens": 4}
+    plain = client.chat.completions.create(**wanted)
+    assert client.chat.completions.create(**wanted, tools=tools, tool_choice="none").choices == plain.choices
+
+
+def test_variables_and_documents_reach_the_template(story: Model) -> None:
+    template = "{{ mood }}{% for d in documents or [] %}{{ d.text }}{% endfor %}{{ messages[-1].content }}"
+    with served({"own": Model(story.folder, story.manifest, story.graph, chat_template=template)}) as (url, _):
+        body = {
+            "messages": [{"role": "user", "content": "dog"}],
+            "chat_template_kwargs": {"mood": "Sad "},
+            "documents": [{"text": "big "}],
+        }
+        found = patient_http.post(f"{url}/tokenize", json=body).json()["tokens"]
+    assert found == story.tokenizer.encode("Sad big dog", add_special_tokens=False)

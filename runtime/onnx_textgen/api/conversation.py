@@ -18,7 +18,7 @@ from ..generation.request import KeptContext, Request
 from ..generation.steps import shifted
 from ..inference.prefill import Progress
 from ..options.checks import whole_number
-from ..options.keywords import Options
+from ..options.keywords import Options, TemplateInputs
 from ..results import Chunk, Generation
 from ..text.prompts import Prompt, read_token_ids
 from .session_file import read_session, write_session
@@ -34,8 +34,10 @@ SHOWN_TOKENS = 10
 class Conversation:
     """A session, made by `Model.session`. Only one thread at a time may use it; other sessions may run in other threads."""
 
-    def __init__(self, generator: TextGenerator) -> None:
+    def __init__(self, generator: TextGenerator, inputs: TemplateInputs | None = None) -> None:
+        """`inputs`: what the template of a chat gets in addition to the messages."""
         self.generator, self.opened, self.encoder = generator, generator.opened, generator.encoder
+        self.inputs: TemplateInputs = inputs or {}
         self.context = KeptContext()
         self.opened.cache_tensors  # noqa: B018 - raises at once for a model that was closed
         self.messages: list[Message] = []
@@ -75,13 +77,17 @@ class Conversation:
         if messages is not None:
             if self._token_ids and not self.messages:
                 raise PromptError("this session is a plain text and takes no chat messages; begin another session for them")
-            self.encoder.encode_chat([*self.messages, *messages])  # raises if the template refuses them, or they are too long
+            self.encode_chat([*self.messages, *messages])  # raises if the template refuses them, or they are too long
             self.messages += messages
         elif self.messages:
             raise PromptError('this session is a chat; append messages such as {"role": "user", "content": "Hello"}')
         else:
             self._token_ids = self.ids_with(cast("Prompt", more))
         self._version += 1
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of messages by the template; raises `TemplateError` and `PromptError`."""
+        return self.encoder.encode_chat(messages, **self.inputs)
 
     def ids_with(self, more: Prompt) -> list[int]:
         """The ids so far and those of `more`; raises `PromptError`."""
@@ -122,7 +128,7 @@ class Conversation:
         generator = self.generator.for_adapter(config.adapter)
         if config.has_several_texts:
             raise OptionError("a session generates one text; for more, call generate() of the model, or of forks")
-        prompt_ids = self.encoder.encode_chat(self.messages) if self.messages else self._token_ids
+        prompt_ids = self.encode_chat(self.messages) if self.messages else self._token_ids
         if not prompt_ids:
             raise PromptError("the session is empty; append a text, token ids or chat messages first")
         continuation = generator.begin(prompt_ids, config)
@@ -169,7 +175,7 @@ class Conversation:
         if messages is not None:
             count = whole_number("messages", messages, 0, len(self.messages))
             # If the template refuses the shorter chat, this raises before anything is removed.
-            self._token_ids = self.encoder.encode_chat(self.messages[:count]) if count else []
+            self._token_ids = self.encode_chat(self.messages[:count]) if count else []
             del self.messages[count:]
         elif self.messages:
             raise OptionError("a chat is rewound by whole messages; rewind with messages=N")
@@ -179,7 +185,7 @@ class Conversation:
 
     def fork(self) -> Conversation:
         """Make another session with the same tokens and messages; later changes to one do not affect the other."""
-        other = Conversation(self.generator)
+        other = Conversation(self.generator, self.inputs)
         other.messages, other._token_ids = list(self.messages), list(self._token_ids)
         other.context.snapshot = self.context.snapshot
         return other
@@ -193,9 +199,9 @@ class Conversation:
         write_session(Path(path), opened.digest, self._token_ids, self.messages, snapshot, adapters=opened.adapter_digests)
 
     @classmethod
-    def load(cls, generator: TextGenerator, path: str | Path) -> Conversation:
+    def load(cls, generator: TextGenerator, path: str | Path, inputs: TemplateInputs | None = None) -> Conversation:
         """Read a session that `save` wrote; raises `PackageError` for any other file, a damaged one, or one of another model."""
-        session, opened = cls(generator), generator.opened
+        session, opened = cls(generator, inputs), generator.opened
         token_ids, messages, session.context.snapshot = read_session(
             Path(path), opened.digest, opened.new_context(), adapters=opened.adapter_digests
         )

@@ -20,7 +20,7 @@ from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import MemoryPlan
 from ..options.generation_config import GenerationConfig
-from ..options.keywords import Options
+from ..options.keywords import Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
 from ..results import Choice, Chunk, Generation, Score
 from ..text.prompts import Prompt, is_batch
@@ -135,30 +135,45 @@ class Model:
         """
         return self.opened.new_context(output=output, adapter=adapter)
 
-    def session(self) -> Conversation:
+    def session(self, **inputs: Unpack[TemplateInputs]) -> Conversation:
         """An empty session: a text or a chat that can be appended to, generated from, rolled back, forked and saved.
+
+        `inputs`: what the template of a chat gets at every turn.
 
         >>> session = load().session()
         >>> session.append("Once upon a time")
         >>> session.generate(max_new_tokens=3, temperature=0).finish_reason
         'length'
         """
-        return Conversation(self.generator)
+        return Conversation(self.generator, inputs)
 
-    def load_session(self, path: str | Path) -> Conversation:
-        """Read a session that `Conversation.save` wrote; raises `PackageError` for any other file, or one of another model."""
-        return Conversation.load(self.generator, path)
+    def load_session(self, path: str | Path, **inputs: Unpack[TemplateInputs]) -> Conversation:
+        """Read a session that `Conversation.save` wrote; raises `PackageError` for any other file, or one of another model.
+
+        `inputs` are those of `session`; the file does not hold them.
+        """
+        return Conversation.load(self.generator, path, inputs)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""
         return self.encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool | None = None,
+        **inputs: Unpack[TemplateInputs],
+    ) -> list[int]:
         """Token ids of a chat by the model's template, up to the beginning of the next answer; checked as `encode` does.
 
-        Raises `TemplateError` if the package has no template, or the template refuses the messages, and `PromptError`.
+        `continue_final_message`: the last message is the beginning of the answer, and the ids end with it. `add_generation_prompt`:
+        whether the ids end where an answer begins; default: unless a message is continued. Raises `TemplateError` if the package
+        has no template, or the template refuses the messages, and `PromptError`.
         """
-        return self.encoder.encode_chat(messages)
+        ending = {"continue_final_message": continue_final_message, "add_generation_prompt": add_generation_prompt}
+        return self.encoder.encode_chat(messages, **ending, **inputs)  # type: ignore[arg-type]
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The options that `generate` would use: `options`, then the package's defaults; raises `OptionError`."""

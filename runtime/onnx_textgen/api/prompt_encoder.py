@@ -46,11 +46,17 @@ class PromptEncoder:
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a chat by the model's template, up to the beginning of the next answer; checked as `encode` does.
-
-        Raises `TemplateError` if the package has no template, or the template refuses the messages, and `PromptError`.
-        """
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool | None = None,
+    ) -> list[int]:
+        """Token ids of a chat by the model's template; see `Model.encode_chat` and `TemplateInputs`."""
         manifest = self.opened.manifest
         if self.opened.chat_template is None:
             raise TemplateError(f"{manifest.name} has no chat template; give it a plain text")
@@ -60,6 +66,11 @@ class PromptEncoder:
             messages,
             bos_token="" if manifest.bos_id is None else tokenizer.piece(manifest.bos_id),
             eos_token=tokenizer.piece(manifest.eos_ids[0]) if manifest.eos_ids else "",
+            add_generation_prompt=not continue_final_message if add_generation_prompt is None else add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            documents=documents,
+            variables=chat_template_kwargs,
         )
         self.check_characters(text)
         return self.encode(tokenizer.encode(text, add_special_tokens=False))  # the template wrote the special tokens

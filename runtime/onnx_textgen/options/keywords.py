@@ -11,6 +11,17 @@ StoppingCriterion = Callable[[list[int], str], bool]
 """Takes the ids of prompt and text so far, and the part of the new text that is certain; returns whether the text ends here."""
 
 
+class TemplateInputs(TypedDict, total=False):
+    """What a chat template gets in addition to the messages."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    """JSON schemas of functions, in OpenAI's form; templates that know no tools ignore them."""
+    documents: Sequence[Mapping[str, Any]] | None
+    """What an answer may cite; templates that know no documents ignore them."""
+    chat_template_kwargs: Mapping[str, Any] | None
+    """Further variables of the template, such as `{"enable_thinking": False}`."""
+
+
 class Options(TypedDict, total=False):
     """The options of `generate` and `stream` as a caller writes them; None counts as not given. See `GenerationConfig`.
 

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import TemplateError
 
+MARK = "continue-the-message-here "
+"""What no message holds; its last space shows whether the template keeps spaces at the end of a message."""
+
 
 def render_chat(
     template: str,
@@ -20,15 +23,18 @@ def render_chat(
     bos_token: str | None,
     eos_token: str | None,
     add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
     tools: Sequence[Mapping[str, object]] | None = None,
+    documents: Sequence[Mapping[str, object]] | None = None,
     variables: Mapping[str, object] | None = None,
     now: datetime.datetime | None = None,
 ) -> str:
     """Render a conversation in the format that the model was trained on, special tokens included.
 
-    `messages`: such as `{"role": "user", "content": "Hello"}`, of JSON values only; `tools`: JSON schemas. With
-    `add_generation_prompt` the text ends where the assistant's answer begins. `variables`: further variables of this template, such
-    as `{"enable_thinking": False}`; they cannot replace the arguments above. `now`: the time for templates that write the date
+    `messages`: such as `{"role": "user", "content": "Hello"}`, of JSON values only; `tools`: JSON schemas; `documents`: what an
+    answer may cite. With `add_generation_prompt` the text ends where the assistant's answer begins; with `continue_final_message`
+    it ends with the content of the last message, which the model then continues. `variables`: further variables of this template,
+    such as `{"enable_thinking": False}`; they cannot replace the arguments above. `now`: the time for templates that write the date
     (default: the local time). Encode the result with `add_special_tokens=False`.
 
     Raises `TemplateError` if the template refuses the messages, is not valid, or does what the sandbox forbids.
@@ -40,26 +46,58 @@ def render_chat(
     # Imported for the first chat only: the import of jinja2 takes longer than a short answer takes to begin.
     from .template_sandbox import render_template  # noqa: PLC0415
 
+    if continue_final_message and add_generation_prompt:
+        raise TemplateError("a chat continues its last message or begins an answer, not both; leave one out")
+    plain = [plain_message(message, position) for position, message in enumerate(messages)]
+    if continue_final_message:
+        mark_end(plain)
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
     everything: dict[str, object] = {
         **{name: plain_data(value, name) for name, value in (variables or {}).items()},
         **{name: token for name, token in tokens.items() if token is not None},
-        "messages": [plain_message(message, position) for position, message in enumerate(messages)],
+        "messages": plain,
         "tools": None if tools is None else plain_data(list(tools), "a tool"),
-        "documents": None,
+        "documents": None if documents is None else plain_data(list(documents), "a document"),
         "add_generation_prompt": add_generation_prompt,
     }
-    return render_template(template, everything, now or datetime.datetime.now().astimezone())
+    rendered = render_template(template, everything, now or datetime.datetime.now().astimezone())
+    return cut_at_mark(rendered) if continue_final_message else rendered
 
 
-def plain_message(message: object, position: int) -> object:
+def mark_end(messages: Sequence[dict[str, object]]) -> None:
+    """Write a mark after the text of the last message, so that its end is found in the rendered chat."""
+    last = messages[-1] if messages else {}
+    content = last.get("content")
+    if isinstance(content, str):
+        last["content"] = content + MARK
+        return
+    for part in reversed(content) if isinstance(content, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            part["text"] += MARK
+            return
+    raise TemplateError("there is no last message with a text to continue; give the beginning of the answer as its content")
+
+
+def cut_at_mark(rendered: str) -> str:
+    """The chat up to the mark; without the spaces before it if the template removes those at the end of a message.
+
+    >>> cut_at_mark(f"<user>Hi<assistant>Hello, {MARK}<end>"), cut_at_mark(f"<assistant>Hello {MARK.strip()}<end>")
+    ('<user>Hi<assistant>Hello, ', '<assistant>Hello')
+    """
+    before, mark, after = rendered.rpartition(MARK.rstrip())
+    if not mark:
+        raise TemplateError("the template leaves out the text of the last message, so it cannot be continued; begin a new answer")
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def plain_message(message: object, position: int) -> dict[str, object]:
     """Copy one message; raises `TemplateError` if it is not a mapping of JSON values."""
     if not isinstance(message, Mapping):
         raise TemplateError(
             f"message {position} is of type {type(message).__name__}; give each message as a dict such as "
             '{"role": "user", "content": "Hello"}'
         )
-    return plain_data(message, f"message {position}")
+    return {str(key): plain_data(value, f"message {position}") for key, value in message.items()}
 
 
 def plain_data(value: object, where: str, depth: int = 0) -> object:

@@ -22,7 +22,7 @@ class Chat:
         self.body = body
         if model.chat_template is None:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
-        prompt = model.encode_chat([message.as_data() for message in body.messages])
+        prompt = model.encode_chat([message.as_data() for message in body.messages], **body.template_inputs())
         config = model.config(body.options_of_call(model.encoder.context_length))
         self.job = Job.begin(model, [prompt], config, body.n or 1, max_seconds)
         self.envelope, self.tokens = Envelope("chat.completion", name, fingerprint(model)), TokenFormatter(model)

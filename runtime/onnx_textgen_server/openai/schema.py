@@ -215,24 +215,45 @@ class Message(BaseModel):
         return {**more, "role": "system" if self.role == "developer" else self.role, "content": content}
 
 
-class ChatRequest(GenerationRequest):
+class ChatInputs(BaseModel):
+    """What a chat's template gets in addition to the messages, by the names of vLLM and transformers."""
+
+    documents: list[dict[str, Any]] | None = None
+    """What an answer may cite."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the template, such as `{"enable_thinking": false}`."""
+    add_generation_prompt: bool | None = None
+    """Whether the prompt ends where an answer begins; by default it does, unless a message is continued."""
+    continue_final_message: bool = False
+    """The last message is the beginning of the answer, and is continued."""
+
+    def template_inputs(self) -> dict[str, Any]:
+        """The arguments of `Model.encode_chat`."""
+        return {name: getattr(self, name) for name in ChatInputs.model_fields}
+
+
+class ChatRequest(GenerationRequest, ChatInputs):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
 
     def options_of_call(self, context_length: int) -> dict[str, Any]:
-        """Options for `GenerationConfig`."""
+        """Options for `GenerationConfig`; raises `OptionError` if tools may be called."""
+        if (self.tools and self.tool_choice != "none") or self.tool_choice not in (None, "none", "auto"):
+            raise OptionError('tools cannot be called here yet; leave tools out, or send "tool_choice": "none"')
         if self.top_logprobs and not self.logprobs:
             raise OptionError("top_logprobs cannot take effect without logprobs; add logprobs, or leave top_logprobs out")
         options = self.options(self.max_completion_tokens or self.max_tokens or context_length)
         return options | ({"logprobs": self.top_logprobs or 0} if self.logprobs else {})
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(ChatInputs):
     """`POST /tokenize`: a text, or a chat rendered by its template."""
 
     model_config = ConfigDict(extra="forbid")

@@ -435,3 +435,20 @@ def test_an_interrupt_in_the_middle_of_taking_over_a_run_is_no_wrong_text(kind: 
     assert list(model.load_session(tmp_path / "saved").generate(max_new_tokens=4, temperature=0).token_ids) == tiny.greedy(
         list(session.token_ids), 4
     )
+
+
+def test_what_a_template_gets_holds_for_every_turn_of_a_session_and_its_forks(story, tmp_path):
+    template = "{{ mood }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    model = onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=template)
+    session = model.session(chat_template_kwargs={"mood": "Sad: "})
+    session.append({"role": "user", "content": "The dog"})
+    session.generate(max_new_tokens=3, temperature=0)
+    session.save(tmp_path / "talk")
+    again = model.load_session(tmp_path / "talk", chat_template_kwargs={"mood": "Sad: "})
+    for each in (session, session.fork(), again):
+        each.append({"role": "user", "content": "It ran"})
+        each.generate(max_new_tokens=3, temperature=0)
+        assert each.text.startswith("Sad: <user>The dog<assistant>")
+    assert session.token_ids == again.token_ids
+    with pytest.raises(TypeError):
+        model.session(mood="Sad: ").append({"role": "user", "content": "The dog"})

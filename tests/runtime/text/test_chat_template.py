@@ -135,3 +135,42 @@ def test_a_refusal_says_what_the_template_said() -> None:
 def test_importing_the_module_does_not_import_jinja2() -> None:
     code = "import sys, onnx_textgen.text.chat_template; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+BEGUN = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One, two,"}]
+
+
+def test_a_message_is_continued_where_it_ends() -> None:
+    plain = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    wish = {"continue_final_message": True, "add_generation_prompt": False}
+    assert render(plain, BEGUN, **wish) == "<user>Count.<end><assistant>One, two,"
+    spaced = [BEGUN[0], {"role": "assistant", "content": "One, two, "}]
+    assert render(plain, spaced, **wish) == "<user>Count.<end><assistant>One, two, "
+    assert render(plain.replace("m.content", "m.content | trim"), spaced, **wish) == "<user>Count.<end><assistant>One, two,"
+    parts = [BEGUN[0], {"role": "assistant", "content": [{"type": "text", "text": "One"}, {"type": "image"}]}]
+    joined = plain.replace("{{ m.content }}", "{% for p in m.content if m.content is not string %}{{ p.text }}{% endfor %}")
+    assert render(joined, parts, **wish) == "<user><end><assistant>One"
+    assert spaced[1]["content"] == "One, two, ", "the caller's messages are unchanged"
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [{"role": "assistant", "content": None}], [{"role": "assistant", "content": [{"type": "image"}]}]]
+)
+def test_there_must_be_a_text_to_continue(messages: Any) -> None:
+    with pytest.raises(TemplateError, match="there is no last message with a text to continue"):
+        render("{{ messages }}", messages, continue_final_message=True, add_generation_prompt=False)
+
+
+def test_what_a_template_leaves_out_cannot_be_continued() -> None:
+    with pytest.raises(TemplateError, match="the template leaves out the text of the last message"):
+        render("{{ messages[0].content }}", BEGUN, continue_final_message=True, add_generation_prompt=False)
+    with pytest.raises(TemplateError, match="continues its last message or begins an answer, not both"):
+        render("{{ messages[0].content }}", BEGUN, continue_final_message=True, add_generation_prompt=True)
+
+
+def test_documents_reach_the_template() -> None:
+    template = "{% for d in documents or [] %}[{{ d.title }}]{% endfor %}"
+    assert render(template, [], documents=[{"title": "a"}, {"title": "b"}]) == "[a][b]"
+    assert render(template, []) == ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from ...errors import OnnxTextgenError
+from ...errors import OnnxTextgenError, OptionError
+from ...options.checks import shown
 from .. import options
 from ..generation_options import OPTIONS, with_options
 from ..terminal import line_input, screen
@@ -33,6 +35,9 @@ def hold_conversation(
     *,
     model: options.ModelOption = None,
     system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt, before the whole conversation.")] = "",
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help='Variables of the chat template, such as {"enable_thinking": false}.')
+    ] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
@@ -50,12 +55,25 @@ def hold_conversation(
     loaded = options.load_model(options.one_folder(folder, model), device, threads, assistant_model)
     _ = loaded.tokenizer  # raises for a package without one
     options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
-    chat = Chat(loaded, generation, system)
+    chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs))
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")
     screen.note(GREETING)
     with line_input.history():
         converse(chat)
+
+
+def read_variables(given: str | None) -> dict[str, Any] | None:
+    """The variables of a chat template, given as JSON; raises `OptionError`."""
+    try:
+        variables = None if given is None else json.loads(given)
+    except ValueError as error:
+        raise OptionError(f"--chat-template-kwargs should be JSON, found {shown(given)} ({error})") from error
+    if variables is not None and not isinstance(variables, dict):
+        raise OptionError(
+            f'--chat-template-kwargs should be a JSON object, such as {{"enable_thinking": false}}, found {shown(given)}'
+        )
+    return variables
 
 
 def converse(chat: Chat) -> None:

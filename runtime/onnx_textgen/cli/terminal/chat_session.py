@@ -15,6 +15,7 @@ from . import line_input, screen
 
 if TYPE_CHECKING:
     from ...api.model import Model
+    from ...options.keywords import TemplateInputs
 
 
 MOST_SHOWN = 2000
@@ -33,9 +34,13 @@ class Exchange:
 class Chat:
     """One conversation with a model. A method that raises leaves the conversation unchanged."""
 
-    def __init__(self, model: Model, generation: Mapping[str, Any], system: str = "") -> None:
+    def __init__(
+        self, model: Model, generation: Mapping[str, Any], system: str = "", variables: Mapping[str, Any] | None = None
+    ) -> None:
+        """`variables`: further variables of the chat template."""
         self.model, self.generation = model, dict(generation)
-        self.session = model.session()
+        self.inputs: TemplateInputs = {} if variables is None else {"chat_template_kwargs": variables}
+        self.session = model.session(**self.inputs)
         self.exchanges: list[Exchange] = []
         self.system, self.last = "", ""
         self.retries = 0
@@ -117,7 +122,8 @@ class Chat:
             )
         turns = [each for each in self.session.messages if each.get("role") != "system"]
         opening = [message("system", text)] if text else []
-        self.model.encode_chat([*opening, *(turns or [message("user", "Hello")])])  # raises if the template refuses it
+        # Raises if the template refuses it.
+        self.model.encode_chat([*opening, *(turns or [message("user", "Hello")])], **self.inputs)
         if turns:
             had = 1 if self.session.messages[0].get("role") == "system" else 0
             self.session.rewind(messages=0)
@@ -163,7 +169,7 @@ class Chat:
 
     def load(self, file: str) -> None:
         """Load a saved session to continue it, and show its end on stderr."""
-        self.session = self.model.load_session(file_name(file, "/load"))
+        self.session = self.model.load_session(file_name(file, "/load"), **self.inputs)
         messages = self.session.messages
         self.system = next((str(each.get("content")) for each in messages[:1] if each.get("role") == "system"), "")
         # The saved file of a plain text does not say where its questions begin, so they cannot be undone.

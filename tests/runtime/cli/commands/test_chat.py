@@ -355,3 +355,16 @@ def test_a_conversation_changes_its_adapter_and_goes_on(chat, tmp_path, capsys):
     assert "error: story has no adapter 'third'; choose one of: french, legal" in err
     assert "no adapter; there are also: french, legal" in err
     assert re.search(r"adapter +none", err)
+
+
+def test_variables_of_the_template_hold_for_every_turn(chat, story, tmp_path, capsys):
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}{{ mood }}"
+    model = onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=template)
+    options = ["--temperature", "0", "-n", "4", "--chat-template-kwargs"]
+    assert chat(model, "The dog", f"/save {tmp_path / 'talk'}", options=[*options, '{"mood": "was sad."}']) == 0
+    wanted = model.generate(model.tokenizer.encode("The dog was sad.", add_special_tokens=False), temperature=0, max_new_tokens=4)
+    assert capsys.readouterr().out == f"{wanted.text}\n"
+    assert chat(model, "The dog", options=[*options, "{mood"]) == 2
+    assert "--chat-template-kwargs should be JSON, found '{mood'" in capsys.readouterr().err
+    assert chat(model, "The dog", options=[*options, "[1]"]) == 2
+    assert "should be a JSON object" in capsys.readouterr().err
