@@ -60,20 +60,32 @@ def add_adapter(
     names and shapes. force: replace an adapter of this name. Raises `ExportError` or `PackageError` with the package unchanged.
     """
     folder, name = Path(folder).resolve(), name or name_of(adapter).removesuffix(".gguf")
-    manifest = read_manifest(folder)
-    with writing(folder), only_writer(folder), open_base(folder, manifest, against, report) as base:
+    with writing(folder), only_writer(folder), contextlib.ExitStack() as stack:
+        manifest = read_manifest(folder)  # while no other command can change it
         check_files(folder, manifest)
-        if name in manifest.adapters and not force:
-            raise ExportError(f"{folder} has an adapter {name} already; give another --name, or add --force to replace it")
+        check_name(folder, manifest, name, force=force)
+        base = stack.enter_context(open_base(folder, manifest, against, report))
         module = None if base is None else base.source.module
-        kept = open_adapters({name: adapter}, module, allow_pickle=allow_pickle, report=report)
-        check_adapters(kept, linear_layers(open_session(folder / GRAPH, device="cpu")))
-        record = kept[name].record()
+        kept = open_adapters({name: adapter}, module, allow_pickle=allow_pickle, report=report)[name]
+        session = open_session(folder / GRAPH, device="cpu")
+        check_adapters({name: kept}, linear_layers(session))
+        every = read_adapters(folder, manifest.adapters) | {name: kept.changes}
+        proven = ProvenAdapter(name, kept.changes, lambda: every)
+        proven.opened(session)  # raises if the graph cannot hold them all
+        record = kept.record()
         if base is not None:
             report("compare with PyTorch")
-            record = compare(folder, manifest, base, name, kept[name])
-        put_adapter(folder, manifest, name, kept[name].changes, record)
+            record = compare(folder, manifest, base, proven, kept)
+        put_adapter(folder, manifest, name, kept.changes, record)
     return name, record
+
+
+def check_name(folder: Path, manifest: Manifest, name: str, *, force: bool) -> None:
+    """Raise `ExportError` for a name that another adapter has, also one that differs only in case: some systems ignore that."""
+    if name in manifest.adapters and not force:
+        raise ExportError(f"{folder} has an adapter {name} already; give another --name, or add --force to replace it")
+    if other := [each for each in manifest.adapters if each != name and each.casefold() == name.casefold()]:
+        raise ExportError(f"{folder} has an adapter {other[0]}, which some systems do not tell from {name}; give another --name")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,28 +114,29 @@ def open_base(folder: Path, manifest: Manifest, against: str | None, report: Rep
         yield Base(source, opened.weights, probe_ids(source, tokenizer))
 
 
-def compare(folder: Path, manifest: Manifest, base: Base, name: str, kept: KeptAdapter) -> AdapterRecord:
+def compare(folder: Path, manifest: Manifest, base: Base, adapter: ProvenAdapter, kept: KeptAdapter) -> AdapterRecord:
     """The adapter's entry in the manifest, with its comparison; raises `ExportError` for more than the precision allows."""
     assert manifest.precision != UNKNOWN, "open_base has checked"
-    every = read_adapters(folder, manifest.adapters) | {name: kept.changes}
-    proven, tolerance = ProvenAdapter(name, kept.changes, lambda: every), TOLERANCES[manifest.precision]
-    measured, golden = prove(
-        base.source, base.weights, folder / GRAPH, base.ids, tolerance=tolerance, remedy=REMEDY, adapter=proven
-    )
+    tolerance, graph = TOLERANCES[manifest.precision], folder / GRAPH
+    measured, golden = prove(base.source, base.weights, graph, base.ids, tolerance=tolerance, remedy=REMEDY, adapter=adapter)
     certificate = make_certificate(base.source, measured, [], manifest.precision, size_bytes=kept.size_bytes)
     return dataclasses.replace(kept.record(), certificate=certificate, golden=golden)
 
 
 def put_adapter(folder: Path, manifest: Manifest, name: str, changes: Changes, record: AdapterRecord) -> None:
-    """Write the adapter's file, then the manifest; a kill in between leaves the package without the adapter."""
-    path = folder / adapter_file(name)
-    if name in manifest.adapters:
-        left = {each: known for each, known in manifest.adapters.items() if each != name}
-        files = {each: known for each, known in manifest.files.items() if each != path.name}
-        manifest = dataclasses.replace(manifest, adapters=left, files=files)
-        replace_manifest(folder, manifest)
-    write_adapter(path, changes)
-    flush(path)
+    """Write the adapter's file, then the manifest; a kill in between leaves the package unchanged, or without the adapter."""
+    path, partial = folder / adapter_file(name), folder / f".{name}.partial"
+    try:
+        write_adapter(partial, changes)
+        flush(partial)
+        if name in manifest.adapters:
+            left = {each: known for each, known in manifest.adapters.items() if each != name}
+            files = {each: known for each, known in manifest.files.items() if each != path.name}
+            manifest = dataclasses.replace(manifest, adapters=left, files=files)
+            replace_manifest(folder, manifest)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     files, adapters = {**manifest.files, path.name: file_record(path)}, {**manifest.adapters, name: record}
     replace_manifest(folder, dataclasses.replace(manifest, files=files, adapters=adapters))
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from onnx_textgen.backends.adapter_graph import linear_layers
+from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.manifest import GRAPH, TOKENIZER, UNKNOWN, Manifest
 from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
-from .exporting.adapters import open_adapters
+from .exporting.adapters import check_adapters, named_adapter, open_adapters
 from .exporting.checks import check_same_sizes
 from .proof.adapters import ProvenAdapter, computing_with
 from .proof.measures import TOLERANCES
@@ -39,12 +41,13 @@ def verify_against(folder: Path, source: str, report: Callable[[str], None], *, 
         raise ExportError(f"{folder} does not say its precision, so there is no limit to compare with")
     report("load")
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if TOKENIZER in manifest.files else None
-    name, _, place = (adapter or "").partition("=")
-    is_kept = bool(place) and name in manifest.adapters
-    opened = open_source(source, tokenizer=tokenizer, adapter=None if is_kept else adapter, report=report)
+    name, place = (None, None) if adapter is None else named_adapter(adapter)
+    if name is not None and name not in manifest.adapters:
+        raise ExportError(f"{folder} has no adapter {name}; it has: {', '.join(manifest.adapters) or 'none'}")
+    opened = open_source(source, tokenizer=tokenizer, adapter=place if name is None else None, report=report)
     with as_source(opened, manifest.geometry.context_length) as made:
         check_same_sizes(folder, manifest, source, made)
-        kept = kept_adapter(folder, manifest, name, place, made) if is_kept else None
+        kept = kept_adapter(folder, manifest, name, str(place), made) if name is not None else None
         report("run the package")
         fed, _ = run_package(made, folder / GRAPH, probe_ids(made, tokenizer), kept)
         report("compare with PyTorch")
@@ -56,5 +59,6 @@ def verify_against(folder: Path, source: str, report: Callable[[str], None], *, 
 
 def kept_adapter(folder: Path, manifest: Manifest, name: str, place: str, source: Source) -> ProvenAdapter:
     """The adapter `name` of the package, which is compared with the one in `place`."""
-    changes = open_adapters({name: place}, source.module, allow_pickle=False)[name].changes
-    return ProvenAdapter(name, changes, lambda: read_adapters(folder, manifest.adapters))
+    opened = open_adapters({name: place}, source.module, allow_pickle=False)
+    check_adapters(opened, linear_layers(open_session(folder / GRAPH, device="cpu")))
+    return ProvenAdapter(name, opened[name].changes, lambda: read_adapters(folder, manifest.adapters))

@@ -241,10 +241,12 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
 
 def adapters_from(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The adapter to merge, and those that are kept apart, by name; raises `OptionError` for two to merge, or of one name."""
+    from .exporting.adapters import named_adapter  # noqa: PLC0415
+
     merged, kept = list[str](), dict[str, str]()
     for each in given:
-        name, is_named, place = each.partition("=")
-        if not is_named or Path(each).exists():
+        name, place = named_adapter(each)
+        if name is None:
             merged.append(each)
         elif not place:
             raise OptionError(f"--adapter {each} names no adapter; give its folder: --adapter {name}=DIR")

@@ -11,14 +11,16 @@ from pathlib import Path
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
 from onnx_textgen.package.integrity import graph_files
+from onnx_textgen.package.manifest import adapter_file
 
 
 class ChangedFiles:
-    """The identities of the graph and its weights when the server opened them."""
+    """The identities of the graph, its weights and its adapters when the server opened them."""
 
     def __init__(self, model: Model) -> None:
         self.folder = model.folder
-        self.files = graph_files(model.folder, model.manifest, model.opened.graph_name)
+        adapters = [model.folder / adapter_file(name) for name in model.adapters]
+        self.files = [*graph_files(model.folder, model.manifest, model.opened.graph_name), *adapters]
         self.known = [identity(path) for path in self.files]
 
     def check(self) -> None:

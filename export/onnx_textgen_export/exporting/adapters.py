@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 from onnx_textgen.backends.adapter_file import LowRank, write_adapter
@@ -66,6 +67,8 @@ def open_adapters(
         path = resolve_adapter(place, report, allow_pickle=allow_pickle)
         is_file = is_gguf(path)
         changes = read_gguf(path, module) if is_file else Adapter(path, allow_pickle=allow_pickle).low_rank()
+        if not all(np.isfinite(each.narrow).all() and np.isfinite(each.wide).all() for each in changes.values()):
+            raise ExportError(f"{path} has numbers that are not finite; train the adapter again, or copy it again")
         found[name] = KeptAdapter(changes, f"the adapter {path.name if is_file else name_of(place)}")
     return found
 
@@ -78,6 +81,16 @@ def read_gguf(path: Path, module: nn.Module | None) -> dict[str, LowRank]:
         from ..huggingface.gguf_adapter import read_gguf_adapter  # noqa: PLC0415
 
     return read_gguf_adapter(path, module)
+
+
+def named_adapter(given: str) -> tuple[str | None, str]:
+    """The name and the place of an adapter that is given as `NAME=DIR`; no name for `DIR` alone, or if there is such a path.
+
+    >>> named_adapter("french=owner/adapter"), named_adapter("owner/adapter")
+    (('french', 'owner/adapter'), (None, 'owner/adapter'))
+    """
+    name, is_named, place = given.partition("=")
+    return (name, place) if is_named and not Path(given).exists() else (None, given)
 
 
 def check_adapters(adapters: Mapping[str, KeptAdapter], layers: LinearLayers) -> None:

@@ -45,7 +45,10 @@ def read_gguf_adapter(path: Path, module: nn.Module) -> dict[str, LowRank]:
         narrow, wide = file.read(name + NARROW), file.read(name + WIDE)
         if narrow.ndim != 2 or wide.ndim != 2 or narrow.shape[0] != wide.shape[1]:
             raise ExportError(f"{path}: the two matrices for {name} do not belong together; convert the adapter again")
-        ordered = translator.translated(name, wide)
+        try:
+            ordered = translator.translated(name, wide)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:  # whatever a translation assumes of a weight
+            raise ExportError(f"{path} changes {name} in a way that is not read ({first_line(error)}); {INSTEAD}") from error
         if ordered.shape != wide.shape:  # the weight is transposed, or part of a stack
             raise ExportError(f"{path} changes {name} in a way that is not read; {INSTEAD}")
         scale = scale_of(file.metadata.get(ALPHA), narrow.shape[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnx_textgen.backends.linear_layers import KEY, Floats, LinearLayer, LinearLayers
+from onnx_textgen.backends.linear_layers import KEY, Floats, LinearLayer, LinearLayers, unclear_parameters
 
 from .graph.products import Product, find_products, find_tables
 from .graph.provenance import pieces_of
@@ -33,8 +33,15 @@ def settle_linear_layers(model: ir.Model) -> None:
     types = [{values[each.input].dtype, values[each.output].dtype} for each in kept]
     is_half = any(ir.DataType.FLOAT16 in each for each in types)
     kind = ir.DataType.FLOAT16 if is_half else ir.DataType.FLOAT
-    same = tuple(each for each, found in zip(kept, types, strict=True) if found <= {kind, None})
-    model.metadata_props[KEY] = LinearLayers(same, "float16" if is_half else "float32").to_json()
+    same = [each for each, found in zip(kept, types, strict=True) if found <= {kind, None}]
+    model.metadata_props[KEY] = LinearLayers(clear_layers(same), "float16" if is_half else "float32").to_json()
+
+
+def clear_layers(layers: list[LinearLayer]) -> tuple[LinearLayer, ...]:
+    """The layers whose parameters are computed exactly once: without those that run twice, or are only partly known."""
+    while unclear := unclear_parameters(layers):
+        layers = [each for each in layers if not any(name in unclear for name, _ in each.parameters)]
+    return tuple(layers)
 
 
 def linear_layers_of(graph: ir.Graph, plan: Plan | None = None) -> LinearLayers:
@@ -46,7 +53,7 @@ def linear_layers_of(graph: ir.Graph, plan: Plan | None = None) -> LinearLayers:
     tables = {id(node.inputs[0]) for node in find_tables(graph, SMALLEST_TABLE)}
     known = [each for each in products.values() if takes_rows(each) and id(each.weight) not in tables]
     divisors, output_divisors = divisors_of(products, plan)
-    return LinearLayers(tuple(layer_of(each, divisors, output_divisors) for each in known), "float32")
+    return LinearLayers(clear_layers([layer_of(each, divisors, output_divisors) for each in known]), "float32")
 
 
 def takes_rows(product: Product) -> bool:

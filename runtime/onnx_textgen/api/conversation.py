@@ -17,7 +17,7 @@ from ..generation.continuation import Continuation
 from ..generation.request import KeptContext, Request
 from ..generation.steps import shifted
 from ..inference.prefill import Progress
-from ..options.checks import whole_number
+from ..options.checks import shown, whole_number
 from ..options.keywords import Options, TemplateInputs
 from ..results import Chunk, Generation
 from ..text.prompts import Prompt, read_token_ids
@@ -35,7 +35,9 @@ class Conversation:
     """A session, made by `Model.session`. Only one thread at a time may use it; other sessions may run in other threads."""
 
     def __init__(self, generator: TextGenerator, inputs: TemplateInputs | None = None) -> None:
-        """`inputs`: what the template of a chat gets in addition to the messages."""
+        """`inputs`: what the template of a chat gets in addition to the messages; raises `OptionError` for other names."""
+        if other := sorted((inputs or {}).keys() - TemplateInputs.__annotations__.keys()):
+            raise OptionError(f"a session takes {', '.join(TemplateInputs.__annotations__)}, found {shown(other[0])}")
         self.generator, self.opened, self.encoder = generator, generator.opened, generator.encoder
         self.inputs: TemplateInputs = inputs or {}
         self.context = KeptContext()

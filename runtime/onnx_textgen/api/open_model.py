@@ -19,7 +19,7 @@ from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..kv_cache.memory_plan import MemoryPlan, plan
 from ..options.checks import shown, whole_number
-from ..package.adapters import read_adapters
+from ..package.adapters import read_listed_adapters
 from ..package.integrity import check_files, checking_files, package_digest
 from ..package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, TOKENIZER, Manifest, adapter_file
 from ..text.tokenizer import TextTokenizer
@@ -47,10 +47,13 @@ class OpenModel:
         return isinstance(self.graph, ClosedGraph)
 
     def close(self) -> None:
-        """Release the graph; any later use of it raises `ModelError`."""
-        self.graph = cast("Graph", ClosedGraph())
-        for read in ("capabilities", "cache_tensors", "attention_graph", "adapted"):
-            self.__dict__.pop(read, None)
+        """Release the graph, and that with adapters; any later use of them raises `ModelError`."""
+        with self.opening:
+            self.graph = cast("Graph", ClosedGraph())
+            if (adapted := self.__dict__.pop("adapted", None)) is not None:
+                adapted.close()
+            for read in ("capabilities", "cache_tensors", "attention_graph"):
+                self.__dict__.pop(read, None)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -70,13 +73,9 @@ class OpenModel:
 
     def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:
         """An empty decoder of one row; `output` is the output of the graph that it reads."""
-        opened = self.for_adapter(adapter)
-        capabilities = opened.capabilities if output == LOGITS else None
-        return Decoder(
-            opened.graph, self.manifest.geometry, capacity=self.capacity, output=output, capabilities=capabilities, adapter=adapter
-        )
+        return self.new_rows(1, adapter, output=output)
 
-    def new_rows(self, rows: int, adapter: str | None = None) -> Decoder:
+    def new_rows(self, rows: int, adapter: str | None = None, *, output: str = LOGITS) -> Decoder:
         """An empty decoder of `rows` rows, which have the adapter until another one is set."""
         opened = self.for_adapter(adapter)
         return Decoder(
@@ -84,7 +83,8 @@ class OpenModel:
             self.manifest.geometry,
             rows=rows,
             capacity=self.capacity,
-            capabilities=opened.capabilities,
+            output=output,
+            capabilities=opened.capabilities if output == LOGITS else None,
             adapter=adapter,
         )
 
@@ -97,10 +97,10 @@ class OpenModel:
             return self
         if not isinstance(name, str) or name not in self.manifest.adapters:
             names = ", ".join(self.manifest.adapters)
-            remedy = f"choose one of: {names}" if names else f"add one with: onnx-textgen add-adapter {self.folder} ADAPTER"
+            remedy = f"choose one of: {names}" if names else f"add one with: onnx-textgen add-adapter {self.folder.name} ADAPTER"
             raise OptionError(f"{self.manifest.name} has no adapter {shown(name)}; {remedy}")
         with self.opening:
-            return self.adapted
+            return self if self.is_closed else self.adapted  # a closed one raises at its next use
 
     @functools.cached_property
     def adapted(self) -> OpenModel:
@@ -108,14 +108,14 @@ class OpenModel:
 
         The files are checked again because time has passed.
         """
-        graph = self.graph
+        graph, folder, manifest = self.graph, self.folder, self.manifest
         if not isinstance(graph, Session):
-            raise OptionError(f"adapters run on ONNX Runtime, and {self.folder} is open on {graph.device}; load it with device cpu")
+            raise OptionError(f"adapters run on ONNX Runtime, and {folder.name} is open on {graph.device}; load it with device cpu")
         if self.graph_name == INT8_CACHE_GRAPH:
-            raise OptionError(f"{INT8_CACHE_GRAPH} has scales of keys and values without adapters; load the folder {self.folder}")
-        with new_memory_in_huge_pages(), checking_files(self.folder, self.manifest):
-            opened = open_with_adapters(graph, lambda: read_adapters(self.folder, self.manifest.adapters))
-        LOG.info("%s: opened again with the adapters %s", self.folder, ", ".join(opened.adapters))
+            raise OptionError(f"{INT8_CACHE_GRAPH} has scales of keys and values without adapters; load the folder {folder.name}")
+        with new_memory_in_huge_pages(), checking_files(folder, manifest):
+            opened = open_with_adapters(graph, lambda: read_listed_adapters(folder, manifest))
+        LOG.info("%s: opened again with the adapters %s", folder, ", ".join(opened.adapters))
         return dataclasses.replace(self, graph=opened)
 
     @functools.cached_property

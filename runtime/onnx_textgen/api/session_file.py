@@ -144,7 +144,7 @@ def read_session(
         snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), adapter)
         if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not match its tokens")
-        is_known = adapter is None or (isinstance(adapter, str) and adapters.get(adapter, "") == adapter_digest)
+        is_known = adapter is None or (isinstance(adapter, str) and adapter in adapters and adapters[adapter] == adapter_digest)
         return token_ids, messages, snapshot if is_known else None
 
 

@@ -37,7 +37,7 @@ Changes = Mapping[str, LowRank]
 
 
 def write_adapter(path: Path, changes: Changes) -> None:
-    """Write the file."""
+    """Write the file; raises `PackageError` if that fails."""
     file = AdapterFormat()
     file.set_adapter_version(1)
     file.set_model_version(FORMAT_VERSION)
@@ -47,7 +47,10 @@ def write_adapter(path: Path, changes: Changes) -> None:
         for ending, array in ((NARROW, change.narrow), (WIDE, change.wide))
     }
     file.set_parameters({name: OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()})
-    file.export_adapter(str(path))
+    try:
+        file.export_adapter(str(path))
+    except RuntimeError as error:  # ONNX Runtime's own, also for a full disk
+        raise PackageError(f"{path} cannot be written ({first_line(error)}); free some space") from error
 
 
 def read_adapter(path: Path) -> dict[str, LowRank]:
@@ -61,7 +64,7 @@ def read_adapter(path: Path) -> dict[str, LowRank]:
     for name in sorted({name.removesuffix(NARROW).removesuffix(WIDE) for name in arrays}):
         narrow, wide = (arrays.pop(name + ending, None) for ending in (NARROW, WIDE))
         if narrow is None or wide is None or not are_a_pair(narrow, wide):
-            raise PackageError(f"{path.name} has no two matrices of one rank for {name!r:.80}; add the adapter again")
+            raise PackageError(f"{path.name} has no two finite matrices of one rank for {name!r:.80}; add the adapter again")
         changes[name] = LowRank(narrow, wide)
     if arrays or not changes:
         raise PackageError(f"{path.name} changes nothing, or holds other things too; add the adapter again")

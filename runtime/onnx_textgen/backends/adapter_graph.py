@@ -1,4 +1,4 @@
-"""Adds LoRA adapters to a graph, over the same weights: each changed product gets a product of low rank, `y + ((x A) * mask) B`.
+"""Adds LoRA adapters to a graph, over the same weights: each changed product gets one of low rank, `y + ((x A) * mask) B`.
 
 The ranks of all adapters lie side by side in A [in, ranks] and B [ranks, out], and the mask, an input of the graph, lets through
 those of each row's own adapter. So rows with different adapters are decoded in one run. A and B are constants, which ONNX Runtime
@@ -83,9 +83,9 @@ def check_adapter(name: str, changes: Changes, layers: LinearLayers) -> None:
 
 def with_adapters(model: bytes, layers: LinearLayers, adapters: list[Changes]) -> bytes:
     """The model with the products of its changed layers, and for several adapters an input `adapter_mask` [batch, 1, adapters]."""
+    if sum(bytes_of(layer, adapters) for layer in layers.layers) > MOST_BYTES:
+        raise PackageError("its adapters take more than 2 GB together; take fewer, or adapters of lower ranks")
     added = {each.layer.output: each for layer in layers.layers if (each := make_product(layer, adapters)) is not None}
-    if sum(each.narrow.nbytes + each.wide.nbytes for each in added.values()) > MOST_BYTES:
-        raise PackageError("its adapters take more than 2 GB together; open the package with fewer of them")
     kind = layers.element_type
     whole = Message(model)
     graph = whole.messages(MODEL.GRAPH)[0]
@@ -112,6 +112,13 @@ def with_adapters(model: bytes, layers: LinearLayers, adapters: list[Changes]) -
         graph.add(GRAPH.INITIALIZER, *masks.constants())
     whole.replace(MODEL.GRAPH, [graph])
     return bytes(whole)
+
+
+def bytes_of(layer: LinearLayer, adapters: list[Changes]) -> int:
+    """Bytes of what the adapters add to a layer."""
+    names = {name for name, _ in layer.parameters}
+    ranks = sum(changes[name].rank for changes in adapters for name in names & changes.keys())
+    return 4 * ranks * (layer.inputs + layer.outputs)
 
 
 def make_product(layer: LinearLayer, adapters: list[Changes]) -> AddedProduct | None:
@@ -186,7 +193,7 @@ def product_nodes(product: AddedProduct, mask: str | None) -> Iterator[Message]:
     ranks = f"{name}.ranks"
     yield make_node("MatMul", [product.layer.input, f"{name}.lora_A"], [ranks])
     if mask is not None:
-        yield make_node("Mul", [ranks, mask], [f"{name}.own_ranks"])
+        yield make_node("Mul", [ranks, mask], [f"{name}.own_ranks"])  # a Where takes twice as long
         ranks = f"{name}.own_ranks"
     yield make_node("MatMul", [ranks, f"{name}.lora_B"], [f"{name}.change"])
     yield make_node("Add", [name_before(name), f"{name}.change"], [name])
@@ -195,5 +202,8 @@ def product_nodes(product: AddedProduct, mask: str | None) -> Iterator[Message]:
 def constants(product: AddedProduct, kind: ElementType) -> Iterator[Message]:
     """The two matrices of a product."""
     for ending, array in ((".lora_A", product.narrow), (".lora_B", product.wide)):
-        stored = np.ascontiguousarray(array, np.dtype(kind).newbyteorder("<"))
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(array, np.dtype(kind).newbyteorder("<"))
+        if not np.isfinite(stored).all():
+            raise PackageError(f"an adapter has numbers beyond {kind}, for {product.layer.output}; merge it, or leave it out")
         yield make_tensor(product.layer.output + ending, stored.tobytes(), stored.shape, ELEMENT_TYPES[kind])

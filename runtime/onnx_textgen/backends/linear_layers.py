@@ -86,7 +86,8 @@ class LinearLayers:
                     "its graph describes its linear layers in another form; upgrade with: pip install -U onnx-textgen"
                 )
             layers = tuple(read_layer(each) for each in found["layers"])
-            check_parameters(layers)
+            if sum(each.outputs for each in layers) > MOST_OUTPUTS_OF_ALL or unclear_parameters(layers):
+                raise ValueError("it names an output twice, or leaves one out")
             return cls(layers, found["element_type"])
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error) as error:
             raise PackageError("its graph's record of linear layers is damaged; export the model again") from error
@@ -112,22 +113,22 @@ def read_layer(found: Mapping[str, Any]) -> LinearLayer:
     return layer
 
 
-def check_parameters(layers: Iterable[LinearLayer]) -> None:
-    """Raise `ValueError` unless the layers compute each output of a parameter once."""
-    outputs: dict[tuple[str, int], list[Ints]] = {}
+def unclear_parameters(layers: Iterable[LinearLayer]) -> set[str]:
+    """The parameters whose outputs the layers do not compute exactly once, as where a module runs twice."""
+    outputs: dict[str, list[Ints]] = {}
+    inputs: dict[str, set[int]] = {}
     for layer in layers:
         for name, here in layer.parameters:
-            outputs.setdefault((name, layer.inputs), []).append(here)
-    for parts in outputs.values():
-        every = np.sort(np.concatenate(parts))
-        if not np.array_equal(every, np.arange(len(every))):
-            raise ValueError("it names an output twice, or leaves one out")
-    if len({name for name, _ in outputs}) < len(outputs):
-        raise ValueError("a parameter has inputs of two sizes")
+            outputs.setdefault(name, []).append(here)
+            inputs.setdefault(name, set()).add(layer.inputs)
+    every = {name: np.sort(np.concatenate(parts)) for name, parts in outputs.items()}
+    return {name for name, each in every.items() if not np.array_equal(each, np.arange(len(each))) or len(inputs[name]) > 1}
 
 
 MOST_OUTPUTS = 2**24
 """Limit for the outputs of a layer, as for each number of a geometry."""
+MOST_OUTPUTS_OF_ALL = 2**26
+"""Limit for the outputs of all layers together; the largest models have some 20 million."""
 
 
 def to_runs(numbers: Ints) -> list[list[int]]:
@@ -150,10 +151,13 @@ def to_runs(numbers: Ints) -> list[list[int]]:
 
 def from_runs(runs: Iterable[Iterable[int]]) -> Ints:
     """The inverse of `to_runs`; raises `ValueError` or `TypeError` for anything else."""
-    parts = list[Ints]()
+    parts, total = list[Ints](), 0
     for first, step, count in runs:
-        if not all(type(each) is int for each in (first, step, count)) or not 0 < count <= MOST_OUTPUTS:
+        if not all(type(each) is int for each in (first, step, count)) or step == 0 or not 0 < count <= MOST_OUTPUTS:
             raise ValueError("it is not a sequence of outputs")
+        total += count
+        if total > MOST_OUTPUTS:
+            raise ValueError("it has more outputs than any layer")
         if not all(0 <= end < MOST_OUTPUTS for end in (first, first + step * (count - 1))):
             raise ValueError("it names outputs that no layer has")
         parts.append(first + step * np.arange(count))

@@ -35,6 +35,8 @@ class Replay:
     first_difference: int | None
     """Index of the first new token with a gap above `allowed_gap`; None if there is none."""
     allowed_gap: float
+    adapter: str | None = None
+    """The LoRA adapter of the run."""
 
     @property
     def is_right(self) -> bool:

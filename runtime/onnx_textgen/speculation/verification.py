@@ -74,15 +74,16 @@ def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
     model = with_single_attention(graph.model(), graph.cache_tensors, graph.roles["input_ids"].name)
     with new_memory_in_huge_pages():
         verifier = Verifier(open_variant(graph, model))
-    measure(verifier, graph, geometry)
+    for adapter in graph.adapters or (None,):
+        measure(verifier, graph, geometry, adapter)
     return verifier
 
 
-def measure(verifier: Verifier, graph: Graph, geometry: Geometry) -> None:
+def measure(verifier: Verifier, graph: Graph, geometry: Geometry, adapter: str | None = None) -> None:
     """Raise `ModelError` if runs of several tokens have other logits, or leave other keys and values, than single ones."""
     ids = np.random.default_rng(0).integers(0, geometry.vocab_size, TOKENS_BEFORE + MOST_TOKENS).tolist()
     before, new = ids[:TOKENS_BEFORE], ids[TOKENS_BEFORE:]
-    alone, together = (Decoder(graph, geometry, capacity=len(ids)) for _ in range(2))
+    alone, together = (Decoder(graph, geometry, capacity=len(ids), adapter=adapter) for _ in range(2))
     alone.feed(before)
     together.feed(before)
     logits = np.concatenate([alone.feed([token_id]) for token_id in new])

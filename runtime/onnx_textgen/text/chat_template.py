@@ -46,6 +46,8 @@ def render_chat(
     # Imported for the first chat only: the import of jinja2 takes longer than a short answer takes to begin.
     from .template_sandbox import render_template  # noqa: PLC0415
 
+    if not isinstance(variables, Mapping | None):
+        raise TemplateError(f"the variables of a template should be a mapping, found a {type(variables).__name__}")
     if continue_final_message and add_generation_prompt:
         raise TemplateError("a chat continues its last message or begins an answer, not both; leave one out")
     plain = [plain_message(message, position) for position, message in enumerate(messages)]
@@ -68,11 +70,11 @@ def mark_end(messages: Sequence[dict[str, object]]) -> None:
     """Write a mark after the text of the last message, so that its end is found in the rendered chat."""
     last = messages[-1] if messages else {}
     content = last.get("content")
-    if isinstance(content, str):
+    if isinstance(content, str) and content.strip():
         last["content"] = content + MARK
         return
     for part in reversed(content) if isinstance(content, list) else ():
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
+        if isinstance(part, dict) and isinstance(part.get("text"), str) and part["text"].strip():
             part["text"] += MARK
             return
     raise TemplateError("there is no last message with a text to continue; give the beginning of the answer as its content")

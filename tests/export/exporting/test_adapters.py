@@ -14,6 +14,7 @@ import peft
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import onnx_textgen
@@ -25,6 +26,7 @@ from onnx_textgen.package.manifest import MANIFEST
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.adding import add_adapter, replace_manifest
+from onnx_textgen_export.against import verify_against
 from onnx_textgen_export.cli import adapters_from
 from support.tiny_models import VOCABULARY, tiny_config, tiny_model
 
@@ -225,13 +227,50 @@ def test_a_package_stays_whole_if_adding_is_killed(writes: int, folders: Any, mo
     adapt(tiny_model("llama"), package.with_name("other"), seed=2, **ATTENTION)
     with pytest.raises(KeyboardInterrupt):
         add_adapter(package, package.with_name("other"), name="own", force=True)
-    model = onnx_textgen.load(package)
-    assert model.adapters == (("own",) if writes == 0 else ())
+    assert onnx_textgen.load(package).adapters == (("own",) if writes == 0 else ())
     if writes == 0:
         assert difference(package, "own", trained) < 1e-4
+    assert not list(package.glob(".*"))
     monkeypatch.undo()
     add_adapter(package, adapter, name="own", force=True)
     assert difference(package, "own", trained) < 1e-4
+
+
+def test_an_adapter_that_cannot_be_written_leaves_the_old_one(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, adapter, trained = folders
+    add_adapter(package, adapter, name="own")
+
+    def full(path: Path, changes: Changes) -> None:
+        write_adapter(Path("/dev/full"), changes)
+
+    monkeypatch.setattr("onnx_textgen_export.adding.write_adapter", full)
+    with pytest.raises(onnx_textgen.PackageError, match="cannot be written"):
+        add_adapter(package, adapter, name="own", force=True)
+    assert difference(package, "own", trained) < 1e-4
+
+
+def test_an_adapter_that_would_spoil_the_others_is_refused(folders: Any) -> None:
+    package, adapter, _ = folders
+    add_adapter(package, adapter, name="own")
+    with pytest.raises(ExportError, match="has an adapter own, which some systems do not tell from OWN; give another --name"):
+        add_adapter(package, adapter, name="OWN")
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    name = next(iter(tensors))
+    save_file(tensors | {name: tensors[name] * float("nan")}, adapter / "adapter_model.safetensors")
+    with pytest.raises(ExportError, match="has numbers that are not finite"):
+        add_adapter(package, adapter, name="other")
+    assert onnx_textgen.load(package).adapters == ("own",)
+
+
+def test_verify_refuses_an_adapter_that_does_not_belong_to_the_package(folders: Any) -> None:
+    package, adapter, _ = folders
+    base = str(package.with_name("base"))
+    add_adapter(package, adapter, name="own")
+    adapt(llama(hidden_size=96, head_dim=16), package.with_name("wider"), **ATTENTION)
+    with pytest.raises(ExportError, match="has no adapter onw; it has: own"):
+        verify_against(package, base, print, adapter=f"onw={adapter}")
+    with pytest.raises(ExportError, match="from 96 to 96 numbers, and this model has 48"):
+        verify_against(package, base, print, adapter=f"own={package.with_name('wider')}")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ pytest.importorskip("onnx")
 
 import onnx_textgen
 from onnx_textgen import OptionError, PackageError
+from onnx_textgen.api.session_file import write_session
 from onnx_textgen.backends.adapter_file import write_adapter
 from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.cli import run
@@ -210,9 +213,43 @@ def test_adapters_need_onnx_runtime(tmp_path: Path) -> None:
 def test_a_closed_model_has_no_adapters_either(tmp_path: Path) -> None:
     _, model = make(SHARED, tmp_path)
     model.generate(LONG, **GREEDY, adapter="first")
+    begun = model.stream(LONG, **GREEDY, adapter="first")
     model.close()
     with pytest.raises(onnx_textgen.ModelError, match="this model was closed"):
         model.generate(LONG, **GREEDY, adapter="first")
+    with pytest.raises(onnx_textgen.ModelError, match="this model was closed"):
+        list(begun)
+
+
+def test_a_model_that_nobody_holds_is_released_with_its_second_graph(tmp_path: Path) -> None:
+    _, model = make(SHARED, tmp_path)
+    model.generate(LONG, **GREEDY, adapter="first")
+    graph = weakref.ref(model.opened.adapted.graph)
+    gc.disable()
+    try:
+        del model
+        assert graph() is None
+    finally:
+        gc.enable()
+
+
+def test_drafts_are_verified_with_the_adapters_that_the_manifest_lists(tmp_path: Path) -> None:
+    _, model = make(SHARED, tmp_path)
+    model.generate(LONG, **GREEDY, adapter="first")
+    write_adapter(tmp_path / "first.onnx_adapter", SHARED.adapter(9))
+    found = model.generate(LONG * 2, **GREEDY, adapter="first", prompt_lookup_num_tokens=6)
+    assert found.stats.drafted_tokens == 0, "there is no verifier, so nothing is drafted"
+
+
+def test_a_session_file_that_lies_about_its_adapter_brings_no_cache(shared_case: Case, tmp_path: Path) -> None:
+    _, model = shared_case
+    context = model.new_context(adapter="first")
+    context.feed(LONG)
+    lie = dataclasses.replace(context.snapshot(), adapter="zzz")
+    write_session(tmp_path / "saved", model.opened.digest, LONG, [], lie, adapters={"zzz": ""})
+    session = model.load_session(tmp_path / "saved")
+    session.save(tmp_path / "again")
+    assert session.context.snapshot is None
 
 
 @pytest.mark.parametrize(

@@ -450,5 +450,5 @@ def test_what_a_template_gets_holds_for_every_turn_of_a_session_and_its_forks(st
         each.generate(max_new_tokens=3, temperature=0)
         assert each.text.startswith("Sad: <user>The dog<assistant>")
     assert session.token_ids == again.token_ids
-    with pytest.raises(TypeError):
-        model.session(mood="Sad: ").append({"role": "user", "content": "The dog"})
+    with pytest.raises(OptionError, match="a session takes tools, documents, chat_template_kwargs, found 'mood'"):
+        model.session(mood="Sad: ")

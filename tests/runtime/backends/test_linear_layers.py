@@ -17,7 +17,7 @@ from onnx_textgen.errors import PackageError
 orders = st.integers(1, 40).flatmap(lambda size: st.permutations(range(size)))
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60))
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60, unique=True))
 def test_runs_hold_any_numbers(numbers: list[int]) -> None:
     assert from_runs(to_runs(np.array(numbers))).tolist() == numbers
 

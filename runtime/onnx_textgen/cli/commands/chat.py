@@ -55,6 +55,8 @@ def hold_conversation(
     loaded = options.load_model(options.one_folder(folder, model), device, threads, assistant_model)
     _ = loaded.tokenizer  # raises for a package without one
     options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
+    if "adapter" in generation:
+        loaded.opened.for_adapter(generation["adapter"])
     chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs))
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")
