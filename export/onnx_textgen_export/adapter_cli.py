@@ -1,9 +1,9 @@
-"""The command `onnx-textgen add-adapter`. Torch is imported when it runs, since that takes seconds."""
+"""The commands `onnx-textgen add-adapter` and `remove-adapter`. Torch is imported when they run, since that takes seconds."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,12 @@ from onnx_textgen.cli.help_texts import help_of
 
 from .stages import begin_export
 
-app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False, rich_markup_mode=None)
+SETTINGS: dict[str, Any] = {
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+    "add_completion": False,
+    "rich_markup_mode": None,
+}
+app, removal = typer.Typer(**SETTINGS), typer.Typer(**SETTINGS)
 
 
 def add(
@@ -52,3 +57,21 @@ def add(
 
 
 app.command(help=help_of(add))(add)
+
+
+def remove(
+    folder: Annotated[Path, typer.Argument(help="The model folder.")],
+    name: Annotated[str, typer.Argument(help="The adapter, as info lists it.")],
+) -> None:
+    """Remove a LoRA adapter from a model folder.
+
+    Try:
+        onnx-textgen remove-adapter DIR french
+    """
+    from .adding import remove_adapter  # noqa: PLC0415
+
+    remove_adapter(folder, name)
+    typer.echo(f"{folder} has the adapter {name} no longer")
+
+
+removal.command(help=help_of(remove))(remove)

@@ -1,4 +1,4 @@
-"""Adds a LoRA adapter to an existing package: `onnx-textgen add-adapter DIR ADAPTER`."""
+"""Adds a LoRA adapter to an existing package, or removes one: `onnx-textgen add-adapter` and `remove-adapter`."""
 
 from __future__ import annotations
 
@@ -130,15 +130,31 @@ def put_adapter(folder: Path, manifest: Manifest, name: str, changes: Changes, r
         write_adapter(partial, changes)
         flush(partial)
         if name in manifest.adapters:
-            left = {each: known for each, known in manifest.adapters.items() if each != name}
-            files = {each: known for each, known in manifest.files.items() if each != path.name}
-            manifest = dataclasses.replace(manifest, adapters=left, files=files)
+            manifest = without_adapter(manifest, name)
             replace_manifest(folder, manifest)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
     files, adapters = {**manifest.files, path.name: file_record(path)}, {**manifest.adapters, name: record}
     replace_manifest(folder, dataclasses.replace(manifest, files=files, adapters=adapters))
+
+
+def remove_adapter(folder: str | Path, name: str) -> None:
+    """Remove a LoRA adapter from a package; raises `ExportError` if there is none of this name."""
+    folder = Path(folder).resolve()
+    with writing(folder), only_writer(folder):
+        manifest = read_manifest(folder)
+        if name not in manifest.adapters:
+            raise ExportError(f"{folder} has no adapter {name}; it has: {', '.join(manifest.adapters) or 'none'}")
+        replace_manifest(folder, without_adapter(manifest, name))
+        (folder / adapter_file(name)).unlink()
+
+
+def without_adapter(manifest: Manifest, name: str) -> Manifest:
+    """A manifest that does not list an adapter."""
+    left = {each: known for each, known in manifest.adapters.items() if each != name}
+    files = {each: known for each, known in manifest.files.items() if each != adapter_file(name)}
+    return dataclasses.replace(manifest, adapters=left, files=files)
 
 
 def replace_manifest(folder: Path, manifest: Manifest) -> None:

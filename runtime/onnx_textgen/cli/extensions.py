@@ -18,11 +18,12 @@ from ..requirements import wrong_version
 GROUP = "onnx_textgen.commands"
 SUMMARIES = {
     "add-adapter": "Add a LoRA adapter to a model folder.",
+    "remove-adapter": "Remove a LoRA adapter from a model folder.",
     "export": "Make a model folder from a PyTorch decoder.",
     "demo": "Generate text in a web page on this machine.",
     "serve": "Answer OpenAI's API over HTTP.",
 }
-EXTRAS = {"add-adapter": "export"}
+EXTRAS = {"add-adapter": "export", "remove-adapter": "export"}
 """The extra that a command needs, if it is not called like the command."""
 EXTRA_MODULES = {
     "export": frozenset(

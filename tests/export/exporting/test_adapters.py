@@ -92,14 +92,15 @@ def test_a_kept_adapter_computes_what_peft_does(model_type: str, options: dict[s
     assert len(record.golden) == 3
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4", "fp16"])
-def test_rounded_weights_and_adapters_are_compared_as_exactly_as_those_without(precision: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("precision", "target"), [("int8", "ort"), ("int4", "ort"), ("int4", "standard"), ("fp16", "ort")])
+def test_rounded_weights_and_adapters_are_compared_as_exactly_as_those_without(precision: Any, target: Any, tmp_path: Path) -> None:
     model = llama(hidden_size=128, intermediate_size=192)
     trained = [
         adapt(model, tmp_path / name, seed=seed, **options)
         for seed, (name, options) in enumerate({"first": EVERYTHING, "other": ATTENTION}.items())
     ]
-    made = export(model, tmp_path / "out", precision=precision, adapters={name: tmp_path / name for name in ("first", "other")})
+    adapters = {name: tmp_path / name for name in ("first", "other")}
+    made = export(model, tmp_path / "out", precision=precision, target=target, adapters=adapters)
     rounding = difference(made.folder, None, model)
     for name, wanted in zip(("first", "other"), trained, strict=True):
         certificate = made.manifest.adapters[name].certificate
@@ -338,3 +339,13 @@ def test_a_cache_of_8_bits_takes_no_adapter(tmp_path: Path) -> None:
     opened = onnx_textgen.load(made.folder / "int8_cache_model.onnx")
     with pytest.raises(onnx_textgen.OptionError, match="has scales of keys and values without adapters; load the folder"):
         opened.generate([5, 9], adapter="own")
+
+
+def test_an_adapter_is_removed_and_the_package_opens_as_before(folders: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    package, adapter, _ = folders
+    before = {path.name: path.read_bytes() for path in package.iterdir()}
+    add_adapter(package, adapter, name="own")
+    assert run(["remove-adapter", str(package), "other"]) == 1
+    assert "has no adapter other; it has: own" in capsys.readouterr().err
+    assert run(["remove-adapter", str(package), "own"]) == 0
+    assert {path.name: path.read_bytes() for path in package.iterdir()} == before
