@@ -119,7 +119,7 @@ def prove_adapters(
     options: ExportOptions,
     report: Report,
 ) -> dict[str, AdapterRecord]:
-    """Compare the package with each adapter with PyTorch with the adapter merged, and return the entries of the manifest.
+    """Compare the package and PyTorch, both with each adapter in turn, and return the entries of the manifest.
 
     Raises `ExportError` where they differ too much.
     """

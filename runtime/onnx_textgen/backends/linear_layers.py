@@ -85,8 +85,11 @@ class LinearLayers:
                 raise PackageError(
                     "its graph describes its linear layers in another form; upgrade with: pip install -U onnx-textgen"
                 )
+            counts = (abs(count) for each in found["layers"] for _, runs in each["parameters"] for _, _, count in runs)
+            if sum(counts) > MOST_OUTPUTS_OF_ALL:  # before memory is allocated for them
+                raise ValueError("it has more outputs than any model")
             layers = tuple(read_layer(each) for each in found["layers"])
-            if sum(each.outputs for each in layers) > MOST_OUTPUTS_OF_ALL or unclear_parameters(layers):
+            if unclear_parameters(layers):
                 raise ValueError("it names an output twice, or leaves one out")
             return cls(layers, found["element_type"])
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error) as error:

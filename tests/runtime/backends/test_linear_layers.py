@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -93,3 +94,15 @@ def test_a_record_that_makes_no_sense_is_one_line(layer: object) -> None:
     with pytest.raises(PackageError, match="its graph's record of linear layers is damaged") as raised:
         LinearLayers.from_metadata({KEY: json.dumps(entry)})
     assert "\n" not in str(raised.value)
+
+
+def test_a_record_of_more_outputs_than_any_model_takes_no_memory() -> None:
+    layers = [{**GOOD, "parameters": [[f"a{number}", [[0, 1, 2**24 - 1]]]]} for number in range(60)]
+    entry = {"version": 1, "element_type": "float32", "layers": layers}
+    tracemalloc.start()
+    try:
+        with pytest.raises(PackageError, match="its graph's record of linear layers is damaged"):
+            LinearLayers.from_metadata({KEY: json.dumps(entry)})
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
