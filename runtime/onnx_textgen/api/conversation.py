@@ -21,6 +21,7 @@ from ..options.checks import shown, whole_number
 from ..options.keywords import Options, TemplateInputs
 from ..results import Chunk, Generation
 from ..text.prompts import Prompt, read_token_ids
+from .chat_encoder import ChatEncoder
 from .session_file import read_session, write_session
 from .text_generator import TextGenerator
 
@@ -89,7 +90,7 @@ class Conversation:
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of messages by the template; raises `TemplateError` and `PromptError`."""
-        return self.encoder.encode_chat(messages, **self.inputs)
+        return ChatEncoder(self.encoder).encode(messages, **self.inputs)
 
     def ids_with(self, more: Prompt) -> list[int]:
         """The ids so far and those of `more`; raises `PromptError`."""

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self, Unpack, cast, overload
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..cancellation import Cancellation
+from ..chat.answers import ChatAnswer, ChatChunk
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
 from ..generation.engine import ROWS
@@ -20,11 +21,13 @@ from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import MemoryPlan
 from ..options.generation_config import GenerationConfig
-from ..options.keywords import Options, TemplateInputs
+from ..options.keywords import ChatOptions, Options, TemplateInputs, TurnInputs
 from ..package.manifest import GRAPH, Manifest
 from ..results import Choice, Chunk, Generation, Score
 from ..text.prompts import Prompt, is_batch
 from ..text.tokenizer import TextTokenizer
+from .chat_encoder import ChatEncoder
+from .chats import stream_answer
 from .conversation import Conversation
 from .open_model import OpenModel, read_tokenizer
 from .prompt_encoder import PromptEncoder
@@ -51,10 +54,12 @@ class Model:
         prefix_cache: int = PREFIX_CACHE,
         batch_size: int = ROWS,
         graph_name: str = GRAPH,
+        response_template: Mapping[str, Any] | None = None,
     ) -> None:
         tokenizer, self.prefixes = read_tokenizer(folder, manifest), PrefixStore(prefix_cache)
-        self.opened = OpenModel(folder, manifest, session, tokenizer, chat_template, capacity, graph_name)
+        self.opened = OpenModel(folder, manifest, session, tokenizer, chat_template, response_template, capacity, graph_name)
         self.encoder = PromptEncoder(self.opened)
+        self.chats = ChatEncoder(self.encoder)
         self.generator = TextGenerator(self.opened, self.encoder, self.prefixes, batch_size=batch_size)
         self.scorer = Scorer(self.opened, self.encoder)
 
@@ -99,6 +104,11 @@ class Model:
     def chat_template(self) -> str | None:
         """The package's chat template (Jinja), if it has one."""
         return self.opened.chat_template
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can think before it answers, as its chat template shows."""
+        return self.chat_template is not None and self.opened.chat_format.thinking is not None
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -173,7 +183,32 @@ class Model:
         has no template, or the template refuses the messages, and `PromptError`.
         """
         ending = {"continue_final_message": continue_final_message, "add_generation_prompt": add_generation_prompt}
-        return self.encoder.encode_chat(messages, **ending, **inputs)  # type: ignore[arg-type]
+        return self.chats.encode(messages, **ending, **inputs)  # type: ignore[arg-type]
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
+    ) -> ChatAnswer:
+        """Generate the next answer of a chat, divided into its text, its thinking and its tool calls.
+
+        `options` are those of `TurnInputs` and `GenerationConfig`; without `max_new_tokens` the model ends the answer. Tools may be
+        Python functions with annotations and a docstring: the model is told of them, and `answer.tool_calls` says which it wants
+        called, and with which arguments; nothing is called here. With a grammar (`pip install "onnx-textgen[grammar]"`) arguments
+        always fit the function. Raises `TemplateError`, `PromptError` and `OptionError`.
+
+        >>> answer = model.chat([{"role": "user", "content": "Is it raining in Oslo?"}], tools=[get_weather])  # doctest: +SKIP
+        >>> [(call.name, call.arguments) for call in answer.tool_calls]  # doctest: +SKIP
+        [('get_weather', {'city': 'Oslo'})]
+        """
+        answers = [chunk.answer for chunk in self.stream_chat(messages, cancel=cancel, **options) if chunk.answer is not None]
+        return answers[0]
+
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
+    ) -> Generator[ChatChunk, None, None]:
+        """`chat`, one chunk after the other; the last chunk has the whole answer. Closing the iterator ends the answer."""
+        inputs = {name: value for name, value in options.items() if name in TurnInputs.__annotations__}
+        others = {name: value for name, value in options.items() if name not in TurnInputs.__annotations__}
+        return stream_answer(self.generator, self.chats.turn(messages, **inputs), others, cancel)  # type: ignore[arg-type]
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The options that `generate` would use: `options`, then the package's defaults; raises `OptionError`."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from ..backends.adapter_graph import open_with_adapters
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
-from ..errors import OptionError, PackageError
+from ..chat.chat_format import ChatFormat
+from ..errors import OptionError, PackageError, TemplateError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
@@ -35,6 +37,8 @@ class OpenModel:
     optional_tokenizer: TextTokenizer | None
     """None for a model that works on token ids only."""
     chat_template: str | None
+    response_template: Mapping[str, Any] | None = None
+    """How answers are read; None: as the chat template shows."""
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
@@ -61,6 +65,24 @@ class OpenModel:
         if self.optional_tokenizer is None:
             raise PackageError(f"{self.folder} has no {TOKENIZER} and works on token ids only; export it again with --tokenizer")
         return self.optional_tokenizer
+
+    @property
+    def bos_token(self) -> str:
+        """The token that begins a text, as chat templates write it; empty if there is none."""
+        return "" if self.manifest.bos_id is None else self.tokenizer.piece(self.manifest.bos_id)
+
+    @property
+    def eos_token(self) -> str:
+        """The token that ends a text, as chat templates write it; empty if there is none."""
+        return self.tokenizer.piece(self.manifest.eos_ids[0]) if self.manifest.eos_ids else ""
+
+    @functools.cached_property
+    def chat_format(self) -> ChatFormat:
+        """How chats are written and read; raises `TemplateError` if the package has no chat template."""
+        if self.chat_template is None:
+            raise TemplateError(f"{self.manifest.name} has no chat template; give it a plain text")
+        tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token}
+        return ChatFormat(self.chat_template, self.tokenizer, **tokens, response_template=self.response_template)
 
     def piece(self, token_id: int) -> str:
         """The text of one id, for a person to read; `<5>` if the package has no tokenizer."""

@@ -1,15 +1,13 @@
-"""Encodes a prompt, a chat, or a prompt with its continuation to token ids that the model accepts, and refuses all others."""
+"""Encodes a prompt, or a prompt with its continuation, to token ids that the model accepts, and refuses all others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from ..errors import OptionError, PromptError, TemplateError
+from ..errors import OptionError, PromptError
 from ..inference.scoring import split_pair
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
-from ..text.chat_template import render_chat
 from ..text.prompts import Prompt, read_token_ids
 from .open_model import OpenModel
 
@@ -45,35 +43,6 @@ class PromptEncoder:
             most = self.context_length - new_tokens
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
-
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        continue_final_message: bool = False,
-        add_generation_prompt: bool | None = None,
-    ) -> list[int]:
-        """Token ids of a chat by the model's template; see `Model.encode_chat` and `TemplateInputs`."""
-        manifest = self.opened.manifest
-        if self.opened.chat_template is None:
-            raise TemplateError(f"{manifest.name} has no chat template; give it a plain text")
-        tokenizer = self.opened.tokenizer
-        text = render_chat(
-            self.opened.chat_template,
-            messages,
-            bos_token="" if manifest.bos_id is None else tokenizer.piece(manifest.bos_id),
-            eos_token=tokenizer.piece(manifest.eos_ids[0]) if manifest.eos_ids else "",
-            add_generation_prompt=not continue_final_message if add_generation_prompt is None else add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            documents=documents,
-            variables=chat_template_kwargs,
-        )
-        self.check_characters(text)
-        return self.encode(tokenizer.encode(text, add_special_tokens=False))  # the template wrote the special tokens
 
     def encode_pair(
         self, text: Prompt, continuation: str | Sequence[int] | None, *, any_length: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from ..cancellation import Cancellation, CancelScope
+from ..chat.chat_format import Turn
 from ..errors import OptionError
 from ..generation.beam_driver import BeamDriver, best_drawn, joined
 from ..generation.continuation import Continuation, Limits
@@ -21,6 +22,7 @@ from ..kv_cache.memory_plan import check_fits
 from ..options.generation_config import GenerationConfig, make_generation_config
 from ..results import Chunk, Generation
 from ..sampling.grammar import Rules
+from ..sampling.thinking import Rule
 from ..speculation.draft_model import Assistant, Source
 from ..speculation.drafter import RUN_COSTS, Drafter
 from ..speculation.prompt_lookup import PromptLookup
@@ -117,13 +119,17 @@ class TextGenerator:
             found.append(BeamDriver(decoder, continuation).search(scope))
         return found
 
-    def begin_samples(self, prompt: Prompt, config: GenerationConfig, count: int) -> list[Continuation]:
+    def begin_samples(
+        self, prompt: Prompt, config: GenerationConfig, count: int, *, turn: Turn | None = None
+    ) -> list[Continuation]:
         """Begin `count` continuations of one prompt and one seed, with different sample numbers and no tokens yet."""
-        first = self.begin(prompt, config)
-        return [first, *(self.begin(first.prompt_ids, first.config, sample=sample) for sample in range(1, count))]
+        first = self.begin(prompt, config, turn=turn)
+        return [first, *(self.begin(first.prompt_ids, first.config, sample=sample, turn=turn) for sample in range(1, count))]
 
-    def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0) -> Continuation:
+    def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0, turn: Turn | None = None) -> Continuation:
         """Begin a continuation of `prompt`, with no token yet; draws a seed if the caller gave none.
+
+        `turn`: the answer of a chat that it is, which may have to follow a rule besides the options.
 
         Raises `PromptError`, and `OptionError` for options that this model cannot follow or that need too much memory.
         """
@@ -134,13 +140,13 @@ class TextGenerator:
         prompt_ids = self.encoder.encode(prompt, new_tokens=needed)
         rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
         check_fits(self.opened.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), rows))
-        constraint = self.rules.constraint(config)
+        constraint: Rule | None = self.rules.constraint(config) if turn is None else turn.rule(self.rules, config)
         drafter, verifier = self.drafter(prompt_ids, config, sample), None
         if drafter is not None and config.draft_verification == "exact":
             verifier = self.verification.verifier() if drafter.length else None
             drafter = None if verifier is None else drafter
         continuation = Continuation(
-            self.opened.optional_tokenizer,
+            self.opened.optional_tokenizer if turn is None else turn.tokenizer,
             prompt_ids,
             config,
             self.limits,

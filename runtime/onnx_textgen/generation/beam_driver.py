@@ -16,8 +16,8 @@ from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from ..results import FinishReason, Generation
 from ..sampling.draw import most_likely
-from ..sampling.grammar import Constraint
 from ..sampling.sampler import NOTHING_LEFT
+from ..sampling.thinking import Rule
 from ..sampling.truncation import Floats
 from .beam_search import Beam, BeamSearch, Finished, with_diversity_penalty
 from .continuation import Continuation
@@ -100,13 +100,13 @@ class BeamDriver:
             self.constraints[index] = [constraint_after(constraints[beam.parent], beam.token_ids[-1]) for beam in group.running]
             taken += [beam.token_ids[-1] for beam in group.running]
 
-    def scores(self, logits: Logits, beam: Beam, constraint: Constraint | None) -> Floats:
+    def scores(self, logits: Logits, beam: Beam, constraint: Rule | None) -> Floats:
         """Log-probabilities [vocabulary] of the next token of a beam, with its constraint and penalties applied."""
         chooser = self.continuation.chooser
         chooser.constraint = constraint
         return chooser.process(log_softmax(logits), beam.token_ids)
 
-    def ends(self, constraints: list[Constraint | None], beam: Beam) -> bool:
+    def ends(self, constraints: list[Rule | None], beam: Beam) -> bool:
         """Whether a text is complete; `constraints`: those of the beams of the step before."""
         token_id = beam.token_ids[-1]
         if token_id in self.continuation.limits.eos_ids or len(beam.token_ids) >= self.max_new_tokens:
@@ -149,7 +149,7 @@ class BeamDriver:
         return dataclasses.replace(made.result(), score=found.score)
 
 
-def constraint_after(constraint: Constraint | None, token_id: int) -> Constraint | None:
+def constraint_after(constraint: Rule | None, token_id: int) -> Rule | None:
     """A copy of the constraint, one token further."""
     if constraint is None:
         return None

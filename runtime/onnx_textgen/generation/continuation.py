@@ -16,9 +16,9 @@ from ..inference.graph_runner import Logits
 from ..inference.scoring import mean_logprob, most_likely_tokens, target_logprobs
 from ..options.generation_config import GenerationConfig
 from ..results import Alternative, Chunk, FinishReason, Generation, Stats
-from ..sampling.grammar import Constraint
 from ..sampling.repetition_guard import LoopGuard
 from ..sampling.sampler import Chooser
+from ..sampling.thinking import Rule
 from ..speculation.drafter import Drafter
 from ..speculation.verification import Verifier
 from ..text.stop_strings import StopMatcher
@@ -55,7 +55,7 @@ class Continuation:
         limits: Limits,
         *,
         sample: int = 0,
-        constraint: Constraint | None = None,
+        constraint: Rule | None = None,
         drafter: Drafter | None = None,
         verifier: Verifier | None = None,
     ) -> None:

@@ -14,8 +14,8 @@ StoppingCriterion = Callable[[list[int], str], bool]
 class TemplateInputs(TypedDict, total=False):
     """What a chat template gets in addition to the messages."""
 
-    tools: Sequence[Mapping[str, Any]] | None
-    """JSON schemas of functions, in OpenAI's form; templates that know no tools ignore them."""
+    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None
+    """Functions that the model may call: of Python, or as JSON schemas in OpenAI's form."""
     documents: Sequence[Mapping[str, Any]] | None
     """What an answer may cite; templates that know no documents ignore them."""
     chat_template_kwargs: Mapping[str, Any] | None
@@ -132,3 +132,20 @@ class Options(TypedDict, total=False):
     """Your function that changes logits, after all penalties; see `LogitsProcessor`. Beam search passes log-probabilities."""
     stopping_criterion: StoppingCriterion | None
     """Your function that ends the text, called after each token; see `StoppingCriterion`."""
+
+
+class TurnInputs(TemplateInputs, total=False):
+    """What the next answer of a chat may contain, in addition to what its template gets."""
+
+    tool_choice: Literal["auto", "none", "required"] | Mapping[str, Any] | None
+    """Whether the answer may call tools ("auto"), may not, has to, or has to call a certain one, named in OpenAI's form."""
+    parallel_tool_calls: bool | None
+    """Whether the answer may have several calls; by default it may, if the model was trained to call tools."""
+    thinking_budget: int | None
+    """Most tokens that the model thinks before its answer; None = as many as it likes."""
+    continue_final_message: bool | None
+    """The last message is the beginning of the answer, and is continued."""
+
+
+class ChatOptions(Options, TurnInputs, total=False):
+    """The options of `chat` and `stream_chat`."""

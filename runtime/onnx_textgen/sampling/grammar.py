@@ -32,7 +32,7 @@ LIMITS: dict[str, Any] = {
 """Limits of the work for a rule: a rule that would take seconds per token is refused (the units are llguidance's)."""
 MOST_RULES = 500
 """Rules of a grammar, or references in a schema: llguidance 1.9 follows them recursively, and a chain of 3,000 ends the process."""
-MARKS = {"grammar": ":", "json_schema": '"$ref"'}
+MARKS = {"grammar": ":", "json_schema": '"$ref"', "tools": '"$ref"'}
 """The mark by which rules or references are counted."""
 MOST_KEPT = 16
 """Compiled rules that are kept for later texts."""
@@ -56,7 +56,10 @@ class Rules:
         given = [name for name in RULES if getattr(config, name) is not None]
         if not given:
             return None
-        name, rule = given[0], getattr(config, given[0])
+        return self.compiled(given[0], getattr(config, given[0]))
+
+    def compiled(self, name: str, rule: str) -> Constraint:
+        """The constraint of one of `RULES`, or of `tools`: a grammar of our own with schemas in it. Raises `OptionError`."""
         with self._lock:
             matcher = self._kept.pop((name, rule), None) or self.matcher(name, rule)
             self._kept[name, rule] = matcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+def common_prefix(first: Sequence[object], second: Sequence[object]) -> int:
     """Length of the common prefix of two sequences, by bisection: slices compare faster than single items.
 
     >>> common_prefix([1, 2, 3], (1, 2, 4, 5))

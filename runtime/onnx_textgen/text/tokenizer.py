@@ -6,8 +6,9 @@ Chat templates and stop strings are left to other modules.
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -48,7 +49,17 @@ class tokenizer_errors:  # noqa: N801 - a context, and a class rather than a gen
 class TextTokenizer:
     """The tokenizer of a model folder."""
 
-    __slots__ = ("_byte_of_character", "_hidden", "_space", "_tokenizer", "bos_id", "eos_ids", "streaming", "vocab_size")
+    __slots__ = (
+        "_byte_of_character",
+        "_control",
+        "_hidden",
+        "_space",
+        "_tokenizer",
+        "bos_id",
+        "eos_ids",
+        "streaming",
+        "vocab_size",
+    )
 
     bos_id: int | None
     """The id that begins a text, if the model has one."""
@@ -73,8 +84,8 @@ class TextTokenizer:
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
         self.vocab_size = 1 + max([*vocabulary_ids(spec), *added], default=-1)
-        special_ids = [token_id for token_id, token in added.items() if token.special]
-        self._hidden = frozenset([*special_ids, *eos_ids, *([] if bos_id is None else [bos_id])])
+        self._control = {token.content: token_id for token_id, token in added.items() if token.special}
+        self._hidden = frozenset([*self._control.values(), *eos_ids, *([] if bos_id is None else [bos_id])])
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}
 
     @classmethod
@@ -142,6 +153,21 @@ class TextTokenizer:
             if own.get(token_id) != others.get(token_id):
                 return f"id {token_id} is {own.get(token_id)!r:.40} in one and {others.get(token_id)!r:.40} in the other"
         return ""
+
+    def showing(self, is_shown: Callable[[str], bool]) -> TextTokenizer:
+        """A copy that decodes also the control tokens for which `is_shown` is true, except those that begin or end a text."""
+        other = copy.copy(self)
+        shown = {token_id for token, token_id in self._control.items() if is_shown(token)} - {*self.eos_ids, self.bos_id}
+        other._hidden = self._hidden - shown
+        return other
+
+    def split_at_control_tokens(self, text: str) -> list[tuple[str, int | None]]:
+        """The pieces of a text between control tokens, each with None, and each control token with its id."""
+        if not self._control:
+            return [(text, None)]
+        longest_first = sorted(self._control, key=len, reverse=True)
+        pieces = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+        return [(piece, self._control.get(piece)) for piece in pieces if piece]
 
     def to_json(self) -> str:
         """The content of `tokenizer.json`, without truncation and padding."""

@@ -20,9 +20,11 @@ ENDINGS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "loop": "stop
 Alternatives = Sequence[Sequence[Alternative]]
 
 
-def ending(reason: FinishReason | None) -> str | None:
-    """OpenAI's `finish_reason`; None while the text is not finished."""
-    return None if reason is None else ENDINGS.get(reason, "length")
+def ending(reason: FinishReason | None, *, calls: int = 0) -> str | None:
+    """OpenAI's `finish_reason`; None while the text is not finished. `calls`: number of tool calls in the text."""
+    if reason is None:
+        return None
+    return "tool_calls" if calls and reason in ENDINGS else ENDINGS.get(reason, "length")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Chunk, Model
-from onnx_textgen.errors import TemplateError
+from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta
 
 from .answers import Envelope, TokenFormatter, ending, fingerprint, usage
-from .jobs import Job
+from .chat_job import ChatCall, ChatJob
 from .schema import ChatRequest
 
 
@@ -20,44 +20,62 @@ class Chat:
     def __init__(self, name: str, model: Model, body: ChatRequest, max_seconds: float | None) -> None:
         """Raises `TemplateError`, `PromptError` and `OptionError`."""
         self.body = body
-        if model.chat_template is None:
-            raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
-        prompt = model.encode_chat([message.as_data() for message in body.messages], **body.template_inputs())
-        config = model.config(body.options_of_call(model.encoder.context_length))
-        self.job = Job.begin(model, [prompt], config, body.n or 1, max_seconds)
+        messages = [message.as_data() for message in body.messages]
+        options = body.options_of_call(model.encoder.context_length)
+        self.chat = ChatJob(
+            name, model, ChatCall(messages, body.turn_inputs(thinks=model.thinks), options, body.n or 1), max_seconds
+        )
+        self.job = self.chat.job
         self.envelope, self.tokens = Envelope("chat.completion", name, fingerprint(model)), TokenFormatter(model)
 
     async def whole(self) -> dict[str, Any]:
         """See `Answer`."""
-        await self.job.finish()
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": each.text, "refusal": None},
-                "logprobs": self.tokens.of_chat(each.token_ids, each.logprobs, each.alternatives) if self.body.logprobs else None,
-                "finish_reason": ending(each.finish_reason),
-            }
-            for index, each in enumerate(self.job.continuations)
-        ]
+        choices = list[dict[str, Any]]()
+        for index, (each, reader) in enumerate(await self.chat.finish()):
+            message: dict[str, Any] = {"role": "assistant", "content": reader.text, "refusal": None}
+            if reader.calls:
+                message |= {"content": reader.text or None, "tool_calls": [call.as_json() for call in reader.calls]}
+            if reader.reasoning:
+                message |= {"reasoning_content": reader.reasoning, "reasoning": reader.reasoning}
+            logprobs = self.logprobs(each.token_ids, each.logprobs, each.alternatives)
+            reason = ending(each.finish_reason, calls=len(reader.calls))
+            choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
         return self.envelope.wrap(choices, usage=usage(self.job))
+
+    def logprobs(self, *tokens: Any) -> dict[str, Any] | None:  # noqa: ANN401 - the fields of a text or a chunk
+        """The `logprobs` field of a choice."""
+        return self.tokens.of_chat(*tokens) if self.body.logprobs else None
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Answer`."""
 
-        def event(index: int, delta: dict[str, Any], chunk: Chunk | None = None) -> dict[str, Any]:
-            logprobs, reason = None, None
-            if chunk is not None:
-                reason = ending(chunk.finish_reason)
-                if self.body.logprobs and chunk.token_ids:
-                    logprobs = self.tokens.of_chat(chunk.token_ids, chunk.logprobs, chunk.alternatives)
+        def event(index: int, delta: dict[str, Any], chunk: Chunk) -> dict[str, Any]:
+            logprobs = self.logprobs(chunk.token_ids, chunk.logprobs, chunk.alternatives) if chunk.token_ids else None
+            reason = ending(chunk.finish_reason, calls=len(self.chat.readers[index].calls))
             choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             return self.envelope.wrap([choice], is_chunk=True)
 
         for index in range(len(self.job.continuations)):
-            yield event(index, {"role": "assistant", "content": ""})
-        async with contextlib.aclosing(self.job.chunks()) as chunks:
-            async for index, chunk in chunks:
-                if chunk.text or chunk.finish_reason or (self.body.logprobs and chunk.token_ids):
-                    yield event(index, {"content": chunk.text} if chunk.text else {}, chunk)
+            yield event(index, {"role": "assistant", "content": ""}, Chunk("", ()))
+        async with contextlib.aclosing(self.chat.deltas()) as deltas:
+            async for index, delta, chunk in deltas:
+                if delta or chunk.finish_reason or (self.body.logprobs and chunk.token_ids):
+                    yield event(index, delta_as_json(delta), chunk)
         if self.body.includes_usage:
             yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))
+
+
+def delta_as_json(delta: AnswerDelta) -> dict[str, Any]:
+    """What a step adds, in OpenAI's form; the thinking under both names that clients read."""
+    return {
+        **({"reasoning_content": delta.reasoning, "reasoning": delta.reasoning} if delta.reasoning else {}),
+        **({"content": delta.text} if delta.text else {}),
+        **({"tool_calls": [call_as_json(call) for call in delta.tool_calls]} if delta.tool_calls else {}),
+    }
+
+
+def call_as_json(call: ToolCallDelta) -> dict[str, Any]:
+    """A part of a tool call."""
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    return {"index": call.index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

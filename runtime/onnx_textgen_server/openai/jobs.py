@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from onnx_textgen import Cancellation, Chunk, Model
 from onnx_textgen.cancellation import CancelScope
+from onnx_textgen.chat.chat_format import Turn
 from onnx_textgen.errors import BusyError, OptionError
 from onnx_textgen.generation.async_bridge import call, iterate
 from onnx_textgen.generation.continuation import Continuation
@@ -79,12 +80,24 @@ class Job:
     cancel: Cancellation
 
     @classmethod
-    def begin(cls, model: Model, prompts: Sequence[Prompt], config: GenerationConfig, texts: int, max_seconds: float | None) -> Job:
-        """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`."""
+    def begin(
+        cls,
+        model: Model,
+        prompts: Sequence[Prompt],
+        config: GenerationConfig,
+        texts: int,
+        max_seconds: float | None,
+        *,
+        turn: Turn | None = None,
+    ) -> Job:
+        """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`.
+
+        `turn`: the answer of a chat that each text is.
+        """
         generator = model.generator.for_adapter(config.adapter)
         continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
-            samples = generator.begin_samples(prompt, config, texts)
+            samples = generator.begin_samples(prompt, config, texts, turn=turn)
             continuations += samples
             firsts.append(samples[0])
         cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, max_seconds) if seconds is not None]

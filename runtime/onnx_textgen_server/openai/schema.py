@@ -216,8 +216,10 @@ class Message(BaseModel):
 
 
 class ChatInputs(BaseModel):
-    """What a chat's template gets in addition to the messages, by the names of vLLM and transformers."""
+    """What a chat's template gets in addition to the messages, by the names of OpenAI, vLLM and transformers."""
 
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call."""
     documents: list[dict[str, Any]] | None = None
     """What an answer may cite."""
     chat_template_kwargs: dict[str, Any] | None = None
@@ -232,21 +234,38 @@ class ChatInputs(BaseModel):
         return {name: getattr(self, name) for name in ChatInputs.model_fields}
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+BUDGETS: Mapping[str, int | None] = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": None, "xhigh": None}
+"""Most tokens of thinking for each effort."""
+
+
 class ChatRequest(GenerationRequest, ChatInputs):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
-    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    """How long the model thinks; without effect if it does not think."""
+    thinking_budget: Count | None = None
+    """Most tokens of thinking."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
 
+    def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
+        """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
+        inputs, effort = self.template_inputs(), self.reasoning_effort
+        if effort is not None and thinks:
+            variables = {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
+            inputs["chat_template_kwargs"] = variables | (inputs["chat_template_kwargs"] or {})
+        budget = BUDGETS[effort] if effort is not None and thinks and self.thinking_budget is None else self.thinking_budget
+        choice = {"tool_choice": self.tool_choice, "parallel_tool_calls": self.parallel_tool_calls}
+        return {**inputs, **choice, "thinking_budget": budget}
+
     def options_of_call(self, context_length: int) -> dict[str, Any]:
-        """Options for `GenerationConfig`; raises `OptionError` if tools may be called."""
-        if (self.tools and self.tool_choice != "none") or self.tool_choice not in (None, "none", "auto"):
-            raise OptionError('tools cannot be called here yet; leave tools out, or send "tool_choice": "none"')
+        """Options for `GenerationConfig`."""
         if self.top_logprobs and not self.logprobs:
             raise OptionError("top_logprobs cannot take effect without logprobs; add logprobs, or leave top_logprobs out")
         options = self.options(self.max_completion_tokens or self.max_tokens or context_length)

@@ -1,0 +1,51 @@
+"""Answers of chats: generated, and divided into text, thinking and tool calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from ..cancellation import Cancellation, CancelScope
+from ..chat.answer_reader import AnswerReader
+from ..chat.answers import AnswerDelta, ChatAnswer, ChatChunk, finish_reason_of
+from ..chat.chat_format import Turn
+from ..errors import OptionError
+from ..generation.continuation import Continuation
+from ..generation.request import Request
+from .text_generator import TextGenerator
+
+
+def stream_answer(
+    generator: TextGenerator, turn: Turn, options: Mapping[str, Any], cancel: Cancellation | None
+) -> Generator[ChatChunk, None, None]:
+    """Stream one answer; raises errors of the prompt and the options at once, not at the first chunk."""
+    config = generator.config({"max_new_tokens": generator.limits.context_length, **options})
+    if config.has_several_texts:
+        raise OptionError("a chat has one answer; leave out num_beams, num_return_sequences and best_of")
+    generator = generator.for_adapter(config.adapter)
+    continuation = generator.begin(turn.prompt_ids, config, turn=turn)
+    reader = turn.reader(continuation.constraint)
+    request = Request(continuation, CancelScope(cancel, config.max_time))
+
+    def chunks() -> Generator[ChatChunk, None, None]:
+        with contextlib.closing(generator.engine.chunks(request)) as texts:
+            for chunk in texts:
+                if delta := reader.push(chunk.text):
+                    yield chunk_of(delta)
+        last = reader.flush()
+        yield chunk_of(last, answer_of(continuation, reader))
+
+    return chunks()
+
+
+def answer_of(continuation: Continuation, reader: AnswerReader) -> ChatAnswer:
+    """A finished answer."""
+    generation = continuation.result()
+    reason = finish_reason_of(generation.finish_reason, len(reader.calls))
+    return ChatAnswer(reader.text, reader.reasoning, tuple(reader.calls), reason, generation)
+
+
+def chunk_of(delta: AnswerDelta, answer: ChatAnswer | None = None) -> ChatChunk:
+    """A chunk of a stream."""
+    return ChatChunk(delta.text, delta.reasoning, delta.tool_calls, answer)

@@ -1,0 +1,249 @@
+"""Reads one answer while it is generated, and divides it into text, thinking and tool calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import secrets
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .answers import AnswerDelta, ToolCall, ToolCallDelta
+from .contents import tags_in
+from .response_parser import Broken, Closed, Event, Opened, Piece, ResponseParser
+from .response_template import CONTENT, REASONING_FIELDS, TOOL_CALLS, Field, ResponseTemplate
+from .tools import Tool
+
+CHARACTERS = string.ascii_letters + string.digits
+
+
+def new_call_id() -> str:
+    """An id of nine letters and digits, which every chat template takes."""
+    return "".join(secrets.choice(CHARACTERS) for _ in range(9))
+
+
+@dataclasses.dataclass(slots=True)
+class GrowingCall:
+    """A call that is being written, as far as it was reported."""
+
+    field: Field
+    captures: Mapping[str, str]
+    id: str = dataclasses.field(default_factory=new_call_id)
+    body: str = ""
+    name: str | None = None
+    """The name, once it was reported."""
+    reported: str = ""
+    """The part of the arguments that was reported."""
+
+
+class AnswerReader:
+    """Reads one answer.
+
+    With `grows`, a call is reported while it is written, which only a grammar justifies: what was reported cannot be taken back. A
+    call without a grammar is reported when it is complete; if it cannot be read, it becomes part of the answer's text.
+    """
+
+    def __init__(self, template: ResponseTemplate, *, prefix: str = "", tools: Sequence[Tool] = (), grows: bool = False) -> None:
+        """`prefix`: what the template wrote of the answer already. Without `tools` calls are left in the text."""
+        fields = {name: field for name, field in template.fields.items() if tools or name != TOOL_CALLS}
+        self.parser = ResponseParser(dataclasses.replace(template, fields=fields))
+        self.tools, self.grows = {tool.name: tool for tool in tools}, grows
+        self.text, self.reasoning, self.calls = "", "", list[ToolCall]()
+        self.gap = ""
+        """White space after the text so far: it counts only if more text follows."""
+        self.after_field = False
+        """Whether a field other than text was the last."""
+        self.growing: GrowingCall | None = None
+        for _ in self.deltas(self.parser.push(prefix)):
+            pass
+        self.text = self.reasoning = self.gap = ""
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the thinking has begun and not ended."""
+        return (
+            self.parser.current is not None and self.parser.current.is_shown and self.parser.current.field.name in REASONING_FIELDS
+        )
+
+    def push(self, text: str) -> AnswerDelta:
+        """Take more of the model's text; returns what it adds."""
+        return joined(self.deltas(self.parser.push(text))) if text else AnswerDelta()
+
+    def flush(self) -> AnswerDelta:
+        """The rest, at the end of the text."""
+        delta = joined(self.deltas(self.parser.flush()))
+        if self.gap and not self.after_field:
+            delta = dataclasses.replace(delta, text=delta.text + self.gap)
+            self.text, self.gap = self.text + self.gap, ""
+        return delta
+
+    def deltas(self, events: Iterable[Event]) -> Iterator[AnswerDelta]:
+        """What each event adds."""
+        for event in events:
+            name = event.field.name
+            if isinstance(event, Piece) and name in REASONING_FIELDS:
+                yield self.thought(event.text)
+            elif isinstance(event, Piece) and name == CONTENT:
+                yield self.said(event.text)
+            elif name == TOOL_CALLS:
+                yield from self.called(event)
+            elif isinstance(event, Closed) and name in REASONING_FIELDS:
+                self.after_field, self.gap = True, ""
+            elif isinstance(event, Broken):
+                yield self.said(event.text)
+
+    def thought(self, text: str) -> AnswerDelta:
+        """More of the thinking, without white space around it."""
+        text = self.gap + text if self.reasoning else text.lstrip()
+        kept = text.rstrip()
+        self.gap = text[len(kept) :] if self.reasoning or kept else ""
+        self.reasoning += kept
+        return AnswerDelta(reasoning=kept)
+
+    def said(self, text: str) -> AnswerDelta:
+        """More of the text; white space next to thinking and calls is left out."""
+        if self.after_field:
+            stripped = text.lstrip()
+            if not stripped:
+                return AnswerDelta()
+            text = (text[: len(text) - len(stripped)] or "\n") + stripped if self.text else stripped
+            self.after_field = False
+        text = self.gap + text
+        kept = text.rstrip()
+        self.gap = text[len(kept) :]
+        self.text += kept
+        return AnswerDelta(text=kept)
+
+    def called(self, event: Event) -> Iterator[AnswerDelta]:
+        """A part of a tool call, or a whole one."""
+        if isinstance(event, Opened):
+            self.after_field, self.gap = True, ""
+            self.growing = GrowingCall(event.field, event.captures)
+        elif isinstance(event, Piece) and self.growing is not None:
+            self.growing.body += event.text
+            if self.grows and (found := name_and_arguments(self.growing, self.tools)) is not None:
+                yield from self.grown(self.growing, *found)
+        elif isinstance(event, Broken):
+            yield from self.broken(event)
+        elif isinstance(event, Closed):
+            made = calls_in(event.value)
+            if made is None:
+                yield from self.broken(Broken(event.field, self.growing.body if self.growing else "", event.is_cut))
+                return
+            for name, arguments in made:
+                yield self.complete(name, arguments)
+            self.growing = None
+
+    def grown(self, growing: GrowingCall, name: str, arguments: str) -> Iterator[AnswerDelta]:
+        """Report the arguments that were added since the last report."""
+        more, is_first = arguments[len(growing.reported) :], growing.name is None
+        if more or is_first:
+            growing.name, growing.reported = name, arguments
+            first = {"id": growing.id, "name": name} if is_first else {}
+            yield AnswerDelta(tool_calls=(ToolCallDelta(len(self.calls), more, **first),))
+
+    def complete(self, name: str, arguments: Mapping[str, Any] | str) -> AnswerDelta:
+        """Report a complete call, or the rest of it."""
+        growing = self.growing if self.growing is not None and self.growing.name == name else None
+        tool, given = self.tools.get(name), json.loads(arguments) if isinstance(arguments, str) else dict(arguments)
+        typed = given if tool is None else tool.typed(given)
+        written = json.dumps(typed, ensure_ascii=False)
+        if growing is not None:
+            found = name_and_arguments(growing, self.tools)
+            written = found[1] if found is not None and is_complete(found[1]) else written
+            written = written if written.startswith(growing.reported) else growing.reported
+        call = ToolCall(growing.id if growing else new_call_id(), name, typed, written)
+        self.calls.append(call)
+        first = {} if growing is not None else {"id": call.id, "name": name}
+        more = written[len(growing.reported) if growing is not None else 0 :]
+        self.growing = None
+        return AnswerDelta(tool_calls=(ToolCallDelta(len(self.calls) - 1, more, **first),)) if more or first else AnswerDelta()
+
+    def broken(self, event: Broken) -> Iterator[AnswerDelta]:
+        """A call that cannot be read: text, unless a part of it was reported as a call, which then was cut off."""
+        growing, self.growing = self.growing, None
+        if growing is None or growing.name is None:
+            self.after_field = False
+            yield self.said(("\n" if self.text else "") + event.text)
+        else:
+            self.calls.append(ToolCall(growing.id, growing.name, {}, growing.reported))
+
+
+def joined(deltas: Iterable[AnswerDelta]) -> AnswerDelta:
+    """One delta of several, with the parts of one call joined."""
+    text, reasoning, calls = "", "", list[ToolCallDelta]()
+    for delta in deltas:
+        text, reasoning = text + delta.text, reasoning + delta.reasoning
+        for part in delta.tool_calls:
+            if calls and calls[-1].index == part.index:
+                calls[-1] = dataclasses.replace(calls[-1], arguments=calls[-1].arguments + part.arguments)
+            else:
+                calls.append(part)
+    return AnswerDelta(text, reasoning, tuple(calls))
+
+
+def calls_in(value: object) -> list[tuple[str, Mapping[str, Any] | str]] | None:
+    """The names and arguments of the calls that a field holds; None if it holds something else."""
+    found = list[tuple[str, Mapping[str, Any] | str]]()
+    for item in value if isinstance(value, list) else [value]:
+        function = item.get("function", item) if isinstance(item, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name := function.get("name"), str):
+            return None
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except ValueError:
+                return None
+        if not isinstance(arguments, Mapping | None):
+            return None
+        found.append((name, arguments or {}))
+    return found
+
+
+def name_and_arguments(growing: GrowingCall, tools: Mapping[str, Tool]) -> tuple[str, str] | None:
+    """The name and the arguments so far, as JSON; None if they are not certain yet, or only at the call's end."""
+    field, body = growing.field, growing.body
+    if field.content == "json" and not field.content_args and not field.transform_each:
+        if "name" in growing.captures:
+            return growing.captures["name"], json_so_far(body.lstrip())
+        keys = [key_of(field.transform, part) for part in ("name", "arguments")]
+        if all(keys):
+            name, arguments = (re.escape(json.dumps(key)) for key in keys)
+            found = re.match(rf'\s*\{{\s*{name}\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*{arguments}\s*:\s*(?=\{{)', body)
+            return (json.loads(found[1]), json_so_far(body[found.end() :])) if found else None
+    tool = tools.get(growing.captures.get("name", ""))
+    if field.content == "xml-inline" and tool is not None:
+        pairs = tool.typed(dict(tags_in(body, field.content_args)))
+        return tool.name, "{" + ", ".join(
+            f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in pairs.items()
+        )
+    return None
+
+
+def key_of(transform: object, part: str) -> str | None:
+    """The key of the content that a transform takes the name or the arguments from, if it is one key."""
+    function = transform.get("function") if isinstance(transform, Mapping) else None
+    if function == "{content}":
+        return part
+    found = re.fullmatch(r"\{content\.(\w+)\}", str(function.get(part))) if isinstance(function, Mapping) else None
+    return found[1] if found else None
+
+
+def json_so_far(text: str) -> str:
+    """The JSON object that a text begins with; all of the text if the object is not complete yet."""
+    try:
+        return text[: json.JSONDecoder().raw_decode(text)[1]] if text else ""
+    except ValueError:
+        return text.rstrip()
+
+
+def is_complete(text: str) -> bool:
+    """Whether a text is JSON."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

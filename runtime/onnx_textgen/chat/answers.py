@@ -1,0 +1,107 @@
+"""What a chat returns: records of answers and tool calls, whole and in parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..results import FinishReason, Generation, Stats
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that the model asks for."""
+
+    id: str
+    """Nine letters and digits: the form that every chat template takes."""
+    name: str
+    arguments: dict[str, Any]
+    arguments_json: str
+    """The arguments as JSON, as they were streamed."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The call in OpenAI's form."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments_json}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next part of a tool call."""
+
+    index: int
+    """Which call of the answer."""
+    arguments: str
+    """More of the arguments, as JSON."""
+    id: str | None = None
+    """With the first part."""
+    name: str | None = None
+    """With the first part."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """What one step of a stream adds to an answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.reasoning or self.tool_calls)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatChunk:
+    """One step of a stream."""
+
+    text: str = ""
+    """More of the answer's text."""
+    reasoning: str = ""
+    """More of the thinking."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    answer: ChatAnswer | None = None
+    """On the last chunk: the whole answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """A finished answer."""
+
+    text: str
+    """What the model says to the user."""
+    reasoning: str
+    """What it thought before; empty if it did not, or if the model cannot think."""
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: str
+    """`tool_calls` if the answer ended with calls; otherwise as in `Generation`."""
+    generation: Generation
+    """All that the model wrote, as it wrote it."""
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times."""
+        return self.generation.stats
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to append to the chat."""
+        calls = {"tool_calls": [call.as_json() for call in self.tool_calls]} if self.tool_calls else {}
+        reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
+        return {"role": "assistant", "content": self.text, **reasoning, **calls}
+
+    def __repr__(self) -> str:
+        calls = "".join(f", {call.name}({json.dumps(call.arguments, ensure_ascii=False)[1:-1]})" for call in self.tool_calls)
+        return f"<ChatAnswer {self.text!r:.80}{calls}: {self.finish_reason}>"
+
+
+def finish_reason_of(reason: FinishReason, calls: int) -> str:
+    """Why an answer ended: with calls, if it has some and was not cut off."""
+    return "tool_calls" if calls and reason in ("eos", "stop") else reason
+
+
+def tool_result(call: ToolCall, content: object) -> Mapping[str, Any]:
+    """The result of a call as a message, to append to the chat after the answer's own; anything but text becomes JSON."""
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text}

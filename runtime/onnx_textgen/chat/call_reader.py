@@ -1,0 +1,149 @@
+"""Reads the form of tool calls from answers in which a chat template wrote them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..text.prefixes import common_prefix
+from .answer_form import CallForm
+
+NAMES = ("fnalpha", "fnbeta")
+ARGUMENTS = ({"argone": "valueone"}, {"argtwo": "valuetwo"})
+BOTH = {**ARGUMENTS[0], **ARGUMENTS[1]}
+CLOSERS = ">]})|\uff5c \n"
+"""What a mark ends with."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallReader:
+    """Reads the form of calls from answers that a template wrote: one call, two calls, and one call with two arguments."""
+
+    one: str
+    two: str
+    wide: str
+    turn_end: str
+
+    def read(self) -> CallForm | None:
+        """The form; None if the calls are written in another way than `CallForm` knows."""
+        at_name = self.one.index(NAMES[0])
+        for start, value, end in json_values(self.one, at_name):
+            found = objects_of(value)
+            if found and (form := self.read_json(self.one[:start], found, end, is_list=isinstance(value, list))) is not None:
+                return form
+        if re.match(rf"\[?{NAMES[0]}\(argone=", self.one[max(0, at_name - 1) :]):
+            return CallForm("python", begin=self.one[:at_name].removesuffix("["))
+        arguments = next(((i, j) for i, _, j in json_values(self.one, len(self.one)) if i > at_name), None)
+        if arguments is not None:
+            return self.read_named(at_name, *arguments)
+        return self.read_tags(at_name)
+
+    def read_json(self, before: str, found: Sequence[Mapping[str, Any]], end: int, *, is_list: bool) -> CallForm | None:
+        """Calls that are JSON objects."""
+        name_keys, arguments_keys = path_of(found[0], NAMES[0]), path_of(found[0], ARGUMENTS[0])
+        if name_keys is None or arguments_keys is None:
+            return None
+        after = self.without_turn_end(self.one[end:])
+        if is_list:
+            return CallForm("list", begin=before, end=after, name_keys=name_keys, arguments_keys=arguments_keys)
+        spans = [(start, stop) for start, value, stop in json_values(self.two, len(self.two)) if objects_of(value)]
+        form = CallForm("object", name_keys=name_keys, arguments_keys=arguments_keys)
+        return dataclasses.replace(form, **self.around(before, after, spans))
+
+    def read_named(self, at_name: int, start: int, end: int) -> CallForm:
+        """Calls with the name as text and the arguments as JSON."""
+        middle = self.one[at_name + len(NAMES[0]) : start]
+        ends = {start: stop for start, _, stop in json_values(self.two, len(self.two))}
+        places = [(at, at + len(name) + len(middle)) for name in NAMES if (at := self.two.find(name)) >= 0]
+        spans = [(at, ends[arguments]) for at, arguments in places if arguments in ends]
+        around = self.around(self.one[:at_name], self.without_turn_end(self.one[end:]), spans)
+        return dataclasses.replace(CallForm("named", middle=middle), **around)
+
+    def read_tags(self, at_name: int) -> CallForm | None:
+        """Calls with each argument in a tag."""
+        places = [self.wide.find(text) for text in (NAMES[0], "argone", "valueone", "argtwo", "valuetwo")]
+        if places != sorted(places) or places[0] < 0:
+            return None
+        texts = (NAMES[0], "argone", "valueone", "argtwo")
+        parts = [self.wide[i + len(text) : j] for text, i, j in zip(texts, places[:-1], places[1:], strict=True)]
+        to_key, tag_middle, to_next = parts[0], parts[1], parts[2]
+        tag_open = common_opening(to_key, to_next)
+        tag_close = to_next.removesuffix(tag_open)
+        if tag_middle != parts[3] or not tag_close.strip():
+            return None
+        rest = self.wide[places[4] + len("valuetwo") :]
+        after = self.without_turn_end(rest).removeprefix(tag_close)
+        names = [(self.two.find(name), self.two.find(value)) for name, value in zip(NAMES, ("valueone", "valuetwo"), strict=True)]
+        spans = [(at, to + len("valueone") + len(tag_close)) for at, to in names if 0 <= at < to]
+        around = self.around(self.wide[: places[0]], after, spans)
+        middle = to_key.removesuffix(tag_open)
+        form = CallForm("tags", middle=middle, tag_open=tag_open, tag_middle=tag_middle, tag_close=tag_close)
+        return dataclasses.replace(form, **around)
+
+    def around(self, before: str, after: str, spans: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """The texts around a call, and around all calls; `spans`: where the two calls are in the answer that has two."""
+        if len(spans) != 2 or not self.two.startswith(before):
+            return {"open": before, "close": after}
+        gap, rest = self.two[spans[0][1] : spans[1][0]], self.without_turn_end(self.two[spans[1][1] :])
+        opening = common_opening(before, gap)
+        gap = gap.removesuffix(opening)
+        closing = shared_beginning(gap, rest)
+        return {
+            "begin": before.removesuffix(opening),
+            "open": opening,
+            "close": closing,
+            "between": gap.removeprefix(closing),
+            "end": rest.removeprefix(closing),
+        }
+
+    def without_turn_end(self, text: str) -> str:
+        """A text without the end of the turn."""
+        end = self.turn_end if self.turn_end and self.turn_end in text else self.turn_end.strip()
+        return text.partition(end)[0] if end else text
+
+
+def json_values(text: str, before: int) -> Iterator[tuple[int, Any, int]]:
+    """The JSON objects and lists that begin before a place: where each begins, its value, and where it ends."""
+    place, decoder = 0, json.JSONDecoder()
+    while (found := re.compile(r"[{\[]").search(text, place)) is not None and found.start() < before:
+        try:
+            value, end = decoder.raw_decode(text, found.start())
+        except ValueError:
+            place = found.start() + 1
+        else:
+            yield found.start(), value, end
+            place = end
+
+
+def objects_of(value: object) -> list[Mapping[str, Any]]:
+    """The calls that a JSON value holds."""
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if isinstance(item, Mapping) and any(name in json.dumps(item) for name in NAMES)]
+
+
+def path_of(data: Mapping[str, Any], wanted: object) -> tuple[str, ...] | None:
+    """The keys on the way to a value; arguments may be JSON in a text."""
+    for key, value in data.items():
+        if value == wanted:
+            return (key,)
+        if isinstance(value, Mapping) and (rest := path_of(value, wanted)) is not None:
+            return (key, *rest)
+    return None
+
+
+def common_opening(one: str, other: str) -> str:
+    r"""The longest text that both end with, without the end of a mark before it.
+
+    >>> common_opening("<calls><call>", "</call><call>"), common_opening("<call>\n", "</call>\n<call>\n")
+    ('<call>', '<call>\n')
+    """
+    suffix = shared_beginning(one[::-1], other[::-1])[::-1]
+    return suffix if suffix == one and suffix[:1] not in CLOSERS else suffix.lstrip(CLOSERS)
+
+
+def shared_beginning(one: str, other: str) -> str:
+    """The longest text that both begin with."""
+    return one[: common_prefix(one, other)]

@@ -1,0 +1,191 @@
+"""All that the chats of a package need: how prompts are written, how answers are read, and which rule an answer has to follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from ..errors import OptionError
+from ..options.checks import shown
+from ..options.generation_config import GenerationConfig
+from ..sampling.grammar import Rules
+from ..sampling.thinking import AfterThinking, Rule, Thinking
+from ..text.tokenizer import TextTokenizer
+from .answer_form import PROMPTED, CallForm, ReasoningForm, read_reasoning, response_template_of
+from .answer_reader import AnswerReader
+from .call_grammar import grammar_of_calls
+from .derivation import Derived, derive
+from .response_template import ResponseTemplate, read_response_template
+from .tools import Tool
+
+ToolChoice = Literal["auto", "none", "required"]
+TRIAL = [("get_weather", {"city": 'Val d\'Is\u00e8re "up"', "days": "three"}), ("stop", {})]
+"""Calls by which a form is tried: what it writes has to be read again."""
+
+
+class ChatFormat:
+    """The forms of one package. They are found at the first use, which renders the template some twenty times."""
+
+    def __init__(
+        self,
+        template: str,
+        tokenizer: TextTokenizer,
+        *,
+        bos_token: str | None,
+        eos_token: str | None,
+        response_template: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`response_template`: the package's own; None: the one that the chat template shows."""
+        self.template, self.bos_token, self.eos_token = template, bos_token, eos_token
+        self.given, self.plain_tokenizer = response_template, tokenizer
+
+    @functools.cached_property
+    def derived(self) -> Derived:
+        """What the chat template shows."""
+        return derive(self.template, bos_token=self.bos_token, eos_token=self.eos_token)
+
+    @functools.cached_property
+    def response(self) -> ResponseTemplate:
+        """The template that reads answers; raises `PackageError` if the package's own is not valid."""
+        return read_response_template(self.given if self.given is not None else response_template_of(self.derived.form))
+
+    @functools.cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer, which decodes the control tokens that the response template names."""
+        return self.plain_tokenizer.showing(self.response.writes)
+
+    @functools.cached_property
+    def reasoning(self) -> ReasoningForm | None:
+        """How the model thinks; None if it does not, or if that is not known as plain texts."""
+        derived, read = self.derived.form.reasoning, read_reasoning(self.response)
+        is_same = derived is not None and read is not None and derived.marks == read.marks
+        return derived if is_same else read  # the derived one has the white space around the marks
+
+    @functools.cached_property
+    def calls(self) -> CallForm | None:
+        """How the model writes calls; None if the response template does not read what the chat template writes."""
+        form = self.derived.form.calls or PROMPTED
+        tools = [Tool(name) for name, _ in TRIAL]
+        for calls in (TRIAL[:1], TRIAL[1:]):
+            reader = AnswerReader(self.response, tools=tools)
+            reader.push(form.write(calls))
+            reader.flush()
+            if [(call.name, call.arguments) for call in reader.calls] != calls:
+                return None
+        return form
+
+    @functools.cached_property
+    def thinking(self) -> Thinking | None:
+        """How the thinking begins and ends as tokens; None if the model does not think."""
+        if self.reasoning is None:
+            return None
+        encode = functools.partial(self.tokenizer.encode, add_special_tokens=False)
+        opening, mark = encode(self.reasoning.open.strip()), self.reasoning.close.strip()
+        tail = self.reasoning.close.rpartition(mark)[2]
+        return Thinking(
+            open_id=opening[0] if len(opening) == 1 else None,
+            close=mark.encode(),
+            closing_ids=tuple(encode(self.reasoning.close)),
+            tail_ids=tuple(encode(tail)) if tail else (),
+            eos_ids=self.tokenizer.eos_ids,
+            piece_bytes=self.tokenizer.piece_bytes,
+            encode=encode,
+        )
+
+    def prefix(self, prompt: str, before: str) -> str:
+        """What the template wrote of the answer: the text after the last anchor, if the anchor is not part of an earlier message.
+
+        `before`: the same messages without the beginning of an answer.
+        """
+        ends = [match.end() for match in self.response.anchor.pattern.finditer(prompt)]
+        shared = len(before) if prompt.startswith(before) else 0
+        return prompt[ends[-1] :] if ends and ends[-1] > shared else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer that is to be generated: its prompt, and what it may or has to contain."""
+
+    format: ChatFormat
+    prompt_ids: Sequence[int]
+    prefix: str
+    """What the prompt has of the answer already."""
+    tools: Sequence[Tool] = ()
+    """The tools that may be called."""
+    required: bool = False
+    """Whether the answer has to be a call."""
+    parallel: bool = True
+    """Whether it may have several calls."""
+    thinking_budget: int | None = None
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """Decodes the answer."""
+        return self.format.tokenizer
+
+    def reader(self, rule: Rule | None) -> AnswerReader:
+        """What reads the answer; `rule`: what it has to follow."""
+        return AnswerReader(self.format.response, prefix=self.prefix, tools=self.tools, grows=bool(self.tools) and has_rule(rule))
+
+    def rule(self, rules: Rules, config: GenerationConfig) -> Rule | None:
+        """What the answer has to follow after the thinking; raises `OptionError` for what cannot be required."""
+        thinking = self.format.thinking
+        if self.thinking_budget is not None and thinking is None:
+            raise OptionError("thinking_budget has no effect: this model does not think; leave it out")
+        rule: Rule | None = self.rule_of_calls(rules, config) if self.tools else rules.constraint(config)
+        if thinking is None or (rule is None and self.thinking_budget is None):
+            return rule
+        reader = AnswerReader(self.format.response, prefix=self.prefix)
+        may_begin = not self.prefix.strip()
+        return AfterThinking(rule, thinking, is_open=reader.is_thinking, may_begin=may_begin, budget=self.thinking_budget)
+
+    def rule_of_calls(self, rules: Rules, config: GenerationConfig) -> Rule | None:
+        """The grammar of an answer that may have calls; None if it is not needed and cannot be made."""
+        if config.regex is not None or config.grammar is not None:
+            raise OptionError("an answer with tools cannot follow a regex or a grammar too; leave out one of them")
+        needed = self.required or config.json_schema is not None or any(tool.strict for tool in self.tools)
+        form = self.format.calls
+        if form is None:
+            if needed:
+                reason = "the response template does not read the calls that the chat template writes"
+                raise OptionError(f"calls cannot be required: {reason}; give another response template")
+            return None
+        schema = None if config.json_schema is None else json.loads(config.json_schema)
+        split = self.format.tokenizer.split_at_control_tokens
+        grammar = grammar_of_calls(self.tools, form, split, required=self.required, parallel=self.parallel, schema=schema)
+        try:
+            return rules.compiled("tools", grammar)
+        except OptionError:
+            if needed:
+                raise
+            return None  # the model calls tools without help, and its calls are read as they come
+
+
+def has_rule(rule: Rule | None) -> bool:
+    """Whether there is a rule for the answer itself."""
+    return rule is not None and not (isinstance(rule, AfterThinking) and rule.rule is None)
+
+
+def choose_tools(tools: Sequence[Tool], choice: ToolChoice | Mapping[str, Any] | None) -> tuple[list[Tool], bool]:
+    """The tools that may be called, and whether one has to be; raises `OptionError` for a choice that cannot be made.
+
+    `choice`: in OpenAI's form, "auto", "none", "required" or {"type": "function", "function": {"name": ...}}.
+    """
+    if choice in (None, "auto"):
+        return list(tools), False
+    if choice == "none":
+        return [], False
+    if not tools:
+        raise OptionError(f"tool_choice {shown(choice)} needs tools; give some, or leave it out")
+    if choice == "required":
+        return list(tools), True
+    function = choice.get("function", choice) if isinstance(choice, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    chosen = [tool for tool in tools if tool.name == name]
+    if not chosen:
+        names = ", ".join(tool.name for tool in tools)
+        raise OptionError(f"tool_choice should be auto, none, required or one of the tools ({names}), found {shown(choice)}")
+    return chosen, True

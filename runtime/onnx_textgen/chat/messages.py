@@ -1,0 +1,127 @@
+"""Earlier messages, and the tools, in the form that a model's chat template wants.
+
+Templates differ: some take arguments as JSON values and some as text, some write no calls of earlier answers, some know no role
+`tool`, and some know no tools at all. What a template does not write becomes part of the messages' text, in the model's own form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import TemplateError
+from .answer_form import PROMPTED
+from .derivation import Derived
+from .response_template import REASONING_FIELDS
+from .tools import Tool
+
+INSTRUCTIONS = """# Tools
+
+You can call these functions, each described by a JSON Schema:
+
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and arguments in exactly this form, and nothing after it:
+
+{example}
+
+Call a function only if you need its result. The result follows in the next message. Otherwise answer in plain text."""
+RESULT = "<tool_response>\n{content}\n</tool_response>"
+Message = Mapping[str, Any]
+
+
+def is_plain(message: object) -> bool:
+    """Whether a message has a role and a text only, which every template writes."""
+    return not isinstance(message, Mapping) or not (
+        message.get("role") == "tool" or message.get("tool_calls") or any(message.get(key) for key in REASONING_FIELDS)
+    )
+
+
+Messages = list[dict[str, Any]]
+
+
+def prepare(messages: Sequence[Message], tools: Sequence[Tool], derived: Derived) -> tuple[Messages, Messages | None]:
+    """The messages and the tools for the template; raises `TemplateError` for a call that is not in OpenAI's form."""
+    prepared = list[dict[str, Any]]()
+    for message in messages:
+        if message.get("role") == "assistant":
+            prepared.append(answer_for(message, derived))
+        elif message.get("role") == "tool" and not derived.takes_results:
+            result = RESULT.format(content=text_of(message))
+            if prepared and prepared[-1].get("role") == "user" and prepared[-1]["content"].startswith("<tool_response>"):
+                prepared[-1] = {"role": "user", "content": prepared[-1]["content"] + "\n" + result}
+            else:
+                prepared.append({"role": "user", "content": result})
+        else:
+            prepared.append(dict(message))
+    if not tools or derived.takes_tools:
+        return prepared, [tool.as_json() for tool in tools] or None
+    return with_instructions(prepared, tools, derived), None
+
+
+def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
+    """An earlier answer, with its calls and its thinking where the template reads them."""
+    form, made = derived.form, {key: value for key, value in message.items() if key not in REASONING_FIELDS}
+    reasoning = next((message[key] for key in REASONING_FIELDS if message.get(key)), None)
+    if reasoning and form.reasoning is not None and form.reasoning.key is not None:
+        made[form.reasoning.key] = reasoning
+    given, text = made.pop("tool_calls", None) or (), text_of(message)
+    if not given:
+        return made
+    calls = [read_call(call) for call in given]
+    if not derived.writes_calls or (text and derived.messages.content is None):
+        written = (form.calls or PROMPTED).write(calls)
+        return {**made, "content": f"{text}\n{written}" if text else written}
+    functions = [call_for(call, arguments, derived) for call, (_, arguments) in zip(given, calls, strict=True)]
+    return {**made, "content": text or derived.messages.content, "tool_calls": functions}
+
+
+def call_for(call: Message, arguments: Mapping[str, Any], derived: Derived) -> dict[str, Any]:
+    """A call, with its arguments as the template takes them."""
+    wanted = json.dumps(arguments, ensure_ascii=False) if derived.messages.arguments_as_text else arguments
+    if "function" not in call:
+        return {**call, "arguments": wanted}
+    return {**call, "function": {**call["function"], "arguments": wanted}}
+
+
+def read_call(call: object) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments of a call in OpenAI's form; arguments may be JSON in a text."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str):
+        raise TemplateError('a tool call should be {"id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}')
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise TemplateError(f"the arguments of the call of {name} should be JSON: {error}") from error
+    if not isinstance(arguments, Mapping):
+        raise TemplateError(f"the arguments of the call of {name} should be a JSON object")
+    return name, dict(arguments)
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, which may be in parts."""
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
+
+
+def with_instructions(messages: list[dict[str, Any]], tools: Sequence[Tool], derived: Derived) -> list[dict[str, Any]]:
+    """Messages that tell the model about the tools, because its template does not."""
+    form = derived.form.calls or PROMPTED
+    shown = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
+    example = form.write([("name-of-the-function", {"name-of-an-argument": "value"})])
+    text = INSTRUCTIONS.format(tools=shown, example=example)
+    role = "system" if derived.takes_system else "user"
+    place = next((index for index, message in enumerate(messages) if message.get("role") == role), None)
+    if place is None:
+        return [{"role": role, "content": text}, *messages]
+    old = text_of(messages[place])
+    both = f"{old}\n\n{text}" if role == "system" else f"{text}\n\n{old}"
+    return [*messages[:place], {**messages[place], "content": both}, *messages[place + 1 :]]

@@ -1,0 +1,148 @@
+"""A rule that begins after the model's thinking, and a limit for the length of the thinking."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Rule(Protocol):
+    """What a text has to follow; `grammar.Constraint` is one."""
+
+    @property
+    def is_satisfied(self) -> bool | None:
+        """Whether the text so far is complete under the rule; None if there is no rule."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the rule allows only the end of the text."""
+
+    def mask(self, scores: npt.NDArray[np.float32]) -> None:
+        """Set the scores [vocabulary] of forbidden ids to -inf, in place."""
+
+    def accept(self, token_id: int) -> None:
+        """Advance by a token that was allowed."""
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next; often none."""
+
+    def fork(self) -> Self:
+        """A copy for another text with the same beginning."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Thinking:
+    """How the thinking of a model begins and ends."""
+
+    open_id: int | None
+    """The token that begins it; None if it is not one token, so that only the prompt can begin it."""
+    close: bytes
+    """The text that ends it."""
+    closing_ids: tuple[int, ...]
+    """The tokens that end it properly, with the white space that the model writes around `close`."""
+    tail_ids: tuple[int, ...]
+    """The tokens of the white space after `close`."""
+    eos_ids: tuple[int, ...]
+    """The ids that end a text."""
+    piece_bytes: Callable[[int], bytes]
+    encode: Callable[[str], Sequence[int]]
+
+
+class AfterThinking:
+    """Lets a model think freely, up to a budget, and then holds it to a rule.
+
+    The rule is not advanced until the thinking is over. If the model begins its answer without thinking, the rule holds at once.
+    """
+
+    def __init__(self, rule: Rule | None, thinking: Thinking, *, is_open: bool, may_begin: bool, budget: int | None) -> None:
+        """`is_open`: whether the prompt has begun the thinking; `may_begin`: whether the text may begin it.
+
+        `budget`: most tokens of the thinking; None = no limit.
+        """
+        self.rule, self.thinking, self.budget = rule, thinking, budget
+        self.is_thinking, self.may_think = is_open, may_begin and thinking.open_id is not None
+        self.tokens = 0
+        """Tokens of the thinking so far."""
+        self.end = b""
+        """The last bytes of the thinking, in which its end is searched."""
+        self.queue: list[int] = []
+        """Tokens that have to come next: they end the thinking, or follow its end."""
+        self.check_budget()
+
+    def check_budget(self) -> None:
+        """Begin to end the thinking when it has used its budget."""
+        if self.is_thinking and not self.queue and self.budget is not None and self.tokens >= self.budget:
+            self.queue = list(self.thinking.closing_ids)
+
+    @property
+    def is_satisfied(self) -> bool | None:
+        """Whether the answer is complete under the rule; None without one."""
+        return None if self.rule is None else not self.is_thinking and bool(self.rule.is_satisfied)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the rule allows only the end of the text."""
+        return self.rule is not None and not self.is_thinking and not self.queue and self.rule.is_done
+
+    def mask(self, scores: npt.NDArray[np.float32]) -> None:
+        """Set the scores [vocabulary] of forbidden ids to -inf, in place."""
+        if self.queue:
+            score = scores[self.queue[0]]
+            scores[:] = -np.inf
+            scores[self.queue[0]] = score
+        elif self.is_thinking:
+            if self.rule is not None:
+                scores[list(self.thinking.eos_ids)] = -np.inf  # the answer is still to come
+        else:
+            open_id = self.thinking.open_id if self.may_think else None
+            score = -np.inf if open_id is None or self.budget == 0 else scores[open_id]
+            if self.rule is not None:
+                self.rule.mask(scores)
+            if open_id is not None:
+                scores[open_id] = score
+
+    def accept(self, token_id: int) -> None:
+        """Advance by a token that was allowed."""
+        was_queued = bool(self.queue) and self.queue.pop(0) == token_id
+        if self.is_thinking:
+            self.think(token_id, was_queued=was_queued)
+            return
+        begins, self.may_think = self.may_think and token_id == self.thinking.open_id, False
+        if begins:
+            self.is_thinking = True
+            self.check_budget()
+        elif self.rule is not None and not was_queued:
+            self.rule.accept(token_id)
+
+    def think(self, token_id: int, *, was_queued: bool) -> None:
+        """Advance the thinking by a token, which may end it."""
+        self.tokens += 1
+        before, mark, rest = (self.end + self.thinking.piece_bytes(token_id)).partition(self.thinking.close)
+        self.end = before[-len(self.thinking.close) :]
+        if not mark:
+            self.check_budget()
+            return
+        self.is_thinking = False
+        if self.rule is None:
+            self.queue = []
+        elif not was_queued:
+            self.queue = [] if rest else list(self.thinking.tail_ids)
+            for each in self.thinking.encode(text) if (text := rest.decode("utf-8", "replace").lstrip()) else ():
+                self.rule.accept(each)  # of a token that has more than the mark
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next; often none."""
+        if self.queue:
+            return list(self.queue)
+        return [] if self.is_thinking or self.may_think or self.rule is None else self.rule.forced()
+
+    def fork(self) -> AfterThinking:
+        """A copy for another text with the same beginning."""
+        rule = None if self.rule is None else self.rule.fork()
+        other = AfterThinking(rule, self.thinking, is_open=self.is_thinking, may_begin=self.may_think, budget=self.budget)
+        other.tokens, other.end, other.queue = self.tokens, self.end, list(self.queue)
+        return other

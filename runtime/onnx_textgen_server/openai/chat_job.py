@@ -1,0 +1,64 @@
+"""The answers of a chat, whatever the wire format of its request: generated, and divided into text, thinking and tool calls."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from onnx_textgen import Chunk, Model
+from onnx_textgen.chat.answer_reader import AnswerReader
+from onnx_textgen.chat.answers import AnswerDelta
+from onnx_textgen.errors import TemplateError
+from onnx_textgen.generation.continuation import Continuation
+
+from .jobs import Job
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatCall:
+    """A request for answers, in the runtime's terms. Every wire format is converted to this."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """In OpenAI's form."""
+    inputs: Mapping[str, Any]
+    """The arguments of `ChatEncoder.turn`: tools, tool_choice, thinking_budget, documents ..."""
+    options: Mapping[str, Any]
+    """Those of `GenerationConfig`."""
+    answers: int = 1
+    """How many answers to draw."""
+
+
+class ChatJob:
+    """The answers to one call."""
+
+    def __init__(self, name: str, model: Model, call: ChatCall, max_seconds: float | None) -> None:
+        """`name`: what the client calls the model. Raises `TemplateError`, `PromptError` and `OptionError`."""
+        if model.chat_template is None:
+            raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
+        turn = model.chats.turn(call.messages, **call.inputs)
+        self.job = Job.begin(model, [turn.prompt_ids], model.config(call.options), call.answers, max_seconds, turn=turn)
+        self.readers = [turn.reader(each.constraint) for each in self.job.continuations]
+
+    async def finish(self) -> list[tuple[Continuation, AnswerReader]]:
+        """Wait for all answers; returns each as generated, and as read."""
+        await self.job.finish()
+        for each, reader in zip(self.job.continuations, self.readers, strict=True):
+            reader.push(each.text)
+            reader.flush()
+        return list(zip(self.job.continuations, self.readers, strict=True))
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, AnswerDelta, Chunk], None]:
+        """Yield what each chunk adds to which answer; closing the iterator cancels the answers.
+
+        The last chunk of an answer, with its finish reason, comes after everything was read.
+        """
+        async with contextlib.aclosing(self.job.chunks()) as chunks:
+            async for index, chunk in chunks:
+                delta = self.readers[index].push(chunk.text)
+                if chunk.finish_reason is not None:
+                    if delta:
+                        yield index, delta, Chunk("", ())
+                    delta = self.readers[index].flush()
+                yield index, delta, chunk
