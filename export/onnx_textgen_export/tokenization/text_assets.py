@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
+from onnx_textgen.chat.answer_form import response_template_of
+from onnx_textgen.chat.derivation import derive
+from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.package.end_tokens import all_eos_ids, read_template
-from onnx_textgen.package.hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
-from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
+from onnx_textgen.package.hf_settings import (
+    generation_defaults,
+    read_config,
+    read_json,
+    read_tokenizer_settings,
+    special_id,
+    without_nulls,
+)
+from onnx_textgen.package.manifest import CHAT_TEMPLATE, RESPONSE_TEMPLATE, TOKENIZER
 
 from .conversion import convert_tokenizer, tokenizer_file
 
@@ -21,17 +34,22 @@ class TextAssets:
     tokenizer: Tokenizer | None = None
     """None: the package takes and returns token ids only."""
     chat_template: str | None = None
+    response_template: Mapping[str, Any] | None = None
+    """How answers are read; a package with a chat template has one."""
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
     generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write tokenizer.json and chat_template.jinja, if present."""
+        """Write tokenizer.json, chat_template.jinja and response_template.json, if present."""
         if self.tokenizer is not None:
             (folder / TOKENIZER).write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
         if self.chat_template is not None:
             (folder / CHAT_TEMPLATE).write_text(self.chat_template, encoding="utf-8")
+        if self.response_template is not None:
+            text = json.dumps(self.response_template, indent=1, ensure_ascii=False)
+            (folder / RESPONSE_TEMPLATE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapter: Path | None = None) -> TextAssets:
@@ -49,11 +67,28 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
         template = read_template(adapter) or template
         folder = adapter if tokenizer_file(adapter) else folder
     tokenizer = tokenizer or convert_tokenizer(folder)
+    bos_id = special_id("bos", settings, tokenizer, folder)
+    eos_ids = all_eos_ids(folder, tokenizer, template, generation=written, config=config)
     return TextAssets(
         tokenizer=tokenizer,
         chat_template=template,
-        bos_id=special_id("bos", settings, tokenizer, folder),
-        eos_ids=all_eos_ids(folder, tokenizer, template, generation=written, config=config),
+        response_template=None if template is None else response_template_for(folder, template, tokenizer, bos_id, eos_ids),
+        bos_id=bos_id,
+        eos_ids=eos_ids,
         pad_id=special_id("pad", settings, tokenizer, folder),
         generation=generation_defaults(settings),
     )
+
+
+def response_template_for(
+    folder: Path, template: str, tokenizer: Tokenizer | None, bos_id: int | None, eos_ids: Sequence[int]
+) -> Mapping[str, Any]:
+    """The response template of a checkpoint: the maker's own, else the one that the chat template shows."""
+    own = read_tokenizer_settings(folder).get("response_template")
+    if own is not None:
+        return read_response_template(own, f"response_template in {folder / 'tokenizer_config.json'}").data
+    bos, eos = (
+        tokenizer.id_to_token(ids[0]) if tokenizer is not None and ids else None
+        for ids in ([] if bos_id is None else [bos_id], eos_ids)
+    )
+    return response_template_of(derive(template, bos_token=bos or "", eos_token=eos or "").form)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, open_session
 from ..backends.openvino_session import PRECISIONS, open_openvino
 from ..backends.protocol import Graph
-from ..errors import DeviceError, OptionError
+from ..chat.response_template import read_response_template
+from ..errors import DeviceError, OptionError, PackageError, first_line
 from ..files.graph_file import refuse_other_files
-from ..files.text_files import read_text
+from ..files.text_files import parse_json, read_text
 from ..generation.engine import ROWS
 from ..inference.capabilities import check_graph
 from ..kv_cache.memory_plan import plan
 from ..options.checks import whole_number
 from ..package.end_tokens import read_template
 from ..package.foreign import folder_of, graph_of, is_foreign, open_foreign
+from ..package.hf_settings import read_tokenizer_settings
 from ..package.hub import locate
 from ..package.integrity import checking_files, package_bytes
-from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, Manifest
+from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, RESPONSE_TEMPLATE, Manifest
 from ..package.reading import read_manifest
 from ..speculation.draft_model import Source, step_seconds
 from .model import MOST_ROWS, PREFIX_CACHE, Model
@@ -34,6 +38,7 @@ def load(
     prefix_cache: int = PREFIX_CACHE,
     batch_size: int = ROWS,
     assistant_model: str | Path | Model | None = None,
+    response_template: str | Path | Mapping[str, Any] | None = None,
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
@@ -48,6 +53,7 @@ def load(
     - `batch_size`: most texts, of all callers, that are decoded together.
     - `assistant_model`: a smaller model with the same tokenizer, as a folder or open, that drafts tokens; the large model verifies
       a draft in one run (see `num_assistant_tokens`).
+    - `response_template`: how answers are divided into text, thinking and tool calls, as JSON or a file (default: its own).
 
     Raises `PackageError`, `DeviceError`, `OptionError`.
 
@@ -61,8 +67,18 @@ def load(
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
     manifest, graph, session, template = open_package(place, device=device, threads=threads)
-    sizes = {"capacity": capacity, "prefix_cache": prefix_cache, "batch_size": batch_size}
-    model = Model(folder_of(place), manifest, session, chat_template=template, graph_name=graph.name, **sizes)  # type: ignore[arg-type]
+    responses = response_template_at(place, manifest) if response_template is None else given_template(response_template)
+    model = Model(
+        folder_of(place),
+        manifest,
+        session,
+        chat_template=template,
+        response_template=responses,
+        graph_name=graph.name,
+        capacity=capacity,
+        prefix_cache=prefix_cache,
+        batch_size=batch_size,
+    )
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):
             assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
@@ -99,6 +115,32 @@ def listed_template(folder: Path, manifest: Manifest) -> str | None:
     """The chat template that a manifest lists, checked by its hash; None if it lists none, even if the folder has such a file."""
     listed = manifest.files.get(CHAT_TEMPLATE)
     return None if listed is None else read_text(folder / CHAT_TEMPLATE, sha256=listed.sha256)
+
+
+def response_template_at(place: Path, manifest: Manifest) -> Mapping[str, Any] | None:
+    """The response template of a package, checked by its hash, or of another exporter's folder; None if it has none."""
+    folder, listed = folder_of(place), manifest.files.get(RESPONSE_TEMPLATE)
+    if is_foreign(place):
+        found = read_tokenizer_settings(folder).get("response_template")
+        return found if isinstance(found, Mapping) else None
+    return None if listed is None else parsed_template(folder / RESPONSE_TEMPLATE, listed.sha256)
+
+
+def given_template(given: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A response template that a caller gives, checked now; raises `PackageError`."""
+    data = parsed_template(Path(given)) if isinstance(given, str | Path) else given
+    return read_response_template(data, "the response template" if isinstance(given, Mapping) else str(given)).data
+
+
+def parsed_template(path: Path, sha256: str = "") -> Mapping[str, Any]:
+    """A file with a response template; raises `PackageError`."""
+    try:
+        found = parse_json(read_text(path, sha256=sha256))
+    except (ValueError, RecursionError) as error:
+        raise PackageError(f"{path} is not valid JSON ({first_line(error)}); give another response template") from error
+    if not isinstance(found, Mapping):
+        raise PackageError(f"{path} should hold a JSON object; give another response template")
+    return found
 
 
 def open_graph(path: Path, *, device: str, threads: int | None) -> Graph:

@@ -54,7 +54,7 @@ class CallForm:
         if self.kind == "list":
             return self.begin + json.dumps([self.as_object(*call) for call in calls], ensure_ascii=False) + self.end
         if self.kind == "python":
-            written = (f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in calls)
+            written = (f"{name}({', '.join(f'{key}={as_python(value)}' for key, value in given.items())})" for name, given in calls)
             return f"{self.begin}[{', '.join(written)}]{self.end}"
         return self.begin + self.between.join(self.open + self.write_body(*call) + self.close for call in calls) + self.end
 
@@ -108,6 +108,11 @@ class AnswerForm:
     """None: the model was not trained to call tools."""
 
 
+def as_python(value: object) -> str:
+    """A value as Python code, with texts in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
 def as_tag_value(value: object) -> str:
     """A value between tags: a text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -120,7 +125,8 @@ def response_template_of(form: AnswerForm) -> dict[str, Any]:
         opening, closing = form.reasoning.marks
         fields["reasoning_content"] = {"open": opening, "close": closing, "content": "text"}
     fields["tool_calls"] = field_of_calls(form.calls or PROMPTED)
-    fields["content"] = {"content": "text"}
+    ending = (form.calls or PROMPTED).end.strip()
+    fields["content"] = {"content": "text"} | ({"close": ending} if ending and (form.calls or PROMPTED).close.strip() else {})
     anchor = {"start_anchor": form.anchor} if form.anchor else {"start_anchor_pattern": r"\Z"}
     return {"version": 1, "defaults": {"role": "assistant"}, **anchor, "fields": fields}
 
@@ -182,10 +188,10 @@ def delimiters_of(begin: str, opening: str, closing: str, end: str) -> dict[str,
 
 
 def closing_of(closing: str, end: str) -> dict[str, str]:
-    """What closes a call; without it, the call extends to the end of the text."""
+    """What closes a call; without it, the call extends to the end of the text. What ends all calls is left out of the text after."""
     closes = closing or end
-    if (closing and end) or len(closes.split()) > 1:
-        return {"close_pattern": loose(closes) + (rf"(?:\s*{loose(end)})?" if closing and end else "")}
+    if len(closes.split()) > 1:
+        return {"close_pattern": loose(closes)}
     return {"close": closes} if closes else {}
 
 

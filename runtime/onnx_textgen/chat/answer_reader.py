@@ -36,6 +36,8 @@ class GrowingCall:
     """The name, once it was reported."""
     reported: str = ""
     """The part of the arguments that was reported."""
+    gap: str = ""
+    """The white space before it, which counts only if it is no call."""
 
 
 class AnswerReader:
@@ -119,8 +121,8 @@ class AnswerReader:
     def called(self, event: Event) -> Iterator[AnswerDelta]:
         """A part of a tool call, or a whole one."""
         if isinstance(event, Opened):
+            self.growing = GrowingCall(event.field, event.captures, gap=self.gap)
             self.after_field, self.gap = True, ""
-            self.growing = GrowingCall(event.field, event.captures)
         elif isinstance(event, Piece) and self.growing is not None:
             self.growing.body += event.text
             if self.grows and (found := name_and_arguments(self.growing, self.tools)) is not None:
@@ -165,8 +167,8 @@ class AnswerReader:
         """A call that cannot be read: text, unless a part of it was reported as a call, which then was cut off."""
         growing, self.growing = self.growing, None
         if growing is None or growing.name is None:
-            self.after_field = False
-            yield self.said(("\n" if self.text else "") + event.text)
+            self.after_field, self.gap = False, "" if growing is None else growing.gap
+            yield self.said(event.text)
         else:
             self.calls.append(ToolCall(growing.id, growing.name, {}, growing.reported))
 

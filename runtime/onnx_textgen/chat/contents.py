@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import regex
@@ -20,6 +20,8 @@ MATCH_SECONDS = 1.0
 PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 PYTHON_CONSTANTS = {"true": True, "false": False, "null": None}
 """Constants of JSON, which models write in Python's calls too."""
+PYTHON_NAMES = re.compile(r"""\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|([A-Za-z_][\w.-]*)(?=\s*[=(])""")
+"""Texts in quotes, and names of calls and of arguments."""
 OPEN, CLOSE = "\x01", "\x02"
 """Enclose the number of a string that was taken out of JSON."""
 
@@ -98,20 +100,33 @@ def as_lines(text: str, args: Args) -> dict[str, Any]:
 
 def as_python_calls(text: str, _: Args) -> list[dict[str, Any]]:
     """Calls such as `[get_weather(city="Paris")]`, with keyword arguments that are literals."""
+    names = list[str]()
+
+    def numbered(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0]
+        names.append(found[1])
+        return f"n{len(names) - 1}"
+
     try:
-        listed = ast.parse(text.strip(), mode="eval").body
+        # Names of tools and arguments may be no names in Python, such as `class` and `get-weather`.
+        listed = ast.parse(PYTHON_NAMES.sub(numbered, text.strip()), mode="eval").body
         if not isinstance(listed, ast.List):
             raise ValueError("a list of calls was expected")
-        return [python_call(each) for each in listed.elts]
+        return [python_call(each, names) for each in listed.elts]
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"it is no list of calls in Python: {error}") from error
 
 
-def python_call(node: ast.expr) -> dict[str, Any]:
-    """One call."""
-    if not isinstance(node, ast.Call) or node.args or any(each.arg is None for each in node.keywords):
+def python_call(node: ast.expr, names: Sequence[str]) -> dict[str, Any]:
+    """One call; `names`: what its numbered names stand for."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
         raise ValueError("calls with keyword arguments were expected")
-    return {"name": ast.unparse(node.func), "arguments": {str(each.arg): python_value(each.value) for each in node.keywords}}
+    name_of = {f"n{number}": name for number, name in enumerate(names)}
+    values = {name_of.get(str(each.arg)): python_value(each.value) for each in node.keywords}
+    if None in values or len(values) < len(node.keywords):
+        raise ValueError("an argument has no name, or occurs twice")
+    return {"name": name_of[node.func.id], "arguments": values}
 
 
 def python_value(node: ast.expr) -> Any:  # noqa: ANN401 - any JSON value

@@ -22,6 +22,8 @@ GRAPH = "model.onnx"
 WEIGHTS = "model.onnx.data"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
+RESPONSE_TEMPLATE = "response_template.json"
+"""How answers are divided into text, thinking and tool calls, in transformers' format."""
 ATTENTION_GRAPH = "attention_model.onnx"
 """The same graph over the same weights, with the attention of every layer as additional outputs."""
 INT8_CACHE_GRAPH = "int8_cache_model.onnx"
@@ -31,7 +33,8 @@ GENAI_CONFIG = "genai_config.json"
 GENAI_TOKENIZER = "tokenizer_config.json"
 """The files with which onnxruntime-genai opens the folder; the runtime does not read these three."""
 ALLOWED_FILES = frozenset(
-    {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH, GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER}
+    {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
+    | {GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"

@@ -1,0 +1,167 @@
+"""Whatever a model prefers, a call under the grammar can be read, names a tool and fits its schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, response_template_of
+from onnx_textgen.chat.answer_reader import AnswerReader
+from onnx_textgen.chat.call_grammar import grammar_of_calls
+from onnx_textgen.chat.response_template import read_response_template
+from onnx_textgen.chat.tools import Tool
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import TOKENIZER
+from onnx_textgen.package.reading import read_manifest
+from onnx_textgen.sampling.grammar import Rules
+from onnx_textgen.text.tokenizer import TextTokenizer
+
+TOOLS = [
+    Tool(
+        "book",
+        parameters={
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "guests": {"type": "integer", "minimum": 1, "maximum": 9},
+                "class": {"enum": ["low", "high"]},
+                "extras": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+            },
+            "required": ["guests", "name"],
+        },
+    ),
+    Tool("stop"),
+]
+FORMS = {
+    "object": PROMPTED,
+    "object alone": CallForm("object", arguments_keys=("parameters",)),
+    "list": CallForm("list", begin="[CALLS] "),
+    "named": CallForm("named", begin="<calls>", open="<call>", middle="\n", close="</call>", between="\n", end="</calls>"),
+    "tags": CallForm(
+        "tags", open="<call=", middle=">\n", close="</call>", between="\n", tag_open="<p=", tag_middle=">\n", tag_close="\n</p>\n"
+    ),
+    "python": CallForm("python"),
+    "python between marks": CallForm("python", begin="<py>", end="</py>"),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TextTokenizer:
+    folder = find_package("story")
+    manifest = read_manifest(folder)
+    return TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
+
+
+@pytest.fixture(scope="module")
+def rules(tokenizer: TextTokenizer) -> Rules:
+    return Rules(tokenizer, vocab_size=read_manifest(find_package("story")).geometry.vocab_size, eos_ids=tokenizer.eos_ids)
+
+
+def written(rules: Rules, tokenizer: TextTokenizer, grammar: str, seed: int, most: int = 400) -> tuple[str, bool]:
+    """A random text under a grammar, and whether it is complete. Short tokens are preferred, or texts would never end."""
+    constraint, draw = rules.compiled("tools", grammar), np.random.default_rng(seed)
+    ids = list[int]()
+    while len(ids) < most and not constraint.is_done:
+        scores = draw.normal(size=rules.vocab_size).astype(np.float32)
+        scores[[tokenizer.encode(text, add_special_tokens=False)[-1] for text in ('"', "}", "]", "\n</p>", "<")]] += 4
+        scores[list(tokenizer.eos_ids)] += 6
+        constraint.mask(scores)
+        chosen = int(scores.argmax())
+        if chosen in tokenizer.eos_ids:
+            return tokenizer.decode(ids), True
+        ids.append(chosen)
+        constraint.accept(chosen)
+    return tokenizer.decode(ids), constraint.is_done
+
+
+def grammar(tokenizer: TextTokenizer, form: CallForm, **how: Any) -> str:
+    return grammar_of_calls(TOOLS, form, tokenizer.split_at_control_tokens, **{"required": True, "parallel": True} | how)
+
+
+def read(form: CallForm, text: str, *, grows: bool, size: int = 2) -> tuple[AnswerReader, list[str]]:
+    reader = AnswerReader(read_response_template(response_template_of(AnswerForm("<a>", calls=form))), tools=TOOLS, grows=grows)
+    parts: dict[int, str] = {}
+    for delta in [*(reader.push(text[i : i + size]) for i in range(0, len(text), size)), reader.flush()]:
+        for part in delta.tool_calls:
+            assert (part.id is not None) == (part.index not in parts), "the first part of a call has its id and name"
+            parts[part.index] = parts.get(part.index, "") + part.arguments
+    return reader, [parts[index] for index in sorted(parts)]
+
+
+@pytest.mark.parametrize("name", FORMS)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_required_call_can_be_read_and_fits_its_schema(name: str, seed: int, rules: Rules, tokenizer: TextTokenizer) -> None:
+    text, complete = written(rules, tokenizer, grammar(tokenizer, FORMS[name]), seed)
+    if not complete:
+        return
+    schemas = {tool.name: tool.schema for tool in TOOLS}
+    for grows in (True, False):
+        reader, streamed = read(FORMS[name], text, grows=grows)
+        assert reader.calls, text
+        assert reader.text == ""
+        for call, parts in zip(reader.calls, streamed, strict=True):
+            jsonschema.validate(call.arguments, schemas[call.name])
+            assert parts == call.arguments_json
+            assert json.loads(parts) == call.arguments
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_some_random_texts_are_complete(name: str, rules: Rules, tokenizer: TextTokenizer) -> None:
+    form = grammar(tokenizer, FORMS[name])
+    assert any(written(rules, tokenizer, form, seed)[1] for seed in range(20)), "otherwise the test before would show nothing"
+
+
+def accepted(rules: Rules, tokenizer: TextTokenizer, grammar: str, text: str) -> bool:
+    """Whether the grammar allows a text up to its end."""
+    constraint = rules.compiled("tools", grammar)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return constraint.matcher.try_consume_tokens(ids) == len(ids) and constraint.is_satisfied
+
+
+CALLS = [
+    ("book", {"name": 'Zoé "Z"', "guests": 2}),
+    ("stop", {}),
+    ("book", {"name": "x", "guests": 3, "class": "low", "extras": [True]}),
+]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_grammar_allows_what_the_template_writes_and_nothing_else(name: str, rules: Rules, tokenizer: TextTokenizer) -> None:
+    form = FORMS[name]
+    required, free = (grammar(tokenizer, form, required=required) for required in (True, False))
+    one = grammar(tokenizer, form, parallel=False)
+    wrong = form.write([("book", {"name": "x", "guests": 20})])
+    unknown = form.write([("look", {})])
+    for call in CALLS:
+        if form.kind != "python" or "extras" not in call[1]:  # constants are JSON's, and `write` has Python's
+            assert accepted(rules, tokenizer, required, form.write([call]))
+            assert accepted(rules, tokenizer, free, form.write([call]))
+    for bad in (wrong, unknown, "It rains."):
+        assert not accepted(rules, tokenizer, required, bad)
+    assert accepted(rules, tokenizer, free, "It rains.")
+    assert not accepted(rules, tokenizer, free, wrong)
+    if name not in ("object alone", "python"):
+        assert accepted(rules, tokenizer, free, "I look.\n" + form.write(CALLS[:1]))
+        assert not accepted(rules, tokenizer, free, "I look.\n" + unknown)
+    if name != "object alone":
+        assert accepted(rules, tokenizer, required, form.write(CALLS[:2]))
+    assert not accepted(rules, tokenizer, one, form.write(CALLS[:2]))
+
+
+def test_an_answer_may_follow_a_schema_instead_of_calling(rules: Rules, tokenizer: TextTokenizer) -> None:
+    both = grammar(
+        tokenizer, PROMPTED, required=False, schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    )
+    assert accepted(rules, tokenizer, both, '{"a": 5}')
+    assert accepted(rules, tokenizer, both, PROMPTED.write(CALLS[:1]))
+    assert not accepted(rules, tokenizer, both, "It rains.")

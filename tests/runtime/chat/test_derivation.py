@@ -1,0 +1,234 @@
+"""How a model writes thinking and calls is found in its chat template, and answers in that form are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnx_textgen.chat.answer_form import PROMPTED, response_template_of
+from onnx_textgen.chat.answer_reader import AnswerReader
+from onnx_textgen.chat.derivation import NOTHING, Derived, derive
+from onnx_textgen.chat.response_template import read_response_template
+from onnx_textgen.chat.tools import Tool
+
+WEATHER = Tool("get_weather", parameters={"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}})
+STOP = Tool("stop")
+PARIS = ("get_weather", {"city": "Paris"})
+QUOTES = ("get_weather", {"city": 'Val d\'Isère "up" {1} 🙂\n</p>', "days": 3})
+ENDS = {
+    "llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja": "<｜end▁of▁sentence｜>",
+    "llama.cpp/microsoft-Phi-3.5-mini-instruct.jinja": "<|endoftext|>",
+}
+HERMES, CODER = "<tool_call>\n{}\n</tool_call>", "<tool_call>\n<function={}>\n{}</function>\n</tool_call>"
+R1_BEGIN, R1_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+R1 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
+
+
+def as_object(name: str, arguments: dict[str, Any], key: str = "arguments", *, ascii_only: bool = False) -> str:
+    return json.dumps({"name": name, key: arguments}, ensure_ascii=ascii_only)
+
+
+def as_tags(name: str, arguments: dict[str, Any]) -> str:
+    return CODER.format(name, "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()))
+
+
+def hermes(*calls: tuple[str, dict[str, Any]], **how: Any) -> str:
+    return "\n".join(HERMES.format(as_object(*call, **how)) for call in calls)
+
+
+def r1(*calls: tuple[str, dict[str, Any]]) -> str:
+    return R1_BEGIN + "\n".join(R1.format(name, json.dumps(arguments)) for name, arguments in calls) + R1_END
+
+
+LIKE_HERMES: list[tuple[str, str, str, list[Any]]] = [
+    ("It rains.", "It rains.", "", []),
+    (hermes(PARIS), "", "", [PARIS]),
+    (hermes(PARIS, ("stop", {})), "", "", [PARIS, ("stop", {})]),
+    (hermes(QUOTES), "", "", [QUOTES]),
+    (hermes(QUOTES, ascii_only=True), "", "", [QUOTES]),
+    (f"Let me look.\n{hermes(PARIS)}", "Let me look.", "", [PARIS]),
+    (f"{hermes(PARIS)}\nDone.", "Done.", "", [PARIS]),
+    ('<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>', "", "", [PARIS]),
+    (
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Pa',
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Pa',
+        "",
+        [],
+    ),
+    (
+        '<tool_call>\n{"name": get_weather}\n</tool_call>\n' + hermes(("stop", {})),
+        '<tool_call>\n{"name": get_weather}\n</tool_call>',
+        "",
+        [("stop", {})],
+    ),
+    (f"Use <tool_call> so:\n{hermes(PARIS)}", f"Use <tool_call> so:\n{hermes(PARIS)}", "", []),
+    (hermes(PARIS).removesuffix("\n</tool_call>"), "", "", [PARIS]),
+]
+WITH_THINKING = [
+    (f"<think>\nHm <tool_call>.\n</think>\n\n{hermes(PARIS)}", "", "Hm <tool_call>.", [PARIS]),
+    ("<think>\n\n</think>\n\nIt rains.", "It rains.", "", []),
+    ("<think>\nIt is cut", "", "It is cut", []),
+]
+LIKE_LLAMA = [
+    ('{"name": "get_weather", "parameters": {"city": "Paris"}}', "", "", [PARIS]),
+    (as_object(*QUOTES, key="parameters"), "", "", [QUOTES]),
+    ('<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}', "", "", [PARIS]),
+    ('I say {"name": "get_weather"}.', 'I say {"name": "get_weather"}.', "", []),
+    ('{"name": "get_weather", "parameters": {"ci', '{"name": "get_weather", "parameters": {"ci', "", []),
+    ('{"nice": "JSON"}', '{"nice": "JSON"}', "", []),
+]
+LIKE_R1 = [
+    ("I see.\n</think>\n\nIt rains.", "It rains.", "I see.", []),
+    (f"I see.\n</think>\n\n{r1(PARIS)}", "", "I see.", [PARIS]),
+    (f"</think>{r1(PARIS, ('stop', {}))}", "", "", [PARIS, ("stop", {})]),
+    (f"</think>Let me look.{r1(QUOTES)}", "Let me look.", "", [QUOTES]),
+    (f"</think>{r1(PARIS).replace(R1_END, '')}", "", "", [PARIS]),
+]
+LIKE_CODER = [
+    (as_tags(*PARIS), "", "", [PARIS]),
+    (f"I look.\n\n{as_tags(*PARIS)}\n{as_tags('stop', {})}", "I look.", "", [PARIS, ("stop", {})]),
+    (as_tags(*QUOTES), "", "", [QUOTES]),
+    ("<tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>", "", "", [PARIS]),
+]
+ANSWERS = {
+    "llama.cpp/Qwen-Qwen2.5-7B-Instruct.jinja": LIKE_HERMES,
+    "llama.cpp/NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja": LIKE_HERMES,
+    "llama.cpp/google-gemma-2-2b-it.jinja": LIKE_HERMES,
+    "llama.cpp/microsoft-Phi-3.5-mini-instruct.jinja": LIKE_HERMES,
+    "onnxruntime-extensions/qwen3/tokenizer_config.json": LIKE_HERMES + WITH_THINKING,
+    "onnxruntime-extensions/smollm3/chat_template.jinja": LIKE_HERMES + WITH_THINKING,
+    "llama.cpp/meta-llama-Llama-3.1-8B-Instruct.jinja": LIKE_LLAMA,
+    "llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja": LIKE_R1,
+    "minja_contexts/Qwen-Qwen3-Coder-30B-A3B-Instruct.jinja": LIKE_CODER,
+}
+PREFIXES = {"llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja": "<think>\n"}
+TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}{% if m.tool_calls %}CALLS{% endif %}<|end|>{% endfor %}"
+BEGIN = "{% if tools %}{{ tools | tojson }}{% endif %}"
+PROMPT = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+MADE_UP = {
+    "a list after a mark": (
+        "[TOOL_CALLS] [{% for c in m.tool_calls %}{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}"
+        "{{ ', ' if not loop.last }}{% endfor %}]",
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "123456789"}, {"name": "stop", "arguments": {}}]',
+    ),
+    "a list between marks": (
+        "<|START_ACTION|>[{% for c in m.tool_calls %}{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}"
+        "{{ ', ' if not loop.last }}{% endfor %}]<|END_ACTION|>",
+        '<|START_ACTION|>[{"tool_name": "get_weather", "parameters": {"city": "Paris"}},\n{"tool_name": "stop", "parameters": {}}]'
+        "<|END_ACTION|>",
+    ),
+    "calls of Python": (
+        "[{% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}"
+        "{{ ', ' if not loop.last }}{% endfor %}){{ ', ' if not loop.last }}{% endfor %}]",
+        "[get_weather(city='Paris'), stop()]",
+    ),
+    "an object in an object": (
+        "{% for c in m.tool_calls %}<call>{{ {'function': {'name': c.function.name, 'arguments': c.function.arguments}} | tojson }}</call>"
+        "{% endfor %}",
+        '<call>{"function": {"name": "get_weather", "arguments": {"city": "Paris"}}}</call><call>{"function": {"name": "stop", '
+        '"arguments": {}}}</call>',
+    ),
+    "a name, and JSON": (
+        "<calls>{% for c in m.tool_calls %}<call name={{ c.function.name }}>{{ c.function.arguments | tojson }}</call>{% endfor %}</calls>",
+        '<calls><call name=get_weather>{"city": "Paris"}</call><call name=stop>{}</call></calls>',
+    ),
+    "arguments in tags in a block": (
+        "<calls>\n{% for c in m.tool_calls %}<invoke name={{ c.function.name }}>\n{% for k, v in c.function.arguments.items() %}"
+        "<arg key={{ k }}>{{ v }}</arg>\n{% endfor %}</invoke>\n{% endfor %}</calls>",
+        "<calls>\n<invoke name=get_weather>\n<arg key=city>Paris</arg>\n</invoke>\n<invoke name=stop>\n</invoke>\n</calls>",
+    ),
+}
+
+
+def template_at(shared: Path, name: str) -> str:
+    text = (shared / "chat_templates" / name).read_text(encoding="utf-8")
+    return str(json.loads(text)["chat_template"]) if name.endswith(".json") else text
+
+
+def derived_at(shared: Path, name: str) -> Derived:
+    return derive(template_at(shared, name), bos_token="<s>", eos_token=ENDS.get(name, "</s>"))
+
+
+def read(
+    derived: Derived, answer: str, *, prefix: str = "", size: int = 3, tools: tuple[Tool, ...] = (WEATHER, STOP)
+) -> AnswerReader:
+    reader = AnswerReader(read_response_template(response_template_of(derived.form)), prefix=prefix, tools=tools)
+    deltas = [reader.push(answer[i : i + size]) for i in range(0, len(answer), size)]
+    deltas.append(reader.flush())
+    assert "".join(delta.text for delta in deltas) == reader.text
+    assert "".join(delta.reasoning for delta in deltas) == reader.reasoning
+    parts = [part for delta in deltas for part in delta.tool_calls]
+    assert ["".join(part.arguments for part in parts if part.index == i) for i in range(len(reader.calls))] == [
+        call.arguments_json for call in reader.calls
+    ]
+    assert all(part.arguments for part in parts), "a part of a call is never empty"
+    return reader
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_in_a_models_own_form_are_read(name: str, shared: Path) -> None:
+    derived = derived_at(shared, name)
+    for answer, text, reasoning, calls in ANSWERS[name]:
+        for size in (1, 7, 10_000):
+            reader = read(derived, answer, prefix=PREFIXES.get(name, ""), size=size)
+            found = (reader.text, reader.reasoning, [(call.name, call.arguments) for call in reader.calls])
+            assert found == (text, reasoning, calls), answer
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_calls_written_in_the_derived_form_are_what_the_template_writes_and_are_read_again(name: str, shared: Path) -> None:
+    derived = derived_at(shared, name)
+    form = derived.form.calls or PROMPTED
+    for calls in ([PARIS], [QUOTES], [("stop", {})]):
+        written = form.write(calls)
+        reader = read(derived, written)
+        assert [(call.name, call.arguments) for call in reader.calls] == calls
+        assert reader.text == ""
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_other_forms_of_calls_are_found_too(name: str) -> None:
+    calls, answer = MADE_UP[name]
+    template = BEGIN + TURN.replace("CALLS", calls) + PROMPT
+    derived = derive(template, bos_token="", eos_token="<|end|>")
+    assert derived.form.calls is not None
+    assert derived.takes_tools
+    assert derived.writes_calls
+    reader = read(derived, f"I look.\n{answer}" if derived.form.calls.kind != "python" else answer)
+    assert [(call.name, call.arguments) for call in reader.calls] == [PARIS, ("stop", {})]
+    assert derived.form.calls.write([PARIS]) in derived_texts(template), "as the template writes it"
+
+
+def derived_texts(template: str) -> str:
+    """A history with one call, as the template writes it."""
+    from onnx_textgen.text.chat_template import render_chat  # noqa: PLC0415
+
+    call = {"id": "x", "type": "function", "function": {"name": PARIS[0], "arguments": PARIS[1]}}
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    text = render_chat(template, messages, bos_token="", eos_token="", add_generation_prompt=False, tools=[WEATHER.as_json()])
+    return text.replace(', "id": "x"', "")
+
+
+@pytest.mark.parametrize("template", ["", "{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content }}{% endfor %}"])
+def test_a_template_that_shows_nothing_gives_nothing(template: str) -> None:
+    assert derive(template, bos_token="", eos_token="") == NOTHING
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_transformers_reads_the_same_by_the_derived_template(name: str, shared: Path) -> None:
+    parsing = pytest.importorskip("transformers.utils.chat_parsing")
+    derived, compared = derived_at(shared, name), 0
+    template = response_template_of(derived.form)
+    tools = [WEATHER.as_json(), STOP.as_json()]
+    for answer, _, reasoning, calls in ANSWERS[name]:
+        try:
+            message = parsing.parse_response(answer, template, prefix=derived.form.anchor + PREFIXES.get(name, ""), tools=tools)
+        except ValueError:
+            continue  # of a broken call, which we keep as text
+        compared += 1
+        assert [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])] == calls
+        assert message.get("reasoning_content", "") == reasoning
+    assert compared >= 4

@@ -1,0 +1,129 @@
+"""A model thinks freely up to its budget; then, and only then, its answer follows the rule."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnx_textgen.sampling.thinking import AfterThinking, Thinking
+
+PIECES = [b"</s>", b"<think>", b"</think>", b"\n", b"a", b"b", b"</th", b"ink>", b"\n</think>\n\nx"]
+EOS, OPEN, CLOSE, LINE, A, B, HALF, REST, STRADDLES = range(9)
+
+
+class OnlyA:
+    """The rule: the letter a, twice."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    @property
+    def is_satisfied(self) -> bool:
+        return self.count == 2
+
+    @property
+    def is_done(self) -> bool:
+        return self.count == 2
+
+    def mask(self, scores: np.ndarray) -> None:
+        kept = scores[A]
+        scores[:] = -np.inf
+        scores[A] = kept
+
+    def accept(self, token_id: int) -> None:
+        assert token_id == A
+        self.count += 1
+
+    def forced(self) -> list[int]:
+        return [] if self.is_done else [A]
+
+    def fork(self) -> OnlyA:
+        return OnlyA(self.count)
+
+
+def thinking(*, open_id: int | None = OPEN) -> Thinking:
+    return Thinking(open_id, b"</think>", (LINE, CLOSE, LINE), (LINE,), (EOS,), lambda token_id: PIECES[token_id], lambda text: [A] * len(text))
+
+
+def allowed(rule: AfterThinking) -> list[int]:
+    scores = np.zeros(len(PIECES), np.float32)
+    rule.mask(scores)
+    return np.flatnonzero(np.isfinite(scores)).tolist()
+
+
+EVERYTHING = list(range(9))
+
+
+def test_the_rule_holds_after_the_thinking_and_not_in_it() -> None:
+    rule = AfterThinking(OnlyA(), thinking(), is_open=False, may_begin=True, budget=None)
+    assert allowed(rule) == [OPEN, A], "an answer begins with its thinking, or at once"
+    rule.accept(OPEN)
+    assert allowed(rule) == EVERYTHING[1:], "the text must not end in the thinking"
+    for token_id in (B, HALF, B, HALF, REST):
+        assert not rule.is_satisfied
+        rule.accept(token_id)
+    assert rule.forced() == [LINE], "the line break that the model writes there"
+    assert allowed(rule) == [LINE]
+    rule.accept(LINE)
+    assert allowed(rule) == [A]
+    rule.accept(A)
+    rule.accept(A)
+    assert rule.is_satisfied
+    assert rule.is_done
+
+
+def test_without_thinking_the_rule_holds_from_the_first_token() -> None:
+    rule = AfterThinking(OnlyA(), thinking(), is_open=False, may_begin=True, budget=None)
+    rule.accept(A)
+    assert allowed(rule) == [A]
+    assert rule.forced() == [A]
+
+
+def test_where_the_prompt_has_ended_the_thinking_none_can_begin() -> None:
+    assert allowed(AfterThinking(OnlyA(), thinking(), is_open=False, may_begin=False, budget=None)) == [A]
+    assert allowed(AfterThinking(None, thinking(), is_open=False, may_begin=True, budget=0)) == [each for each in EVERYTHING if each != OPEN]
+
+
+def test_a_spent_budget_ends_the_thinking_properly() -> None:
+    rule = AfterThinking(OnlyA(), thinking(), is_open=True, may_begin=False, budget=2)
+    rule.accept(B)
+    assert allowed(rule) == EVERYTHING[1:]
+    rule.accept(B)
+    for token_id in (LINE, CLOSE, LINE):
+        assert allowed(rule) == [token_id]
+        assert rule.forced()[0] == token_id
+        rule.accept(token_id)
+    assert allowed(rule) == [A]
+
+
+def test_a_budget_without_a_rule_leaves_the_answer_free() -> None:
+    rule = AfterThinking(None, thinking(), is_open=True, may_begin=False, budget=0)
+    for token_id in (LINE, CLOSE):
+        assert allowed(rule) == [token_id]
+        rule.accept(token_id)
+    assert allowed(rule) == EVERYTHING
+    assert rule.is_satisfied is None
+    assert not rule.is_done
+
+
+def test_a_token_with_more_than_the_mark_advances_the_rule() -> None:
+    rule = AfterThinking(OnlyA(), thinking(), is_open=True, may_begin=False, budget=None)
+    rule.accept(STRADDLES)
+    assert rule.forced() == [A]
+    rule.accept(A)
+    assert rule.is_done
+
+
+@given(st.lists(st.sampled_from([B, HALF, LINE, A]), max_size=30), st.integers(0, 10))
+def test_no_thinking_is_longer_than_its_budget_and_what_ends_it(tokens: list[int], budget: int) -> None:
+    rule, thought = AfterThinking(OnlyA(), thinking(), is_open=True, may_begin=False, budget=budget), 0
+    choices = iter(tokens)
+    while rule.is_thinking and (choice := next(choices, None)) is not None:
+        can = allowed(rule)
+        rule.accept(choice if choice in can else can[0])
+        thought += 1
+    assert thought <= budget + len((LINE, CLOSE))
+    other = rule.fork()
+    assert allowed(other) == allowed(rule)
+    assert (other.tokens, other.is_thinking) == (rule.tokens, rule.is_thinking)
