@@ -188,7 +188,7 @@ def delimiters_of(begin: str, opening: str, closing: str, end: str) -> dict[str,
 
 
 def closing_of(closing: str, end: str) -> dict[str, str]:
-    """What closes a call; without it, the call extends to the end of the text. What ends all calls is left out of the text after."""
+    """What closes a call; without it, the call extends to the end. The end of all calls is left out of the text after them."""
     closes = closing or end
     if len(closes.split()) > 1:
         return {"close_pattern": loose(closes)}

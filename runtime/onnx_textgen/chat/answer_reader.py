@@ -164,13 +164,11 @@ class AnswerReader:
         return AnswerDelta(tool_calls=(ToolCallDelta(len(self.calls) - 1, more, **first),)) if more or first else AnswerDelta()
 
     def broken(self, event: Broken) -> Iterator[AnswerDelta]:
-        """A call that cannot be read: text, unless a part of it was reported as a call, which then was cut off."""
+        """A call that cannot be read: text. If a part of it was reported as a call, it was cut off, and is none."""
         growing, self.growing = self.growing, None
         if growing is None or growing.name is None:
             self.after_field, self.gap = False, "" if growing is None else growing.gap
             yield self.said(event.text)
-        else:
-            self.calls.append(ToolCall(growing.id, growing.name, {}, growing.reported))
 
 
 def joined(deltas: Iterable[AnswerDelta]) -> AnswerDelta:

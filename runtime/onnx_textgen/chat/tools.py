@@ -60,7 +60,7 @@ class Tool:
     def as_json(self) -> dict[str, Any]:
         """The tool in OpenAI's form, as chat templates get it."""
         if self.given is not None:
-            return dict(self.given)
+            return dict(self.given) if "function" in self.given else {"type": "function", "function": dict(self.given)}
         parameters = dict(self.parameters) or {"type": "object", "properties": {}}
         return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": parameters}}
 

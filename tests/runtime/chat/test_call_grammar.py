@@ -7,10 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("llguidance")
-jsonschema = pytest.importorskip("jsonschema")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +20,9 @@ from onnx_textgen.package.manifest import TOKENIZER
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.sampling.grammar import Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
+
+pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
 
 TOOLS = [
     Tool(

@@ -1,5 +1,7 @@
 """How a model writes thinking and calls is found in its chat template, and answers in that form are read."""
 
+# ruff: noqa: RUF001 - DeepSeek's control tokens have fullwidth bars
+
 from __future__ import annotations
 
 import json
@@ -108,17 +110,24 @@ PREFIXES = {"llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja": "<think>
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}{% if m.tool_calls %}CALLS{% endif %}<|end|>{% endfor %}"
 BEGIN = "{% if tools %}{{ tools | tojson }}{% endif %}"
 PROMPT = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+EACH, NEXT = "{% for c in m.tool_calls %}", "{{ ', ' if not loop.last }}{% endfor %}"
+NAME, ARGUMENTS = "{{ c.function.name }}", "{{ c.function.arguments | tojson }}"
 MADE_UP = {
     "a list after a mark": (
-        "[TOOL_CALLS] [{% for c in m.tool_calls %}{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}"
-        "{{ ', ' if not loop.last }}{% endfor %}]",
-        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "123456789"}, {"name": "stop", "arguments": {}}]',
+        "[TOOL_CALLS] ["
+        + EACH
+        + "{{ {'name': c.function.name, 'arguments': c.function.arguments, 'id': c.id} | tojson }}"
+        + NEXT
+        + "]",
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "1"}, {"name": "stop", "arguments": {}}]',
     ),
     "a list between marks": (
-        "<|START_ACTION|>[{% for c in m.tool_calls %}{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}"
-        "{{ ', ' if not loop.last }}{% endfor %}]<|END_ACTION|>",
-        '<|START_ACTION|>[{"tool_name": "get_weather", "parameters": {"city": "Paris"}},\n{"tool_name": "stop", "parameters": {}}]'
-        "<|END_ACTION|>",
+        "<|ACTION|>["
+        + EACH
+        + "{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}"
+        + NEXT
+        + "]<|END|>",
+        '<|ACTION|>[{"tool_name": "get_weather", "parameters": {"city": "Paris"}},\n{"tool_name": "stop", "parameters": {}}]<|END|>',
     ),
     "calls of Python": (
         "[{% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}"
@@ -126,13 +135,12 @@ MADE_UP = {
         "[get_weather(city='Paris'), stop()]",
     ),
     "an object in an object": (
-        "{% for c in m.tool_calls %}<call>{{ {'function': {'name': c.function.name, 'arguments': c.function.arguments}} | tojson }}</call>"
-        "{% endfor %}",
-        '<call>{"function": {"name": "get_weather", "arguments": {"city": "Paris"}}}</call><call>{"function": {"name": "stop", '
-        '"arguments": {}}}</call>',
+        EACH + "<call>{{ {'function': {'name': c.function.name, 'arguments': c.function.arguments}} | tojson }}</call>{% endfor %}",
+        '<call>{"function": {"name": "get_weather", "arguments": {"city": "Paris"}}}</call>'
+        '<call>{"function": {"name": "stop", "arguments": {}}}</call>',
     ),
     "a name, and JSON": (
-        "<calls>{% for c in m.tool_calls %}<call name={{ c.function.name }}>{{ c.function.arguments | tojson }}</call>{% endfor %}</calls>",
+        "<calls>" + EACH + "<call name=" + NAME + ">" + ARGUMENTS + "</call>{% endfor %}</calls>",
         '<calls><call name=get_weather>{"city": "Paris"}</call><call name=stop>{}</call></calls>',
     ),
     "arguments in tags in a block": (

@@ -109,7 +109,7 @@ def test_texts_get_the_types_that_transformers_gives_them(text: str) -> None:
         assert (type(ours), ours) == (type(expected), expected), (text, kinds)
 
 
-def untyped(a) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def untyped(a) -> None:  # type: ignore[no-untyped-def]
     """Take anything."""
 
 

@@ -43,7 +43,9 @@ class OnlyA:
 
 
 def thinking(*, open_id: int | None = OPEN) -> Thinking:
-    return Thinking(open_id, b"</think>", (LINE, CLOSE, LINE), (LINE,), (EOS,), lambda token_id: PIECES[token_id], lambda text: [A] * len(text))
+    return Thinking(
+        open_id, b"</think>", (LINE, CLOSE, LINE), (LINE,), (EOS,), lambda token_id: PIECES[token_id], lambda text: [A] * len(text)
+    )
 
 
 def allowed(rule: AfterThinking) -> list[int]:
@@ -82,7 +84,9 @@ def test_without_thinking_the_rule_holds_from_the_first_token() -> None:
 
 def test_where_the_prompt_has_ended_the_thinking_none_can_begin() -> None:
     assert allowed(AfterThinking(OnlyA(), thinking(), is_open=False, may_begin=False, budget=None)) == [A]
-    assert allowed(AfterThinking(None, thinking(), is_open=False, may_begin=True, budget=0)) == [each for each in EVERYTHING if each != OPEN]
+    assert allowed(AfterThinking(None, thinking(), is_open=False, may_begin=True, budget=0)) == [
+        each for each in EVERYTHING if each != OPEN
+    ]
 
 
 def test_a_spent_budget_ends_the_thinking_properly() -> None:
