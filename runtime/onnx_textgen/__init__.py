@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # for type checkers and editors
         TokenizerError,
     )
     from .options.generation_config import GenerationConfig
-    from .results import Alternative, Choice, Chunk, Generation, Score, Stats
+    from .results import Alternative, Choice, Chunk, Generation, RankedDocument, Score, Stats
 
 # Set here because this module is imported before ONNX Runtime; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -54,6 +54,7 @@ __all__ = [
     "OptionError",
     "PackageError",
     "PromptError",
+    "RankedDocument",
     "RuleError",
     "Score",
     "Stats",
@@ -73,7 +74,7 @@ HOMES = {
     ),
     "options.generation_config": ("GenerationConfig",),
     "api.loading": ("load",),
-    "results": ("Alternative", "Choice", "Chunk", "Generation", "Score", "Stats"),
+    "results": ("Alternative", "Choice", "Chunk", "Generation", "RankedDocument", "Score", "Stats"),
     "api.model": ("Model",),
 }
 

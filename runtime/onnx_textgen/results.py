@@ -119,6 +119,19 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """A document that `Model.rerank` scored for a query."""
+
+    index: int
+    """Its place in the list that was given."""
+    text: str
+    relevance_score: float
+    """The higher, the more relevant; comparable between the documents of one query."""
+    prompt_tokens: int
+    """Number of tokens of the prompt that has the query and this document."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Score:
     """The log-probabilities of a text under the model."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx_ir as ir
@@ -52,6 +52,14 @@ def check_kept(graph: ir.Graph, stored: Mapping[str, StoredForm], quantization: 
             f"{lost[0]} ({len(lost)} in all) is stored as {stored[lost[0]].name} and no form of ours holds its numbers; "
             "add --requantise to round it again, or take --precision fp32 to keep the numbers in float32"
         )
+
+
+def retrieval_lines(assets: TextAssets) -> Iterator[str]:
+    """What the source's own vectors or scores need that a package does not have."""
+    if assets.embedding is not None and assets.embedding.refused:
+        yield f"vectors: those of this model are not supported ({assets.embedding.refused}); embed needs a pooling as an argument"
+    if assets.reranking is not None and assets.reranking.refused:
+        yield f"scores: those of this reranker are not supported ({assets.reranking.refused})"
 
 
 def forecast_of(source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None) -> Forecast:

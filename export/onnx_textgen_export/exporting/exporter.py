@@ -24,7 +24,7 @@ from ..tracing.opening import as_source, open_source
 from ..tracing.turns import in_turn
 from ..weights.streamed import Weights
 from .adapters import check_adapters, open_adapters, prove_adapters, write_adapters
-from .checks import check_kept, check_source, estimate_line, forecast_of
+from .checks import check_kept, check_source, estimate_line, forecast_of, retrieval_lines
 from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
@@ -82,7 +82,8 @@ def export_source(
 
     Raises `ExportError`, with nothing written, if the model cannot be traced or its logits differ from PyTorch's.
     """
-    target, options = Path(out), options.for_source(is_quantized=bool(weights.stored))
+    target = Path(out)
+    options = options.for_source(is_quantized=bool(weights.stored), embeds=assets.embedding is not None)
     quantization = options.quantization_for(source.geometry.hidden_size)
     check_source(source, assets, options, quantization)
     check_target(target, force=options.force)
@@ -90,6 +91,8 @@ def export_source(
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
     check_disk(target, expected.package_bytes)
+    for line in retrieval_lines(assets):
+        report(line)
     report(f"forecast: {expected.describe(is_limit=bool(weights.stored))}")
     if quantization is not None and quantization.bits == 4:
         report("estimate")

@@ -53,7 +53,7 @@ class ExportOptions:
     genai: bool = True
     """Write the files that let onnxruntime-genai open the folder, if it can run the decoder."""
     hidden_states: bool = False
-    """Add the output that `Model.embed` needs."""
+    """Add the output that `Model.embed` needs; always done for a checkpoint that says how it embeds texts."""
     attention_maps: bool = False
     """Add the graph that `Model.attentions` needs."""
     int8_cache: bool = False
@@ -78,15 +78,16 @@ class ExportOptions:
         """The precision asked for; int8 for the numbers of a quantised source (see `for_source`)."""
         return "int8" if self.precision == AS_STORED else self.precision
 
-    def for_source(self, *, is_quantized: bool) -> ExportOptions:
-        """With the precision that `as-stored` means for a source: float32 for one that is not quantised.
+    def for_source(self, *, is_quantized: bool, embeds: bool) -> ExportOptions:
+        """With hidden states for an embedding model, and the precision that `as-stored` means: float32 for a source not quantised.
 
         A matrix of a quantised source keeps its integers, of 4 bits or 8; what the source left unquantised, or holds in a form
         that cannot be kept, is rounded to 8 bits within the budget of int8.
         """
+        options = dataclasses.replace(self, hidden_states=self.hidden_states or embeds)
         if self.precision != AS_STORED or is_quantized:
-            return self
-        return dataclasses.replace(self, precision="fp32", quantization=None)  # which is exact whatever was asked for
+            return options
+        return dataclasses.replace(options, precision="fp32", quantization=None)  # which is exact whatever was asked for
 
     @property
     def chosen_budget(self) -> Budget:

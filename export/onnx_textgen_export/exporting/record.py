@@ -67,4 +67,6 @@ def make_manifest(
         versions=versions(),
         certificate=certificate | proven.more,
         golden=proven.golden,
+        embedding=assets.embedding,
+        reranking=assets.reranking,
     )

@@ -1,4 +1,4 @@
-"""What a package contains apart from the graph: tokenizer, chat template, special ids, generation defaults."""
+"""What a package contains apart from the graph: tokenizer, chat template, special ids, defaults, settings for retrieval."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from onnx_textgen.package.hf_settings import (
     without_nulls,
 )
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, RESPONSE_TEMPLATE, TOKENIZER
+from onnx_textgen.package.retrieval import EmbeddingSettings, RerankingSettings
 
 from .conversion import convert_tokenizer, tokenizer_file
+from .retrieval_settings import read_retrieval_settings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class TextAssets:
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
     generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    embedding: EmbeddingSettings | None = None
+    reranking: RerankingSettings | None = None
 
     def write(self, folder: Path) -> None:
         """Write tokenizer.json, chat_template.jinja and response_template.json, if present."""
@@ -60,6 +64,7 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
     `PackageError` for settings that are not JSON.
     """
     config = read_config(folder)
+    source = folder
     written = without_nulls(read_json(folder / "generation_config.json"))
     settings = config | written
     template = read_template(folder)
@@ -69,6 +74,7 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
     tokenizer = tokenizer or convert_tokenizer(folder)
     bos_id = special_id("bos", settings, tokenizer, folder)
     eos_ids = all_eos_ids(folder, tokenizer, template, generation=written, config=config)
+    embedding, reranking = read_retrieval_settings(source, template)
     return TextAssets(
         tokenizer=tokenizer,
         chat_template=template,
@@ -77,6 +83,8 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
         eos_ids=eos_ids,
         pad_id=special_id("pad", settings, tokenizer, folder),
         generation=generation_defaults(settings),
+        embedding=embedding,
+        reranking=reranking,
     )
 
 

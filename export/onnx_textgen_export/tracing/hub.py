@@ -28,6 +28,7 @@ from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from ..errors import ExportError
 from ..tokenization.conversion import SENTENCEPIECE
+from ..tokenization.retrieval_settings import GENERAL_SETTINGS, MODEL_SETTINGS, MODULES
 from ..weights.adapter import SETTINGS as ADAPTER_SETTINGS
 from ..weights.tensor_files import MOST_INDEX_BYTES
 
@@ -43,6 +44,8 @@ SETTINGS = frozenset(
         *(TOKENIZER, "vocab.json", "merges.txt", "vocab.txt", *SENTENCEPIECE, CHAT_TEMPLATE, "chat_template.json"),
     }
 )
+RETRIEVAL_SETTINGS = re.compile("|".join([*map(re.escape, (MODULES, MODEL_SETTINGS, GENERAL_SETTINGS)), r"\d+_\w+/config\.json"]))
+"""Settings of sentence-transformers; those of a module are in a folder such as `1_Pooling`."""
 WEIGHTS = (
     re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"),
     re.compile(r"(?!adapter_|consolidated).*\.safetensors(\.index\.json)?"),
@@ -146,13 +149,14 @@ def cached(name: str, revision: str, files: Files, error: Exception, report: Rep
 
 
 def wanted(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]:
-    """The files of a model's top folder that an export needs.
+    """The files of a model that an export needs: of its top folder, and the settings of its modules.
 
     >>> wanted(["config.json", "model.py", "model.safetensors", "model.fp16.safetensors"], "a/b", allow_pickle=False)
     ['config.json', 'model.safetensors']
     """
-    names = sorted(name for name in names if "/" not in name)
-    settings = [name for name in names if name in SETTINGS]
+    names = sorted(names)
+    settings = [name for name in names if name in SETTINGS or RETRIEVAL_SETTINGS.fullmatch(name)]
+    names = [name for name in names if "/" not in name]
     for pattern in (*WEIGHTS, *([PICKLES] if allow_pickle else [])):
         if weights := [name for name in names if pattern.fullmatch(name)]:
             return settings + weights

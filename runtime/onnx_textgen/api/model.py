@@ -9,28 +9,31 @@ from typing import Any, NoReturn, Self, Unpack, cast, overload
 
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
-from ..cancellation import Cancellation
+from ..cancellation import Cancellation, CancelScope
 from ..chat.answers import ChatAnswer, ChatChunk
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
 from ..generation.engine import ROWS
 from ..inference.attention_maps import AttentionMaps
 from ..inference.decoder import Decoder
-from ..inference.embeddings import Pooling, Vectors
+from ..inference.embeddings import Vectors
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import MemoryPlan
 from ..options.generation_config import GenerationConfig
 from ..options.keywords import ChatOptions, Options, TemplateInputs, TurnInputs
 from ..package.manifest import GRAPH, Manifest
-from ..results import Choice, Chunk, Generation, Score
+from ..package.retrieval import Pooling
+from ..results import Choice, Chunk, Generation, RankedDocument, Score
 from ..text.prompts import Prompt, is_batch
 from ..text.tokenizer import TextTokenizer
 from .chat_encoder import ChatEncoder
 from .chats import stream_answer
 from .conversation import Conversation
+from .embedder import Embedder
 from .open_model import OpenModel, read_tokenizer
 from .prompt_encoder import PromptEncoder
+from .reranker import Reranker
 from .scorer import Measure, Scorer
 from .text_generator import TextGenerator
 
@@ -62,6 +65,7 @@ class Model:
         self.chats = ChatEncoder(self.encoder)
         self.generator = TextGenerator(self.opened, self.encoder, self.prefixes, batch_size=batch_size)
         self.scorer = Scorer(self.opened, self.encoder)
+        self.embedder, self.reranker = Embedder(self.opened, self.encoder), Reranker(self.opened, self.encoder)
 
     def close(self) -> None:
         """Release the graph, its weights and all keys and values at once, not at garbage collection; safe to call twice.
@@ -342,18 +346,58 @@ class Model:
         """
         return self.scorer.rank(prompt, choices, by=by, adapter=adapter)
 
-    def embed(self, text: Prompt | Prompts, *, pooling: Pooling = "mean", normalize: bool = True) -> Vectors:
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        cancel: Cancellation | None = None,
+        adapter: str | None = None,
+    ) -> list[RankedDocument]:
+        """Score documents for a query, and return them most relevant first; with `top_n`, only that many.
+
+        A reranker (`manifest.reranking`) gives its own scores; `prompt`, or the name of one of its prompts, is its instruction. Any
+        other model gives the log-probability per token of the query after the document. `cancel` ends the call from another thread.
+        `adapter`: the LoRA adapter to score with. Raises `OptionError`, `PromptError`, `InterruptedRunError`, and `PackageError`
+        for a reranker of an unknown kind.
+
+        >>> load().rerank("capital of France", ["Bread is baked.", "Paris is in France."])[0].index  # doctest: +SKIP
+        1
+        """
+        given = {"top_n": top_n, "prompt": prompt, "prompt_name": prompt_name, "cancel": cancel, "adapter": adapter}
+        return self.reranker.rerank(query, documents, **given)  # type: ignore[arg-type]
+
+    def embed(
+        self,
+        text: Prompt | Prompts,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        cancel: Cancellation | None = None,
+        adapter: str | None = None,
+    ) -> Vectors:
         """Embed a text as a vector [width], or a list of texts as vectors [texts, width], float32, pooled from hidden states.
 
-        `pooling`: the mean over the tokens, or the last token, which alone attends to the whole text; an embedding model's
-        documentation says which. `normalize` scales to length 1. Raises `OptionError`, `PromptError`, and `PackageError` if the
-        package has no hidden states.
+        What is not given is as the package says (`manifest.embedding`), else the mean over the tokens, of length 1. `pooling`:
+        `"mean"`, `"weightedmean"` (weights 1, 2, 3 ...), or `"last"`, the token that alone attends to the whole text. `normalize`
+        scales to length 1. `dimensions`: numbers of a vector to keep, for models that were trained for it (Matryoshka). `prompt`,
+        or the name of one of the package's prompts: what is written before each text. `cancel` ends the call from another thread.
+        `adapter`: the LoRA adapter to embed with. Raises `OptionError`, `PromptError`, `InterruptedRunError`, and `PackageError`
+        if the package has no hidden states.
 
         >>> load().embed("A dog.")  # doctest: +SKIP
         array([0.02, -0.11, ...], dtype=float32)
         """
-        texts = text if is_batch(text) else [text]
-        vectors = self.scorer.embed(texts, pooling=pooling, normalize=normalize)  # type: ignore[arg-type]
+        texts, scope = text if is_batch(text) else [text], CancelScope(cancel)
+        encoded = self.embedder.encode(texts, prompt=prompt, prompt_name=prompt_name)  # type: ignore[arg-type]
+        given = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions, "adapter": adapter, "scope": scope}
+        vectors = self.embedder.vectors(encoded, **given)  # type: ignore[arg-type]
         return vectors if is_batch(text) else cast("Vectors", vectors[0])
 
     def attentions(self, text: Prompt, *, last: int | None = None) -> AttentionMaps:

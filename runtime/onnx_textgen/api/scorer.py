@@ -1,18 +1,14 @@
-"""What a model computes for a given text: log-probabilities, ranked continuations, embeddings, attention weights."""
+"""What a model computes for a given text: log-probabilities, ranked continuations, attention weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
-import numpy as np
-
-from ..backends.signature import HIDDEN_STATES
 from ..cancellation import Cancellation, CancelScope
-from ..errors import OptionError, PackageError
+from ..errors import OptionError
 from ..inference.attention_maps import AttentionMaps, read_maps
-from ..inference.embeddings import Pooling, Vectors, pooled
 from ..inference.scoring import score_tokens
 from ..kv_cache.memory_plan import check_fits, plan
 from ..options.checks import shown, whole_number
@@ -70,19 +66,6 @@ class Scorer:
             total = math.fsum(found)
             ranked.append(Choice(text, total, total / len(found), total / len(text.encode())))
         return sorted(ranked, key=lambda choice: -getattr(choice, MEASURES[by]))
-
-    def embed(self, texts: Sequence[Prompt], *, pooling: Pooling, normalize: bool) -> Vectors:
-        """Embed texts as vectors [texts, width]; see `Model.embed`."""
-        if not isinstance(pooling, str) or pooling not in get_args(Pooling):
-            raise OptionError(f"pooling should be one of {', '.join(map(repr, get_args(Pooling)))}, found {shown(pooling)}")
-        graph = self.opened.graph
-        if graph.name_of(HIDDEN_STATES) not in graph.outputs:
-            raise PackageError(f"{self.opened.folder} gives no hidden states to embed by; export it again with --hidden-states")
-        encoded = [self.encoder.encode(each, new_tokens=0) for each in texts]
-        vectors = np.stack([pooled(self.opened.new_context(output=HIDDEN_STATES), ids, pooling) for ids in encoded])
-        if normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-        return vectors
 
     def attentions(self, text: Prompt, *, last: int | None) -> AttentionMaps:
         """Attention weights of a text; see `Model.attentions`."""

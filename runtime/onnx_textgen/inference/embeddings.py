@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import ModelError
+from ..package.retrieval import Pooling
 from .decoder import Decoder
 
-Pooling = Literal["mean", "last"]
 Vectors = npt.NDArray[np.float32]
 
 
-def pooled(decoder: Decoder, token_ids: Sequence[int], pooling: Pooling) -> Vectors:
-    """One vector [width] of a text. The output of `decoder` is hidden states; those of a long text are never held all at once."""
-    total: npt.NDArray[np.float64] | None = None
+def pooled(decoder: Decoder, token_ids: Sequence[int], pooling: Pooling, scope: CancelScope = UNCANCELLED) -> Vectors:
+    """One vector [width] of a text. The output of `decoder` is hidden states; those of a long text are never held all at once.
+
+    Raises `InterruptedRunError` if `scope` ends it.
+    """
+    total, weight = np.zeros(decoder.capabilities.width), 0.0
     for start, end in part_bounds(len(token_ids), decoder.part_size, decoder.capabilities.rope_switch_length):
-        states = decoder.feed(token_ids[start:end], every_position=pooling == "mean")
-        if pooling == "last" or total is None:
-            total = states[-1].astype(np.float64) if pooling == "last" else states.sum(axis=0, dtype=np.float64)
+        states = decoder.feed(token_ids[start:end], every_position=pooling != "last", scope=scope).astype(np.float64)
+        if pooling == "last":
+            total, weight = states[-1], 1.0
         else:
-            total += states.sum(axis=0, dtype=np.float64)
-    assert total is not None, "a text has tokens"
+            weights = np.arange(start + 1.0, end + 1.0) if pooling == "weightedmean" else np.ones(end - start)
+            total, weight = total + weights @ states, weight + weights.sum()
     if not np.isfinite(total).all():
         raise ModelError("the model's hidden states are not finite numbers; check it with: onnx-textgen verify DIR")
-    return (total if pooling == "last" else total / len(token_ids)).astype(np.float32)
+    return (total / weight).astype(np.float32)
 
 
 def part_bounds(length: int, size: int, rope_switch_length: int | None) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from ..errors import PackageError
 from ..options.checks import shown
+from .retrieval import EmbeddingSettings, RerankingSettings
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -38,6 +39,8 @@ ALLOWED_FILES = frozenset(
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
+NEWER = frozenset({"adapters", "embedding", "reranking"})
+"""Entries that the first versions of this format do not know."""
 LARGEST_SIZE = 2**24
 """Limit for each number of a geometry. The longest contexts are 10 million tokens; a row of 2**24 logits takes 64 MiB."""
 
@@ -146,6 +149,10 @@ class Manifest:
     golden: tuple[GoldenRun, ...] = ()
     adapters: dict[str, AdapterRecord] = dataclasses.field(default_factory=dict)
     """LoRA adapters by name, of which a text may take one."""
+    embedding: EmbeddingSettings | None = None
+    """How the model makes vectors of texts; None if its makers say nothing of it."""
+    reranking: RerankingSettings | None = None
+    """How the model scores documents; None if it is no reranker."""
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
     """Digest of the rest of the manifest, see `manifest_digest`; empty in packages that are older than this field."""
@@ -190,8 +197,10 @@ def convert(kind: object, value: object, where: str) -> object:
         return {key: convert(inner[1], item, f"{where}[{shown(key)}]") for key, item in value.items()}
     if origin is Any or (origin is Literal and isinstance(value, str) and value in inner) or type(value) is origin:
         return value
-    if isinstance(kind, types.UnionType) and type(value) in inner:  # the unions here have plain types only
+    if isinstance(kind, types.UnionType) and type(value) in inner:
         return value
+    if isinstance(kind, types.UnionType) and dataclasses.is_dataclass(inner[0]) and isinstance(value, dict):
+        return convert_record(cast(type[Any], inner[0]), value, where)
     found = type(value).__name__ if isinstance(value, dict | list) else f"{value!r:.60}"
     raise PackageError(f"{where} should be {name_of_type(kind)}, found {found}; export the model again")
 
@@ -247,6 +256,9 @@ def manifest_from_json(value: object) -> Manifest:
         if not is_adapter_name(name) or adapter_file(name) not in manifest.files:
             raise PackageError(f"{MANIFEST} has the adapter {name!r:.80}, and lists no file of it; export the model again")
         check_golden(record.golden, vocab_size, f"adapters[{name}].golden")
+    if (reranking := manifest.reranking) is not None:
+        answers = (reranking.true_id, *([] if reranking.false_id is None else [reranking.false_id]))
+        check_ids(answers, vocab_size, "reranking")
     if manifest.sha256 and manifest.sha256 != manifest_digest(value):
         raise PackageError(f"{MANIFEST} is damaged: its content does not match its sha256; export or copy the model again")
     return manifest
@@ -262,9 +274,8 @@ def manifest_digest(value: Mapping[str, Any]) -> str:
 
 
 def manifest_as_data(manifest: Manifest) -> dict[str, Any]:
-    """A manifest as plain data; one without adapters has no entry for them, so that versions which know none read it."""
-    value = dataclasses.asdict(manifest)
-    return value if manifest.adapters else {key: each for key, each in value.items() if key != "adapters"}
+    """A manifest as plain data, without the entries of `NEWER` that are empty, so that versions which do not know them read it."""
+    return {key: each for key, each in dataclasses.asdict(manifest).items() if each or key not in NEWER}
 
 
 def manifest_to_json(manifest: Manifest) -> str:

@@ -31,7 +31,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ExportError, match="take --precision int4"):
         ExportOptions(precision="int8", quantization=Quantization(4))
     with pytest.raises(ExportError, match="fp32 is not quantised"):
-        ExportOptions(budget=Budget(max_kl=0.1)).for_source(is_quantized=False).quantization_for(64)
+        ExportOptions(budget=Budget(max_kl=0.1)).for_source(is_quantized=False, embeds=False).quantization_for(64)
 
 
 def test_a_budget_without_calibration_searches_scales_instead() -> None:

@@ -37,12 +37,13 @@ def test_vectors_are_those_of_transformers(
     assert made.manifest.certificate["hidden_states_error"] < ERRORS[precision]
     model = onnx_textgen.load(made.folder, device="cpu", threads=1)
     texts = [[5, 9, 1, 0, 28], list(range(1, 240, 3)), [7]]
-    for pooling in ("mean", "last"):
+    for pooling in ("mean", "weightedmean", "last"):
         want = []
         for text in texts:
             with torch.no_grad():
                 states = llama.model(torch.tensor([text])).last_hidden_state[0].numpy()
-            want.append(states.mean(axis=0) if pooling == "mean" else states[-1])
+            weights = {"mean": np.ones(len(states)), "weightedmean": np.arange(len(states)) + 1, "last": np.eye(len(states))[-1]}
+            want.append(np.average(states, axis=0, weights=weights[pooling]))
         got = model.embed(texts, pooling=pooling, normalize=False)
         assert (got.shape, got.dtype) == ((3, 256), np.float32)
         assert np.linalg.norm(got - want) < ERRORS[precision] * np.linalg.norm(want)
@@ -81,5 +82,5 @@ def test_what_gives_no_hidden_states_is_told_in_one_line(stories: dict[str, Path
     model = onnx_textgen.load(stories["ort"], device="cpu", threads=1)
     with pytest.raises(PackageError, match="gives no hidden states to embed by; export it again with --hidden-states"):
         model.embed("A dog.")
-    with pytest.raises(OptionError, match="pooling should be one of 'mean', 'last'"):
+    with pytest.raises(OptionError, match="pooling should be one of 'mean', 'weightedmean', 'last'"):
         model.embed("A dog.", pooling="max")  # type: ignore[arg-type]

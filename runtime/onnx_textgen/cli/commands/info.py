@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ...backends.onnxruntime_session import Session
     from ...package.manifest import AdapterRecord, Manifest
+    from ...package.retrieval import EmbeddingSettings, RerankingSettings
 
 
 def show_info(
@@ -81,6 +82,10 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
         ("golden runs", str(len(manifest.golden))),
     ]
     lines += [(f"adapter {name}", adapter_in_words(record)) for name, record in manifest.adapters.items()]
+    if manifest.embedding is not None:
+        lines.append(("vectors", embedding_in_words(manifest.embedding)))
+    if manifest.reranking is not None:
+        lines.append(("reranking", reranking_in_words(manifest.reranking)))
     lines += [(name, screen.size(record.size)) for name, record in manifest.files.items()]
     lines += [(f"made with {name}", version) for name, version in manifest.versions.items()]
     if not manifest.certificate:
@@ -96,6 +101,31 @@ def adapter_in_words(record: AdapterRecord) -> str:
     compared = certificate.summary_in_words(summary) if isinstance(summary, Mapping) else ""
     words = [f"rank {record.rank}, {record.parameters} parameters", record.source, compared or "not compared with PyTorch"]
     return "; ".join(each for each in words if each)
+
+
+def embedding_in_words(settings: EmbeddingSettings) -> str:
+    """How an embedding model makes a vector."""
+    if settings.refused:
+        return f"not supported: {settings.refused}"
+    words = [f"pooling {settings.pooling}", "length 1" if settings.normalize else "any length"]
+    words += [f"{settings.dimensions} dimensions"] if settings.dimensions is not None else []
+    words += [f"compared by {settings.similarity}"] if settings.similarity else []
+    return "; ".join([*words, *prompts_in_words(settings)])
+
+
+def reranking_in_words(settings: RerankingSettings) -> str:
+    """How a reranker scores a document."""
+    if settings.refused:
+        return f"not supported: {settings.refused}"
+    answers = f"id {settings.true_id}" + (f" against id {settings.false_id}" if settings.false_id is not None else "")
+    return "; ".join([f"logit of {answers}", settings.activation, *prompts_in_words(settings)])
+
+
+def prompts_in_words(settings: EmbeddingSettings | RerankingSettings) -> list[str]:
+    """The names of the prompts, and the default one."""
+    default = settings.default_prompt_name
+    names = [f"{name} (default)" if name == default else name for name in settings.prompts]
+    return [f"prompts {', '.join(names)}"] if names else []
 
 
 def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:

@@ -13,6 +13,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import GRAPH, MANIFEST, TOKENIZER, GoldenRun, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
+from onnx_textgen.package.retrieval import EmbeddingSettings, RerankingSettings
 from support.cli_model import CharacterModel
 
 
@@ -55,6 +56,33 @@ def test_info_says_what_the_manifest_says(folder, capsys):
     assert "proof: rounding, prose KL 1.9e-03, its 99th percentile 7.4e-03, same top-1" in lines
     assert "compared with PyTorch" in lines
     assert "whole prompt 48 1.5e-06" in lines
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"embedding": EmbeddingSettings()}, "vectors pooling mean; length 1"),
+        (
+            {"embedding": EmbeddingSettings("last", False, {"query": "Q: ", "document": ""}, "query", 256, "cosine")},
+            "vectors pooling last; any length; 256 dimensions; compared by cosine; prompts query (default), document",
+        ),
+        ({"embedding": EmbeddingSettings(refused="its pooling is max")}, "vectors not supported: its pooling is max"),
+        (
+            {"reranking": RerankingSettings(3, 2, prompts={"web": "A"})},
+            "reranking logit of id 3 against id 2; sigmoid; prompts web",
+        ),
+        ({"reranking": RerankingSettings(3, activation="identity")}, "reranking logit of id 3; identity"),
+        (
+            {"reranking": RerankingSettings(3, refused="it has no chat template")},
+            "reranking not supported: it has no chat template",
+        ),
+    ],
+)
+def test_info_says_how_a_model_embeds_and_reranks(folder, capsys, settings, line, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    (folder / MANIFEST).write_text(manifest_to_json(dataclasses.replace(read_manifest(folder), **settings)), encoding="utf-8")
+    assert run(["info", str(folder)]) == 0
+    assert line in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
 SUMMARY = {"size_bytes": 5_230_000, "top1_agreement": 0.991, "kl_divergence": 0.0012, "perplexity_change": 0.008}

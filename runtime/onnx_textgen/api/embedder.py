@@ -1,0 +1,84 @@
+"""Embeds texts with one model: as vectors of the package's kind, or of another kind if the caller says so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+
+from ..backends.signature import HIDDEN_STATES
+from ..cancellation import UNCANCELLED, CancelScope
+from ..errors import OptionError, PackageError
+from ..inference.embeddings import Vectors, pooled
+from ..options.checks import shown, whole_number
+from ..package.retrieval import EmbeddingSettings, Pooling, chosen_prompt
+from ..text.prompts import Prompt
+from .open_model import OpenModel
+from .prompt_encoder import PromptEncoder
+
+
+class Embedder:
+    """Embeds texts with one open model; each call has its own decoder, which is released afterwards."""
+
+    def __init__(self, opened: OpenModel, encoder: PromptEncoder) -> None:
+        self.opened, self.encoder = opened, encoder
+        self.settings = opened.manifest.embedding or EmbeddingSettings()
+
+    def encode(self, texts: Sequence[Prompt], *, prompt: str | None = None, prompt_name: str | None = None) -> list[list[int]]:
+        """Token ids of texts to embed, with the prompt before each text; ids that are given get none.
+
+        Raises `PromptError`, and `OptionError` for a prompt that cannot take effect.
+        """
+        chosen = chosen_prompt(self.settings, prompt, prompt_name) or ""
+        if (prompt or prompt_name) and not all(isinstance(each, str) for each in texts):
+            raise OptionError("a prompt is written before a text, and token ids were given; give the text, or leave the prompt out")
+        prompted = [chosen + each if isinstance(each, str) and each else each for each in texts]
+        return [self.encoder.encode(each, new_tokens=0) for each in prompted]
+
+    def vectors(
+        self,
+        encoded: Sequence[Sequence[int]],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        adapter: str | None = None,
+        scope: CancelScope = UNCANCELLED,
+    ) -> Vectors:
+        """Vectors [texts, width] of token ids.
+
+        Raises `OptionError`, `PackageError` if the package cannot give them, and `InterruptedRunError` if `scope` ends it.
+        """
+        settings, graph = self.settings_with(pooling), self.opened.graph
+        if graph.name_of(HIDDEN_STATES) not in graph.outputs:
+            raise PackageError(f"{self.opened.folder} gives no hidden states to embed by; export it again with --hidden-states")
+        context, rows = self.opened.new_context(output=HIDDEN_STATES, adapter=adapter), list[Vectors]()
+        width = context.capabilities.width
+        dimensions = settings.dimensions if dimensions is None else dimensions
+        kept = width if dimensions is None else whole_number("dimensions", dimensions, 1, width)
+        with scope.active():
+            for ids in encoded:
+                context.rewind(0)
+                rows.append(pooled(context, ids, settings.pooling, scope)[:kept])
+        vectors = np.stack(rows)
+        if settings.normalize if normalize is None else normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return vectors
+
+    def settings_with(self, pooling: Pooling | None) -> EmbeddingSettings:
+        """The package's settings, with another pooling if one is given.
+
+        Raises `OptionError` for a pooling that does not exist, and `PackageError` if the model's own vectors cannot be computed.
+        """
+        if pooling is None:
+            if self.settings.refused:
+                raise PackageError(
+                    f"{self.opened.manifest.name} makes its vectors in a way that is not supported ({self.settings.refused}); "
+                    "give a pooling to get other vectors"
+                )
+            return self.settings
+        if not isinstance(pooling, str) or pooling not in get_args(Pooling):
+            raise OptionError(f"pooling should be one of {', '.join(map(repr, get_args(Pooling)))}, found {shown(pooling)}")
+        return dataclasses.replace(self.settings, pooling=pooling)
