@@ -28,8 +28,11 @@ from .measurements import Metrics
 from .openai.chats import Chat
 from .openai.completions import Completion
 from .openai.delivery import CLOSED_BY_CLIENT, deliver, problem_of
+from .openai.embeddings import Embeddings, EmbeddingsRequest
 from .openai.jobs import Slots
 from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationRequest, Problem, TokenizeRequest
+from .rerank import Rerank, RerankRequest
+from .work_queue import WorkQueue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Server:
         self.files[own].check()
         return name, self.models[own]
 
-    def model_for(self, body: GenerationRequest) -> tuple[str, Model]:
+    def model_for(self, body: GenerationRequest | EmbeddingsRequest | RerankRequest) -> tuple[str, Model]:
         """`model` for a text; an adapter in the model's name is written to `body.adapter`."""
         name, model = self.model(body.model)
         adapter = self.names[name][1]
@@ -203,3 +206,15 @@ def add_routes(app: FastAPI, server: Server) -> None:
         name, model = server.model_for(body)
         make = functools.partial(Chat, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.n or 1, server.slots, server.metrics, streams=bool(body.stream))
+
+    work = WorkQueue(server.slots, server.metrics, server.settings.max_seconds)
+
+    @app.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest, http: Request) -> Response:
+        return await work.answer(http, Embeddings(*server.model_for(body), body))
+
+    @app.post("/v1/rerank")
+    @app.post("/v2/rerank", include_in_schema=False)
+    @app.post("/rerank", include_in_schema=False)
+    async def rerank(body: RerankRequest, http: Request) -> Response:
+        return await work.answer(http, Rerank(*server.model_for(body), body))

@@ -41,7 +41,7 @@ def serve(
         bool, typer.Option("--allow-public", help="Allow a --host that others can reach, without a key.")
     ] = False,
 ) -> None:
-    """Answer OpenAI's API over HTTP: /v1/completions, /v1/chat/completions, /v1/models.
+    """Answer OpenAI's API over HTTP: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/rerank, /v1/models.
 
     Try:
         onnx-textgen serve

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..cancellation import Cancellation, CancelScope
-from ..errors import OptionError, PackageError
+from ..errors import ModelError, OptionError, PackageError
 from ..inference.decoder import Decoder
 from ..inference.prefill import prefill
 from ..inference.scoring import score_tokens
@@ -85,4 +85,6 @@ def relevance(context: Decoder, settings: RerankingSettings, ids: Sequence[int],
     """The score of a prompt, as by sentence-transformers' `LogitScore`; the beginning that prompts share is computed once."""
     logits = prefill(context, ids, scope=scope).astype(np.float64)
     score = float(logits[settings.true_id] - (0 if settings.false_id is None else logits[settings.false_id]))
+    if not math.isfinite(score):
+        raise ModelError("the model's logits are not numbers, so nothing can be scored; check it with: onnx-textgen verify DIR")
     return 0.5 * (1 + math.tanh(score / 2)) if settings.activation == "sigmoid" else score

@@ -39,6 +39,8 @@ class Slots:
         """A quarter is reserved for requests of one text, so that a client with many texts does not block the others."""
         self.jobs: set[Job] = set()
         """The running jobs."""
+        self.others: set[Cancellation] = set()
+        """Those of running work that is no job."""
 
     def acquire(self, count: int) -> None:
         """Take `count` slots; raises `BusyError` if they are not free now, and `OptionError` if they never can be."""
@@ -54,18 +56,21 @@ class Slots:
         self.taken -= count
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold a slot for work on a text that is not a job; raises `BusyError`."""
+    def held(self) -> Iterator[Cancellation]:
+        """Hold a slot for work that is not a job, which should end when the `Cancellation` is cancelled; raises `BusyError`."""
         self.acquire(1)
+        cancel = Cancellation()
+        self.others.add(cancel)
         try:
-            yield
+            yield cancel
         finally:
+            self.others.discard(cancel)
             self.release(1)
 
     def cancel_all(self) -> None:
-        """Cancel all running texts; each keeps its text so far."""
-        for job in list(self.jobs):
-            job.cancel.cancel()
+        """Cancel all running texts, each of which keeps its text so far, and all other work."""
+        for cancel in [*(job.cancel for job in self.jobs), *self.others]:
+            cancel.cancel()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

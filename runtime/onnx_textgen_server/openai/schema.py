@@ -39,8 +39,8 @@ MAX_MESSAGES = 4096
 Count = Annotated[int, Field(ge=0)]
 
 
-def read_prompts(given: object) -> list[str | list[int]]:
-    """Prompts in OpenAI's forms: a text, ids, or a list of either.
+def read_prompts(given: object, *, most: int = MAX_PROMPTS) -> list[str | list[int]]:
+    """Prompts in OpenAI's forms: a text, ids, or a list of at most `most` of either.
 
     Checked by hand, because pydantic would try each type on each item of a list of a million and report every failure.
     """
@@ -48,8 +48,8 @@ def read_prompts(given: object) -> list[str | list[int]]:
     prompts = [given] if is_one else given
     if not isinstance(prompts, list):
         raise ValueError(f"should be text, token ids, or a list of either, found {shown(given)}")
-    if not 1 <= len(prompts) <= MAX_PROMPTS:
-        raise ValueError(f"a request takes from 1 to {MAX_PROMPTS} prompts, found {len(prompts):,}")
+    if not 1 <= len(prompts) <= most:
+        raise ValueError(f"a request takes from 1 to {most} prompts, found {len(prompts):,}")
     for prompt in prompts:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_id, prompt))):
             raise ValueError("should be text, token ids, or a list of either")

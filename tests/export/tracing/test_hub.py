@@ -177,8 +177,7 @@ def test_the_environment_says_where_the_cache_is_and_whether_there_is_a_network(
     (snapshot / "refs").mkdir(parents=True)
     (snapshot / "refs" / "main").write_text(COMMIT)
     for name in NEEDED:
-        (snapshot / "snapshots" / COMMIT).mkdir(parents=True, exist_ok=True)
-        (snapshot / "snapshots" / COMMIT / name).parent.mkdir(exist_ok=True)
+        (snapshot / "snapshots" / COMMIT / name).parent.mkdir(parents=True, exist_ok=True)
         (snapshot / "snapshots" / COMMIT / name).write_bytes(FILES[name])
     code = "from onnx_textgen_export.tracing.hub import resolve_source; print(resolve_source('own/model'))"
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

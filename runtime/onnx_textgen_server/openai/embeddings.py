@@ -1,0 +1,83 @@
+"""`POST /v1/embeddings`: texts as vectors."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from onnx_textgen import Cancellation, Model
+from onnx_textgen.cancellation import CancelScope
+from onnx_textgen.inference.embeddings import Vectors
+
+from .schema import read_prompts
+
+if TYPE_CHECKING:
+    from ..work_queue import Compute
+
+MAX_INPUTS = 2048
+"""Texts of one request; OpenAI's limit."""
+PART = 16
+"""Texts that are embedded in one turn."""
+Inputs = Annotated[
+    list[str | list[int]],
+    PlainValidator(functools.partial(read_prompts, most=MAX_INPUTS)),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer", "array"]}}]}),
+]
+
+
+class EmbeddingsRequest(BaseModel):
+    """`POST /v1/embeddings`."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str | None = None
+    inputs: Inputs = Field(alias="input")
+    """One or more, each a text or ids."""
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    """`base64`: of little-endian float32 numbers."""
+    user: str | None = None
+    """Ignored."""
+    prompt: str | None = None
+    """What is written before each text; a parameter of sentence-transformers, as the next one."""
+    prompt_name: str | None = None
+    """The name of one of the package's prompts."""
+    adapter: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The answer to one request."""
+
+    name: str
+    model: Model
+    body: EmbeddingsRequest
+    operation: str = "embeddings"
+
+    async def whole(self, compute: Compute) -> str:
+        """See `Work`."""
+        body = self.body
+        encoded = await compute(lambda _: self.model.embedder.encode(body.inputs, prompt=body.prompt, prompt_name=body.prompt_name))
+        entries = list[str]()
+        for start in range(0, len(encoded), PART):
+            entries += await compute(functools.partial(self.entries, encoded[start : start + PART], start))
+        count = sum(map(len, encoded))
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return f'{{"object":"list","data":[{",".join(entries)}],"model":{json.dumps(self.name)},"usage":{json.dumps(usage)}}}'
+
+    def entries(self, encoded: Sequence[Sequence[int]], first: int, cancel: Cancellation) -> list[str]:
+        """The entries of texts in the answer, as JSON; one by one, since the event loop waits for each call of `dumps`."""
+        body, scope = self.body, CancelScope(cancel)
+        vectors = self.model.embedder.vectors(encoded, dimensions=body.dimensions, adapter=body.adapter, scope=scope)
+        return [json.dumps(self.entry(first + index, vector), separators=(",", ":")) for index, vector in enumerate(vectors)]
+
+    def entry(self, index: int, vector: Vectors) -> dict[str, Any]:
+        """The entry of one text."""
+        is_text = self.body.encoding_format == "base64"
+        numbers = base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_text else vector.tolist()
+        return {"object": "embedding", "index": index, "embedding": numbers}
