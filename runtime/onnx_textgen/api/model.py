@@ -65,7 +65,7 @@ class Model:
         self.chats = ChatEncoder(self.encoder)
         self.generator = TextGenerator(self.opened, self.encoder, self.prefixes, batch_size=batch_size)
         self.scorer = Scorer(self.opened, self.encoder)
-        self.embedder, self.reranker = Embedder(self.opened, self.encoder), Reranker(self.opened, self.encoder)
+        self.embedder, self.reranker = Embedder(self.opened, self.encoder), Reranker(self.opened, self.chats)
 
     def close(self) -> None:
         """Release the graph, its weights and all keys and values at once, not at garbage collection; safe to call twice.

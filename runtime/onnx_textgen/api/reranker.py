@@ -15,8 +15,8 @@ from ..inference.scoring import score_tokens
 from ..options.checks import shown, whole_number
 from ..package.retrieval import RerankingSettings, chosen_prompt, messages_of
 from ..results import RankedDocument
+from .chat_encoder import ChatEncoder
 from .open_model import OpenModel
-from .prompt_encoder import PromptEncoder
 
 DOCUMENT_END = "\n\n"
 """What separates a document from the query that continues it."""
@@ -25,8 +25,8 @@ DOCUMENT_END = "\n\n"
 class Reranker:
     """Scores documents with one open model; each call has its own decoder, which is released afterwards."""
 
-    def __init__(self, opened: OpenModel, encoder: PromptEncoder) -> None:
-        self.opened, self.encoder = opened, encoder
+    def __init__(self, opened: OpenModel, chats: ChatEncoder) -> None:
+        self.opened, self.chats, self.encoder = opened, chats, chats.encoder
 
     def rerank(
         self,
@@ -56,7 +56,7 @@ class Reranker:
                     score, count = self.query_likelihood(context, query, document, scope)
                 else:
                     messages = messages_of(settings, query, document, instruction)
-                    ids = self.encoder.encode_chat(messages, add_generation_prompt=settings.add_generation_prompt)
+                    ids = self.chats.encode(messages, add_generation_prompt=settings.add_generation_prompt)
                     score, count = relevance(context, settings, ids, scope), len(ids)
                 found.append(RankedDocument(index, document, score, count))
         return sorted(found, key=lambda each: -each.relevance_score)[:most]

@@ -127,7 +127,8 @@ MADE_UP = {
         + "{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}"
         + NEXT
         + "]<|END|>",
-        '<|ACTION|>[{"tool_name": "get_weather", "parameters": {"city": "Paris"}},\n{"tool_name": "stop", "parameters": {}}]<|END|>',
+        '<|ACTION|>[{"tool_name": "get_weather", "parameters": {"city": "Paris"}},\n'
+        '{"tool_name": "stop", "parameters": {}}]<|END|>',
     ),
     "calls of Python": (
         "[{% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}"
