@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -21,10 +22,12 @@ from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from .changed_files import ChangedFiles
 from .error_messages import message_for_body, message_for_route
 from .guards import BodyGuard, HostGuard, KeyGuard
+from .leases import Leases, hold
 from .measurements import Metrics
+from .member import Member
+from .models import ModelPool
 from .openai.chats import Chat
 from .openai.completions import Completion
 from .openai.delivery import CLOSED_BY_CLIENT, deliver, problem_of
@@ -32,6 +35,7 @@ from .openai.embeddings import Embeddings, EmbeddingsRequest
 from .openai.jobs import Slots
 from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationRequest, Problem, TokenizeRequest
 from .rerank import Rerank, RerankRequest
+from .sources import Description
 from .work_queue import WorkQueue
 
 
@@ -55,39 +59,40 @@ class Settings:
 class Server:
     """State that the routes share: models, slots, metrics."""
 
-    def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
-        self.models, self.settings = dict(models), settings
-        self.names: dict[str, tuple[str, str | None]] = {name: (name, None) for name in models}
-        """Every name that a request may give: the model's own name, and its adapter."""
-        for name, model in models.items():
-            for adapter in model.adapters:
-                self.names.setdefault(f"{name}:{adapter}", (name, adapter))
-        self.files = {name: ChangedFiles(model) for name, model in models.items()}
+    def __init__(self, pool: ModelPool, settings: Settings) -> None:
+        self.pool, self.settings = pool, settings
         self.slots = Slots(settings.max_texts)
-        self.metrics = Metrics(lambda: self.slots.taken)
+        self.metrics = Metrics(lambda: self.slots.taken, lambda: len(pool.loaded))
+        pool.on_open, pool.on_close = self.metrics.opened, self.metrics.closed
         self.started = int(time.time())
 
-    def model(self, name: str | None) -> tuple[str, Model]:
-        """The model of a name, or the only model if there is no name. Raises 404, and `ModelError` if its files have changed.
+    def find(self, name: str | None) -> tuple[str, Member, str | None]:
+        """The name, the model and the adapter that a name means, or the only model if there is no name; raises 404.
 
         A model with an adapter is called `NAME:ADAPTER`.
         """
-        if name is None and len(self.models) == 1:
-            name = next(iter(self.models))
-        if name not in self.names:
-            raise HTTPException(404, f"there is no model {name!r:.60} here; choose one of: {', '.join(self.names)}")
-        own, _ = self.names[name]
-        self.files[own].check()
-        return name, self.models[own]
+        if name is None and len(self.pool.members) == 1:
+            name = next(iter(self.pool.members))
+        found = None if name is None else self.pool.find(name)
+        if name is None or found is None:
+            raise HTTPException(404, f"there is no model {name!r:.60} here; choose one of: {', '.join(self.pool.names())}")
+        return name, *found
 
-    def model_for(self, body: GenerationRequest | EmbeddingsRequest | RerankRequest) -> tuple[str, Model]:
+    async def model(self, http: Request, name: str | None) -> tuple[str, Model]:
+        """A model by `find`, opened if necessary; it stays open until the response to `http` is sent or its client has left.
+
+        Raises 404, and the errors of `ModelPool.use`.
+        """
+        name, member, _ = self.find(name)
+        return name, await hold(http, self.pool.use(member.name))
+
+    async def model_for(self, http: Request, body: GenerationRequest | EmbeddingsRequest | RerankRequest) -> tuple[str, Model]:
         """`model` for a text; an adapter in the model's name is written to `body.adapter`."""
-        name, model = self.model(body.model)
-        adapter = self.names[name][1]
+        name, _, adapter = self.find(body.model)
         if adapter is not None and body.adapter not in (None, adapter):
             raise OptionError(f"the model {name} has one adapter, and adapter {shown(body.adapter)} is another; leave one out")
         body.adapter = body.adapter if adapter is None else adapter
-        return name, model
+        return await self.model(http, name)
 
     def refuse(self, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
         """Count a problem, and return its response in the form that OpenAI's clients read."""
@@ -96,28 +101,39 @@ class Server:
         return JSONResponse(problem.as_json(), problem.status, headers)
 
     def about(self, name: str) -> dict[str, Any]:
-        """One entry of `/v1/models`."""
-        own, adapter = self.names[name]
-        manifest = self.models[own].manifest
+        """One entry of `/v1/models`; no model is opened for it."""
+        name, member, adapter = self.find(name)
+        status = member.status()
+        description = Description() if status.get("failed") else member.description()
         return {
             "id": name,
             "object": "model",
             "created": self.started,
             "owned_by": "onnx-textgen",
-            "max_model_len": manifest.geometry.context_length,
-            "precision": manifest.precision,
-            **({"parent": own} if adapter is not None else {}),
+            "max_model_len": description.context_length,
+            "precision": description.precision,
+            "status": status,
+            **({"parent": member.name} if adapter is not None else {}),
         }
 
 
-def make_app(models: Mapping[str, Model], settings: Settings | None = None) -> FastAPI:
-    """The application that serves models by the given names."""
+def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
+    """The application that serves the models of a pool."""
     settings = settings or Settings()
-    server = Server(models, settings)
-    app = FastAPI(title="onnx-textgen", docs_url=None, redoc_url=None)  # those pages load scripts from other hosts
+    server = Server(pool, settings)
+
+    @contextlib.asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        pool.start()
+        yield
+        await pool.close()
+
+    # The framework's own pages load scripts from other hosts.
+    app = FastAPI(title="onnx-textgen", lifespan=running, docs_url=None, redoc_url=None)
     app.state.server = server
     add_routes(app, server)
     add_problems(app, server)
+    app.add_middleware(Leases)
     app.add_middleware(BodyGuard, most=settings.max_body_bytes, seconds=settings.max_body_seconds, refuse=server.refuse)
     if settings.api_key is not None:
         app.add_middleware(KeyGuard, api_key=settings.api_key, refuse=server.refuse)
@@ -145,7 +161,8 @@ def add_problems(app: FastAPI, server: Server) -> None:
             message = message_for_route(error.status_code, http.url.path, (error.headers or {}).get("Allow"))
             return server.refuse(Problem(error.status_code, message), error.headers)
         code = "model_not_found" if error.status_code == 404 and "model" in error.detail else None
-        return server.refuse(Problem(error.status_code, error.detail, code=code), error.headers)
+        kind = "server_error" if error.status_code >= 500 else "invalid_request_error"
+        return server.refuse(Problem(error.status_code, error.detail, kind, code), error.headers)
 
     @app.exception_handler(Exception)
     async def unexpected_error(_: Request, error: Exception) -> Response:
@@ -167,43 +184,43 @@ def add_routes(app: FastAPI, server: Server) -> None:
     """Add the routes."""
 
     @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
+    async def health() -> dict[str, str | int]:
+        return {"status": "ok", "models": len(server.pool.members), "loaded": len(server.pool.loaded)}
 
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(server.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [server.about(name) for name in server.names]}
+    def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [server.about(name) for name in server.pool.names()]}
 
     @app.get("/v1/models/{name:path}")
-    async def one_model(name: str) -> dict[str, Any]:
-        return server.about(server.model(name)[0])
+    def one_model(name: str) -> dict[str, Any]:
+        return server.about(name)
 
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
-        _, model = server.model(body.model)
+    async def tokenize(body: TokenizeRequest, http: Request) -> dict[str, Any]:
+        _, model = await server.model(http, body.model)
         with server.slots.held():
             ids = await asyncio.to_thread(token_ids_of, model, body)
         return {"tokens": ids, "count": len(ids), "max_model_len": model.encoder.context_length}
 
     @app.post("/detokenize")
-    def detokenize(body: DetokenizeRequest) -> dict[str, str]:
-        _, model = server.model(body.model)
+    async def detokenize(body: DetokenizeRequest, http: Request) -> dict[str, str]:
+        _, model = await server.model(http, body.model)
         model.encoder.check_vocabulary(body.tokens)
-        return {"prompt": model.tokenizer.decode(body.tokens)}
+        return {"prompt": await asyncio.to_thread(model.tokenizer.decode, body.tokens)}
 
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, http: Request) -> Response:
-        name, model = server.model_for(body)
+        name, model = await server.model_for(http, body)
         make = functools.partial(Completion, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.texts, server.slots, server.metrics, streams=bool(body.stream))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
-        name, model = server.model_for(body)
+        name, model = await server.model_for(http, body)
         make = functools.partial(Chat, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.n or 1, server.slots, server.metrics, streams=bool(body.stream))
 
@@ -211,10 +228,10 @@ def add_routes(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest, http: Request) -> Response:
-        return await work.answer(http, Embeddings(*server.model_for(body), body))
+        return await work.answer(http, Embeddings(*await server.model_for(http, body), body))
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank", include_in_schema=False)
     @app.post("/rerank", include_in_schema=False)
     async def rerank(body: RerankRequest, http: Request) -> Response:
-        return await work.answer(http, Rerank(*server.model_for(body), body))
+        return await work.answer(http, Rerank(*await server.model_for(http, body), body))

@@ -1,7 +1,7 @@
 """Detects that the files of a served model have changed since they were opened.
 
 Weights are mapped, not read: overwriting them changes the text of a running server, and truncating them ends the process. Replacing
-them by a rename leaves the running server unchanged, but it then serves other files than those on disk. Both are reported.
+them by a rename leaves the running server unchanged, but it then serves other files than those on disk. Both are noticed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnx_textgen import Model
-from onnx_textgen.errors import ModelError
 from onnx_textgen.package.integrity import graph_files
 from onnx_textgen.package.manifest import adapter_file
 
@@ -17,20 +16,15 @@ from onnx_textgen.package.manifest import adapter_file
 class ChangedFiles:
     """The identities of the graph, its weights and its adapters when the server opened them."""
 
-    def __init__(self, model: Model) -> None:
-        self.folder = model.folder
+    def __init__(self, model: Model, *more: Path) -> None:
+        """`more`: further files whose change counts."""
         adapters = [model.folder / adapter_file(name) for name in model.adapters]
-        self.files = [*graph_files(model.folder, model.manifest, model.opened.graph_name), *adapters]
+        self.files = [*graph_files(model.folder, model.manifest, model.opened.graph_name), *adapters, *more]
         self.known = [identity(path) for path in self.files]
 
-    def check(self) -> None:
-        """Raise `ModelError` if a file has changed, was replaced or is missing."""
-        for path, known in zip(self.files, self.known, strict=True):
-            if identity(path) != known:
-                raise ModelError(
-                    f"{path.name} has changed since this server opened {self.folder.name}; restart the server, "
-                    "and replace a served folder only as a whole, by a rename"
-                )
+    def first(self) -> Path | None:
+        """The first file that has changed, was replaced or is missing; None if there is none."""
+        return next((path for path, known in zip(self.files, self.known, strict=True) if identity(path) != known), None)
 
 
 def identity(path: Path) -> tuple[int, ...] | None:

@@ -17,8 +17,8 @@ MODEL, OPERATION = "gen_ai_request_model", "gen_ai_operation_name"
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, texts_taken: Callable[[], float]) -> None:
-        """`texts_taken`: returns the number of texts that run or wait now."""
+    def __init__(self, texts_taken: Callable[[], float], models_loaded: Callable[[], float]) -> None:
+        """The functions return the number of texts that run or wait now, and of models that are open now."""
         registry = self.registry = CollectorRegistry()
         self.duration = Histogram(
             "gen_ai_server_request_duration_seconds",
@@ -47,6 +47,24 @@ class Metrics:
         self.refused = Counter("onnx_textgen_refused", "Requests that were not answered", ["reason"], registry=registry)
         active = Gauge("onnx_textgen_active_texts", "Texts that run or wait for a row", registry=registry)
         active.set_function(texts_taken)
+        loaded = Gauge("onnx_textgen_loaded_models", "Models that are open", registry=registry)
+        loaded.set_function(models_loaded)
+        self.load = Histogram(
+            "onnx_textgen_model_load_seconds",
+            "Seconds that opening a model took",
+            [MODEL],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.closes = Counter("onnx_textgen_model_closes", "Models that were closed", [MODEL, "reason"], registry=registry)
+
+    def opened(self, model: str, seconds: float) -> None:
+        """Record that a model was opened."""
+        self.load.labels(model).observe(seconds)
+
+    def closed(self, model: str, reason: str) -> None:
+        """Record that a model was closed: it was `idle`, others needed the `room`, its files `changed`, or at the `end`."""
+        self.closes.labels(model, reason).inc()
 
     def answered(self, operation: str, model: str, outcome: str, seconds: float, texts: Sequence[Stats]) -> None:
         """Record a request; `outcome` is `done`, `cancelled` or `error`."""

@@ -14,7 +14,9 @@ from onnx_textgen import Model
 from onnx_textgen.cli.hosts import listen
 from onnx_textgen_server import connections
 from onnx_textgen_server.app import Settings, make_app
+from onnx_textgen_server.models import ModelPool
 from onnx_textgen_server.process import run_server
+from onnx_textgen_server.sources import OpenSource
 
 PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -37,7 +39,8 @@ def main() -> None:
     listeners = listen("127.0.0.1", 0)
     logging.basicConfig(level=logging.WARNING)
     print(listeners[0].getsockname()[1], flush=True)
-    app = make_app({"plain": plain, "chatty": chatty}, Settings(max_seconds=MOST_SECONDS, max_body_seconds=seconds))
+    pool = ModelPool([OpenSource("plain", plain), OpenSource("chatty", chatty)])
+    app = make_app(pool, Settings(max_seconds=MOST_SECONDS, max_body_seconds=seconds))
     threading.Thread(target=end_with_stdin, daemon=True).start()
     run_server(app, listeners)
 

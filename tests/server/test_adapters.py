@@ -13,8 +13,10 @@ pytest.importorskip("onnx")
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen_server.models import ModelPool
+from onnx_textgen_server.sources import FolderSource, LoadOptions
 from support.adapted_story import make_adapted_story
-from support.live_server import served
+from support.live_server import served, served_pool
 
 PROMPT = "Once upon a time there was a little dog. It"
 
@@ -76,3 +78,16 @@ def test_what_does_not_fit_is_one_line(client: Any) -> None:
         client.completions.create(model="story:legal", prompt=PROMPT, extra_body={"adapter": "french"})
     with pytest.raises(openai.BadRequestError, match="adapter"):
         client.completions.create(model="story", prompt=PROMPT, extra_body={"adapter": 5})
+
+
+def test_adapters_of_a_model_that_is_not_open_are_listed_and_open_it(adapted: Model) -> None:
+    pool = ModelPool([FolderSource("story", adapted.folder, LoadOptions(device="cpu", threads=1))])
+    with served_pool(pool) as (url, _), openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        assert [each.id for each in client.models.list().data] == ["story", "story:french", "story:legal"]
+        assert not pool.loaded
+        with pytest.raises(openai.NotFoundError):
+            client.completions.create(model="story:third", prompt=PROMPT)
+        assert not pool.loaded
+        made = client.completions.create(model="story:legal", prompt=PROMPT, max_tokens=8, temperature=0)
+        assert made.choices[0].text == adapted.generate(PROMPT, max_new_tokens=8, temperature=0, adapter="legal").text
+        assert {each.model_extra["status"]["value"] for each in client.models.list().data} == {"loaded"}

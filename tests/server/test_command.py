@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,16 +15,23 @@ import pytest
 import onnx_textgen
 from onnx_textgen.cli import run
 from onnx_textgen.cli.hosts import listen
-from onnx_textgen_server.cli import named
+from onnx_textgen.errors import OptionError
+from onnx_textgen_server import process
+from onnx_textgen_server.models import PoolLimits
+from onnx_textgen_server.sources import LoadOptions, find_sources
 from support import patient_http
 from support.can_bind import can_bind
 from support.patient_http import LONGEST_WAIT
 
 
-def test_it_answers_until_ctrl_c(tmp_path) -> None:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+def test_it_answers_until_ctrl_c(tmp_path) -> None:
+    port = free_port()
     command = [sys.executable, "-m", "onnx_textgen.cli", "serve", "one=story", "tiny-transformer", "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "ONNX_TEXTGEN_API_KEY": "k"}) as process:
         try:
@@ -98,5 +106,46 @@ def test_a_name_is_listened_to_at_each_of_its_addresses(monkeypatch) -> None:
 
 
 def test_names() -> None:
-    assert named(["a=b/c", "d/e", "f"]) == [("a", "b/c"), ("e", "d/e"), ("f", "f")]
-    assert named([None]) == [(None, None)]
+    def names(*packages: str | None) -> list[str]:
+        sources, at_start = find_sources(packages, LoadOptions())
+        assert [each.name for each in sources] == at_start
+        return at_start
+
+    assert names("a=./b/c", "./d/e", "f", "story") == ["a", "e", "f", "story"]
+    assert names(None) == ["story"]
+
+
+def test_a_folder_of_models_is_a_model_for_each_that_is_not_hidden(tmp_path, monkeypatch) -> None:
+    story = onnx_textgen.load().folder
+    for name in ("one", "owner%2Ftwo", ".half"):
+        shutil.copytree(story, tmp_path / name)
+    (tmp_path / "notes").mkdir()
+
+    def names(*packages: str) -> tuple[list[str], list[str]]:
+        sources, at_start = find_sources(packages, LoadOptions())
+        return [each.name for each in sources], at_start
+
+    assert names(str(tmp_path)) == (["one", "owner%2Ftwo"], [])
+    assert names(str(tmp_path), "story") == (["one", "owner%2Ftwo", "story"], ["story"])
+    monkeypatch.setenv("ONNX_TEXTGEN_CACHE", str(tmp_path))
+    assert names(str(tmp_path)) == (["one", "owner/two"], [])
+    with pytest.raises(OptionError, match="two models are called one"):
+        names(str(tmp_path), str(tmp_path / "one"))
+    with pytest.raises(OptionError, match="holds several models, which are called by their folders' names; leave out x="):
+        names(f"x={tmp_path}")
+
+
+def test_a_folder_of_models_is_served_with_its_limits_and_what_is_broken_is_told(tmp_path, capsys, monkeypatch) -> None:
+    for name in ("good", "bad"):
+        shutil.copytree(onnx_textgen.load().folder, tmp_path / name)
+    (tmp_path / "bad" / "manifest.json").write_text("[]", encoding="utf-8")
+    served = []
+    monkeypatch.setattr(process, "run_server", lambda app, _: served.append(app.state.server.pool))
+    limits = ["--max-loaded", "2", "--idle-minutes", "0.5", "--max-texts", "3"]
+    assert run(["serve", str(tmp_path), "mine=story", "--port", str(free_port()), *limits]) == 0
+    (pool,) = served
+    assert [each.name for each in pool.loaded] == ["mine"], "a model that was named is opened at the start"
+    assert pool.limits == PoolLimits(2, 30.0, max_waiting=3)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("warning: bad cannot be opened: manifest.json should be a JSON object")
+    assert said[1].startswith("bad, good, mine at http://127.0.0.1:")

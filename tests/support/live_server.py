@@ -6,23 +6,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from onnx_textgen import Model
 from onnx_textgen.cli.hosts import in_url, listen
 from onnx_textgen_server.app import Settings, make_app
+from onnx_textgen_server.models import ModelPool
 from onnx_textgen_server.process import FastShutdownServer, make_config
+from onnx_textgen_server.sources import OpenSource
 from support.patient_http import LONGEST_WAIT
 
 LOOPS: dict[str, asyncio.AbstractEventLoop] = {}
 """Of each server, by its address."""
 
 
+def served(models: dict[str, Model], host: str = "127.0.0.1", **settings: Any) -> AbstractContextManager[tuple[str, Any]]:
+    """The address of a live server of open models, and what its routes share."""
+    return served_pool(ModelPool([OpenSource(*each) for each in models.items()]), host, **settings)
+
+
 @contextlib.contextmanager
-def served(models: dict[str, Model], host: str = "127.0.0.1", **settings: Any) -> Iterator[tuple[str, Any]]:
-    """The address of a live server, and what its routes share."""
+def served_pool(pool: ModelPool, host: str = "127.0.0.1", **settings: Any) -> Iterator[tuple[str, Any]]:
+    """The address of a live server of a pool, and what its routes share."""
     listeners = listen(host, 0)
-    app = make_app(models, Settings(**settings))
+    app = make_app(pool, Settings(**settings))
     config = make_config(app)
     config.timeout_graceful_shutdown = 1
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)

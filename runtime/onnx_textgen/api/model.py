@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack, cast, overload
 
+from ..backends.freed_memory import return_freed_memory
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..cancellation import Cancellation, CancelScope
@@ -75,6 +76,7 @@ class Model:
         """
         self.opened.close()
         self.generator.close()
+        return_freed_memory()
 
     def __repr__(self) -> str:
         context, place = self.encoder.context_length, "closed" if self.opened.is_closed else f"on {self.device}"

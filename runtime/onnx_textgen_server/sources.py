@@ -1,0 +1,185 @@
+"""Where the models of a server come from: model folders, folders of them, and models that the caller has opened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote
+
+import onnx_textgen
+from onnx_textgen import Model
+from onnx_textgen.cli.fetching import fetch_model
+from onnx_textgen.errors import OptionError
+from onnx_textgen.package.foreign import describe_foreign, folder_of, is_foreign
+from onnx_textgen.package.hub import locate
+from onnx_textgen.package.integrity import package_bytes
+from onnx_textgen.package.manifest import MANIFEST, UNKNOWN, Manifest
+from onnx_textgen.package.misnamed import is_model_folder, model_folders
+from onnx_textgen.package.model_cache import cache_folder
+from onnx_textgen.package.reading import read_manifest
+
+WORKING_TOKENS = 4096
+"""Tokens of one text whose keys and values are planned for when a model is opened; a longer text is checked when it begins."""
+BYTES_PER_WEIGHT_BYTE = 1.5
+"""Memory of an open model, by the bytes of its files: engines copy weights into their own order."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """What is known about a model that is not open."""
+
+    precision: str = UNKNOWN
+    context_length: int | None = None
+    """None if only the graph states it."""
+    adapters: tuple[str, ...] = ()
+    needed_bytes: int = 0
+    """Estimate of the memory that the open model takes."""
+
+
+class Source(Protocol):
+    """A model that can be opened."""
+
+    @property
+    def name(self) -> str:
+        """The name by which clients call the model."""
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether the model is never closed."""
+
+    @property
+    def folder(self) -> Path:
+        """The model folder."""
+
+    def describe(self) -> Description:
+        """Read the description; raises `PackageError`."""
+
+    def open(self) -> Model:
+        """Open the model; raises the errors of `onnx_textgen.load`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How models are opened; see `onnx_textgen.load`."""
+
+    device: str = "auto"
+    threads: int | None = None
+    batch_size: int = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FolderSource:
+    """A model folder, or the path of a graph in one."""
+
+    name: str
+    place: Path
+    options: LoadOptions = dataclasses.field(default_factory=LoadOptions)
+    stays_open: bool = dataclasses.field(default=False, init=False)
+
+    @property
+    def folder(self) -> Path:
+        """See `Source`."""
+        return folder_of(self.place)
+
+    def describe(self) -> Description:
+        """See `Source`."""
+        if is_foreign(self.place):
+            size, length = describe_foreign(self.folder) if self.place.is_dir() else (self.place.stat().st_size, None)
+            return Description(context_length=length, needed_bytes=int(BYTES_PER_WEIGHT_BYTE * size))
+        manifest = read_manifest(self.folder)
+        needed = needed_bytes(self.folder, manifest)
+        return Description(manifest.precision, manifest.geometry.context_length, tuple(manifest.adapters), needed)
+
+    def open(self) -> Model:
+        """See `Source`."""
+        return onnx_textgen.load(self.place, **dataclasses.asdict(self.options))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenSource:
+    """A model that the caller has opened, and closes."""
+
+    name: str
+    model: Model
+    stays_open: bool = dataclasses.field(default=True, init=False)
+
+    @property
+    def folder(self) -> Path:
+        """See `Source`."""
+        return self.model.folder
+
+    def describe(self) -> Description:
+        """See `Source`."""
+        manifest = self.model.manifest
+        return Description(manifest.precision, manifest.geometry.context_length, tuple(manifest.adapters))
+
+    def open(self) -> Model:
+        """See `Source`."""
+        return self.model
+
+
+def needed_bytes(folder: Path, manifest: Manifest) -> int:
+    """The memory for the weights, twice if there are adapters, and for a text of `WORKING_TOKENS` tokens in float32."""
+    sizes = manifest.geometry
+    tokens = min(WORKING_TOKENS, sizes.context_length)
+    text = tokens * 2 * sizes.layers * sizes.kv_heads * sizes.head_size * 4
+    graphs = 2 if manifest.adapters else 1
+    return int(graphs * BYTES_PER_WEIGHT_BYTE * package_bytes(folder, manifest)) + text
+
+
+def find_sources(packages: Sequence[str] | Sequence[None], options: LoadOptions) -> tuple[list[FolderSource], list[str]]:
+    """The models that a command names as `[NAME=]DIR`, and the names of those whose own folder was named; fetches them if needed.
+
+    A folder of model folders is a model for each of them, by its folder's name. Raises `PackageError`, `OptionError` if two models
+    have the same name, and the errors of `fetch_model`.
+    """
+    sources, own = list[FolderSource](), list[str]()
+    for package in packages:
+        name, package = split_name(package)  # noqa: PLW2901
+        fetch_model(package)
+        place = locate(package)
+        if is_folder_of_models(place):
+            if name is not None:
+                raise OptionError(f"{place} holds several models, which are called by their folders' names; leave out {name}=")
+            sources += [FolderSource(name_in(place, inside), inside, options) for inside in visible(model_folders(place))]
+        else:
+            name = name or (Path(package).name if package else "") or read_manifest(folder_of(place)).name
+            sources.append(FolderSource(name, place, options))
+            own.append(name)
+    names = [each.name for each in sources]
+    if len(set(names)) < len(names):
+        raise OptionError(f"two models are called {max(names, key=names.count)}; give them names with NAME=DIR")
+    return sources, own
+
+
+def split_name(package: str | None) -> tuple[str | None, str | None]:
+    """Split an argument into a name and a package, each None if it is not given.
+
+    >>> split_name("large=models/a"), split_name("models/a"), split_name(None)
+    (('large', 'models/a'), (None, 'models/a'), (None, None))
+    """
+    name, equals, folder = (package or "").partition("=")
+    return (name, folder) if equals else (None, package)
+
+
+def is_folder_of_models(place: Path) -> bool:
+    """Whether a path is a folder with model folders directly in it, and not a model folder itself."""
+    return place.is_dir() and not is_model_folder(place) and bool(visible(model_folders(place)))
+
+
+def visible(folders: Iterable[Path]) -> list[Path]:
+    """Leave out hidden folders, as unfinished ones are."""
+    return [folder for folder in folders if not folder.name.startswith(".")]
+
+
+def name_in(place: Path, folder: Path) -> str:
+    """The name of a model folder in `place`; the cache of models quotes names."""
+    return unquote(folder.name) if place.absolute() == cache_folder().absolute() else folder.name
+
+
+def description_file(folder: Path) -> Path:
+    """The file whose change means that a description may have changed."""
+    manifest = folder / MANIFEST
+    return manifest if manifest.exists() else folder
