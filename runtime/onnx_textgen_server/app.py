@@ -24,6 +24,7 @@ from onnx_textgen.options.checks import shown
 
 from .error_messages import message_for_body, message_for_route
 from .guards import BodyGuard, HostGuard, KeyGuard
+from .home import home_page, routes_of
 from .leases import Leases, hold
 from .measurements import Metrics
 from .member import Member
@@ -152,8 +153,9 @@ def add_problems(app: FastAPI, server: Server) -> None:
         return server.refuse(problem, {"Retry-After": "1"} if problem.status == 429 else None)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed_body(_: Request, error: RequestValidationError) -> Response:
-        return server.refuse(Problem(400, message_for_body(error.errors()[0])))
+    async def malformed_body(http: Request, error: RequestValidationError) -> Response:
+        field = http.scope["route"].body_field
+        return server.refuse(Problem(400, message_for_body(error.errors()[0], field and field.field_info.annotation)))
 
     @app.exception_handler(StarletteHTTPException)
     async def http_error(http: Request, error: StarletteHTTPException) -> Response:
@@ -183,24 +185,34 @@ def token_ids_of(model: Model, body: TokenizeRequest) -> list[int]:
 def add_routes(app: FastAPI, server: Server) -> None:
     """Add the routes."""
 
+    @app.get("/", include_in_schema=False)
+    def home(http: Request) -> Response:
+        models = [server.about(name) for name in server.pool.names()] if server.settings.api_key is None else None
+        return home_page(str(http.base_url).rstrip("/"), models, routes_of(app))
+
     @app.get("/health")
     async def health() -> dict[str, str | int]:
+        """Whether the server answers, and how many models it has open."""
         return {"status": "ok", "models": len(server.pool.members), "loaded": len(server.pool.loaded)}
 
     @app.get("/metrics")
     async def metrics() -> Response:
+        """Measurements for Prometheus."""
         return Response(server.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/v1/models")
     def list_models() -> dict[str, Any]:
+        """The models."""
         return {"object": "list", "data": [server.about(name) for name in server.pool.names()]}
 
     @app.get("/v1/models/{name:path}")
     def one_model(name: str) -> dict[str, Any]:
+        """One model."""
         return server.about(name)
 
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest, http: Request) -> dict[str, Any]:
+        """From a text or a chat to token ids."""
         _, model = await server.model(http, body.model)
         with server.slots.held():
             ids = await asyncio.to_thread(token_ids_of, model, body)
@@ -208,18 +220,21 @@ def add_routes(app: FastAPI, server: Server) -> None:
 
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeRequest, http: Request) -> dict[str, str]:
+        """From token ids to a text."""
         _, model = await server.model(http, body.model)
         model.encoder.check_vocabulary(body.tokens)
         return {"prompt": await asyncio.to_thread(model.tokenizer.decode, body.tokens)}
 
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, http: Request) -> Response:
+        """Texts that continue prompts."""
         name, model = await server.model_for(http, body)
         make = functools.partial(Completion, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.texts, server.slots, server.metrics, streams=bool(body.stream))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
+        """The next turn of a chat."""
         name, model = await server.model_for(http, body)
         make = functools.partial(Chat, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.n or 1, server.slots, server.metrics, streams=bool(body.stream))

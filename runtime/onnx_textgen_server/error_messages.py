@@ -6,6 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
+from .openai.unknown_names import names_at, unknown_parameter
+
 TYPE_NAMES = re.compile(r"str|int|float|bool|dict|list\[.*\]|[A-Z]\w*")
 """Parts of pydantic's `loc` that name a type of a union; no parameter has such a name."""
 MOST_OF_NAME = 100
@@ -13,13 +17,16 @@ MOST_OF_NAME = 100
 ROUTES = "GET /v1/models, POST /v1/completions, POST /v1/chat/completions; /openapi.json has all"
 
 
-def message_for_body(found: Mapping[str, Any]) -> str:
-    """One line for the first error that pydantic found in a body."""
+def message_for_body(found: Mapping[str, Any], body: type[BaseModel] | None) -> str:
+    """One line for the first error that pydantic found in a body; `body` is what it should have been."""
     place = found["loc"]
     if found["type"] == "json_invalid":
         return f"the body is not JSON: {found['ctx']['error']} at character {place[-1]}"
     if place == ("body",):
         return "the body should be a JSON object, sent with the header Content-Type: application/json"
+    if found["type"] == "extra_forbidden":
+        inside = "".join(f"{part}: " for part in place[1:-1])
+        return inside + unknown_parameter(str(place[-1]), names_at(body, place[1:-1]) if body is not None else ())
     where = ".".join(str(part) for part in place if part != "body" and not (isinstance(part, str) and TYPE_NAMES.fullmatch(part)))
     where = where if len(where) <= MOST_OF_NAME else f"{where[:MOST_OF_NAME]}..."
     return f"{where or 'the body'}: {found['msg'].removeprefix('Value error, ')}"

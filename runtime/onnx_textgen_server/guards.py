@@ -17,8 +17,8 @@ from .openai.schema import Problem
 Refuse = Callable[[Problem, Mapping[str, str]], Response]
 """Makes the response for a problem, with additional headers."""
 
-OPEN = frozenset({"/health"})
-"""Paths that need no key, for health checks."""
+OPEN = frozenset({"/", "/health"})
+"""Paths that need no key: the page that says how to send one, and health checks."""
 
 
 HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(:\d*)?")

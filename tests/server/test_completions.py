@@ -166,7 +166,13 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"extra_body": {"stop": 5}}, "stop: Input should be a valid string"),
         ({"extra_body": {"max_new_tokens": 9}}, "max_new_tokens is called max_tokens here"),
         ({"extra_body": {"json_schema": "{}"}}, "json_schema is called response_format here"),
-        ({"extra_body": {"stream_options": {"9" * 5000: 1}}}, "stream_options." + "9" * 85 + "...: "),
+        ({"extra_body": {"stream_options": {"9" * 5000: 1}}}, "stream_options: there is no parameter '9999"),
+        ({"extra_body": {"stream_options": {"include_usge": True}}}, "'include_usge' here; did you mean include_usage?"),
+        ({"extra_body": {"max_token": 5}}, "there is no parameter 'max_token' here; did you mean max_tokens?"),
+        ({"extra_body": {"repetiton_penalty": 1.2}}, "did you mean repetition_penalty?"),
+        ({"extra_body": {"max_new_token": 5}}, "did you mean max_new_tokens?"),
+        ({"extra_body": {"length_penalty": 1.2}}, "there is no parameter 'length_penalty' here; leave it out"),
+        ({"extra_body": {"colour": 1}}, "there is no parameter 'colour' here; leave it out"),
         ({"extra_body": {"tool_choice": "required"}}, "there is no parameter 'tool_choice'"),
         ({"prompt": [1] * 10_000 + ["a"]}, "should be text, token ids"),
         ({"prompt": [{"a": 1}] * 200}, "should be text, token ids"),
@@ -178,6 +184,23 @@ def test_what_cannot_be_answered_is_said(client: openai.OpenAI, asked: dict, sai
         client.completions.create(**{"model": "story", "prompt": PROMPT, **asked})
     assert said in caught.value.body["message"]  # type: ignore[index]
     assert caught.value.body["type"] == "invalid_request_error"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "said"),
+    [
+        ("tokenize", {"promt": "A"}, "there is no parameter 'promt' here; did you mean prompt?"),
+        ("tokenize", {"prompt": "A", "chat_template_kwarg": {}}, "did you mean chat_template_kwargs?"),
+        ("tokenize", {"prompt": "A", "colour": 1}, "there is no parameter 'colour' here; leave it out"),
+        ("detokenize", {"token": [1]}, "tokens: Field required"),
+        ("detokenize", {"tokens": [1], "modell": "x"}, "there is no parameter 'modell' here; did you mean model?"),
+        ("v1/chat/completions", {"messages": [{"role": "user", "content": "A"}], "max_token": 1}, "did you mean max_tokens?"),
+        ("v1/chat/completions", {"messages": [{"role": "user", "content": "A"}], "message": 1}, "did you mean messages?"),
+    ],
+)
+def test_a_misspelt_parameter_is_told_with_the_name_that_was_meant(live: tuple, route: str, asked: dict, said: str) -> None:
+    answer = patient_http.post(f"{live[0]}/{route}", json={"model": "chatty"} | asked)
+    assert (answer.status_code, said in answer.json()["error"]["message"]) == (400, True), answer.text
 
 
 def test_what_asks_for_nothing_is_passed_over(client: openai.OpenAI, story: Model) -> None:

@@ -109,7 +109,7 @@ def test_a_body_that_is_no_json_is_told_where(live: tuple) -> None:
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is not JSON: Expecting value at character 11")
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/v1", "/favicon.ico"])
+@pytest.mark.parametrize("path", ["/docs", "/v1", "/favicon.ico"])
 def test_a_path_that_is_none_is_answered_with_those_there_are(live: tuple, path: str) -> None:
     answer = patient_http.get(live[0] + path)
     problem = answer.json()["error"]

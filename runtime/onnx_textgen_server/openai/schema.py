@@ -16,6 +16,8 @@ from onnx_textgen.options.checks import DIGITS, shown
 from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
 from onnx_textgen.text.prompts import is_id
 
+from .unknown_names import names_of, unknown_parameter
+
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat runs until the model ends it."""
 IGNORED_FIELDS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
@@ -130,7 +132,8 @@ class GenerationRequest(BaseModel):
             elif name in OPTION_NAMES and name not in SEARCH_FIELDS:
                 options[name] = value
             else:
-                raise OptionError(f"there is no parameter {shown(name)} here; leave it out")
+                known = names_of(type(self)) | set(OPTION_NAMES) - SEARCH_FIELDS
+                raise OptionError(unknown_parameter(name, () if name in SEARCH_FIELDS else known))
         if options["temperature"] == 0:
             options["top_p"] = None
         return {name: value for name, value in options.items() if value is not None}
