@@ -34,11 +34,14 @@ def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None) -> 
                 if opener_of is not None:
                     make_fetch_panel(registry, picker, opener_of)
                     page.load(lambda: gr.update(choices=registry.names), None, picker, **QUICK)
-        picked = picker.input(lambda name: describe(registry, name), picker, masthead, **RUNNING)
+        picked = picker.change(lambda name: describe(registry, name), picker, masthead, **RUNNING)
         with gr.Tabs(overflow_behavior="wrap"):  # on a phone, a menu would hide some tabs
             for name, tab in TABS.items():
                 with gr.Tab(name):
-                    tab.make_tab(registry, picker, picked)
+                    if tab is chat:
+                        chat.make_tab(registry, picker, picked, opener_of)
+                    else:
+                        tab.make_tab(registry, picker, picked)
     return page
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_textgen
-from onnx_textgen.errors import OptionError
+from onnx_textgen.errors import OnnxTextgenError, OptionError
 from onnx_textgen.options.checks import shown
-from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages
-from onnx_textgen.package.model_cache import cached_packages
+from onnx_textgen.package.end_tokens import read_template
+from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages, find_package
+from onnx_textgen.package.model_cache import cached_packages, find_cached
 
 if TYPE_CHECKING:
     from onnx_textgen import Model
@@ -23,9 +24,13 @@ Opener = Callable[[], "Model"]
 class ModelRegistry:
     """Models by name. Safe for concurrent threads; no model is loaded twice."""
 
-    def __init__(self, openers: Mapping[str, Opener]) -> None:
-        """`openers`: functions that load a model, by the name shown on the page; at least one."""
+    def __init__(self, openers: Mapping[str, Opener], chat_names: Collection[str] = ()) -> None:
+        """`openers`: functions that load a model, by the name shown on the page; at least one.
+
+        `chat_names`: those that are known to have a chat template before they are loaded.
+        """
         self.openers = dict(openers)
+        self._chat_names = set(chat_names)
         self._locks = {name: threading.Lock() for name in openers}
         self._loaded: dict[str, Model] = {}
 
@@ -55,6 +60,11 @@ class ModelRegistry:
                 self._loaded[name] = self.openers[name]()
             return self._loaded[name]
 
+    def chat_names(self) -> list[str]:
+        """The names of the models that have a chat template, as far as that is known."""
+        loaded = {name: model.chat_template is not None for name, model in self._loaded.items()}
+        return [name for name in self.names if loaded.get(name, name in self._chat_names)]
+
     def loaded(self, name: str) -> Model | None:
         """The model if it is already loaded."""
         return self._loaded.get(name)
@@ -66,7 +76,17 @@ def make_registry(packages: Sequence[str], *, device: str, threads: int | None) 
         embedded = sorted(embedded_packages(), key=lambda name: name != DEFAULT_PACKAGE) or [DEFAULT_PACKAGE]
         packages = [*embedded, *cached_packages()]
 
-    return ModelRegistry({name: opener(package, device=device, threads=threads) for name, package in names_of(packages).items()})
+    named = names_of(packages)
+    openers = {name: opener(package, device=device, threads=threads) for name, package in named.items()}
+    return ModelRegistry(openers, [name for name, package in named.items() if has_template(package)])
+
+
+def has_template(package: str) -> bool:
+    """Whether a package has a chat template, without loading it; False if its files cannot be read."""
+    try:
+        return read_template(find_cached(package) or find_package(package)) is not None
+    except (OnnxTextgenError, OSError):
+        return False
 
 
 def opener(package: str, *, device: str, threads: int | None) -> Opener:

@@ -250,7 +250,8 @@ def frame_case(path: str, _: Path) -> Verdict:
     """No answer may be shown in a frame of others."""
     PAGE.begin()
     headers = PAGE.one(head(f"GET {path} HTTP/1.1")).headers
-    if (headers.get("Content-Security-Policy"), headers.get("X-Frame-Options")) != ("frame-ancestors 'self'", "SAMEORIGIN"):
+    policy = headers.get("Content-Security-Policy") or ""
+    if "frame-ancestors 'self'" not in policy or headers.get("X-Frame-Options") != "SAMEORIGIN":
         raise Violation(f"{path} may be shown in a frame")
     return REFUSED
 

@@ -1,15 +1,31 @@
-"""A chat in a real browser: the session behind it is what is shown, from turn to turn."""
+"""A chat in a real browser: the branch that is shown is what the model reads, and the browser keeps all of it."""
 
+import json
 import re
 from importlib.metadata import entry_points
 
 import pytest
 import typer
-from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
 from onnx_textgen.cli.app import app
+from onnx_textgen_demo.models import ModelRegistry
 from support.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
+from support.chat_page import (
+    figures_of,
+    is_at_rest,
+    keep,
+    kept,
+    names_of_conversations,
+    open_chat,
+    open_empty_chat,
+    press,
+    press_head,
+    say,
+    turns_of,
+    wait_for_turns,
+)
 from support.paced_runs import PacedRuns, make_chatty
 from support.scripted_model import TINY_PACKAGE
 
@@ -20,88 +36,305 @@ def chatty():
 
 
 @pytest.fixture
-def chat(chromium, served, chatty):
-    open_page(chromium, served(chatty))
-    open_tab(chromium, "Chat")
-    wait_until(chromium, lambda: element(chromium, "#send").is_displayed(), "the tab")
+def address(served, chatty):
+    return served(chatty)
+
+
+@pytest.fixture
+def chat(chromium, address):
+    open_empty_chat(chromium, address)
     return chromium
 
 
-def say(driver, text):
-    set_value(driver, "#message textarea", text)
-    element(driver, "#send").click()
+def cache_of(driver):
+    """How many tokens of the prompt were in the cache, and how many it has."""
+    return tuple(int(each) for each in re.search(r"from cache ([0-9]+) of ([0-9]+)", figures_of(driver)).groups())
+
+
+def context_of(driver):
+    """How many tokens of the context are full, and how many there are."""
+    found = re.search(r"([0-9,]+) / ([0-9,]+) tokens of context", figures_of(driver)).groups()
+    return tuple(int(each.replace(",", "")) for each in found)
 
 
 def note_of(driver):
     return element(driver, "#chat-note").text
 
 
-def turns_of(driver):
-    script = "return [...document.querySelectorAll(arguments[0])].map((turn) => turn.innerText.trim())"
-    return driver.execute_script(script, "#chatbot [data-testid=user], #chatbot [data-testid=bot]")
+def press_name(driver, name):
+    driver.execute_script("document.querySelector(arguments[0]).click()", f"#conversations [aria-label='{name}']")
 
 
-def press(driver, name):
-    driver.execute_script("arguments[0].click()", driver.find_element(By.CSS_SELECTOR, f"#chatbot button[aria-label='{name}']"))
-
-
-def cache_of(driver):
-    """How many tokens of the turn's prompt were in the cache, and how many it has."""
-    return tuple(int(each) for each in re.search(r"from cache ([0-9]+) of ([0-9]+)", note_of(driver)).groups())
-
-
-def test_turns_follow_each_other_and_a_turn_finds_the_prompt_of_the_one_before_in_the_cache(chat):
+def test_turns_follow_each_other_and_what_was_read_comes_from_the_cache(chat, chatty):
+    press_head(chat, "settings")
     set_value(chat, "#system textarea", "be kind")
+    element(chat, "#system textarea").send_keys(Keys.ESCAPE)
     say(chat, "a cat")
-    wait_until(chat, lambda: "finished" in note_of(chat), "the first answer")
-    first, (_, prompt) = note_of(chat), cache_of(chat)
+    wait_for_turns(chat, 2)
+    filled, length = context_of(chat)
+    assert length == chatty.manifest.geometry.context_length
+    assert "tokens/s" in figures_of(chat)
     say(chat, "a <b>dog</b>")
-    wait_until(chat, lambda: "finished" in note_of(chat) and note_of(chat) != first, "the second answer")
-    wait_until(chat, lambda: len(turns_of(chat)) == 4, "four turns")
-    assert turns_of(chat)[2] == "a <b>dog</b>"
+    turns = wait_for_turns(chat, 4)
+    assert turns[0] == ("user", "a cat")
+    assert turns[2] == ("user", "a <b>dog</b>")
     reused, whole = cache_of(chat)
-    assert reused == prompt - prompt % 2, "what was read is there, from an even place on; the answer is read once more"
-    assert whole >= prompt + 24
+    prompt = filled - 24
+    assert reused >= prompt - prompt % 2, "what was read is there, from an even place on"
+    assert whole >= filled
+    (conversation,) = [each["conversation"] for each in kept(chat).values()]
+    assert conversation["system"] == "be kind"
+    answers = [node["message"]["content"] for node in conversation["nodes"]]
+    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "a cat"}]
+    messages += [{"role": "assistant", "content": answers[1]}, {"role": "user", "content": "a <b>dog</b>"}]
+    assert whole == len(chatty.encode_chat(messages)), "the model read what is shown"
 
 
-def test_a_turn_is_taken_back_retried_and_changed(chat):
+def test_another_answer_is_beside_the_first_and_both_can_be_paged_through(chat):
     say(chat, "a cat")
-    wait_until(chat, lambda: "finished" in note_of(chat), "an answer")
-    before = turns_of(chat)
-    press(chat, "Retry")
-    wait_until(chat, lambda: "finished" in note_of(chat) and turns_of(chat)[1] != before[1], "another answer")
-    # Pressed again while the page is still drawing the answer anew, which takes the field away.
-    wait_until(chat, lambda: elements(chat, "#chatbot textarea") or press(chat, "Edit"), "a field")
-    set_value(chat, "#chatbot textarea", "a dog")
-    note = note_of(chat)
-    press(chat, "Submit")
-    # The page shows the other message before it is sent, beside the note of the answer before.
-    wait_until(chat, lambda: "finished" in note_of(chat) and note_of(chat) != note, "an answer to the other message")
-    wait_until(chat, lambda: turns_of(chat)[:1] == ["a dog"], "the other message")
-    # Pressed again where Gradio sent the answer's last frame once more after the first press.
-    wait_until(chat, lambda: not turns_of(chat) or press(chat, "Undo"), "an empty chat")
-    assert element(chat, "#message textarea").get_attribute("value") == "a dog"
+    first = wait_for_turns(chat, 2)
+    press(chat, "retry")
+    wait_until(chat, lambda: is_at_rest(chat) and "2/2" in element(chat, "#turns .pager").text, "another answer")
+    second = turns_of(chat)
+    assert second[1] != first[1]
+    say(chat, "a dog")
+    wait_for_turns(chat, 4)
+    chat.execute_script("arguments[0].click()", element(chat, "[aria-label='Previous answer']"))
+    wait_until(chat, lambda: turns_of(chat) == first, "the first answer")
+    assert "1/2" in element(chat, "#turns .pager").text
+    chat.execute_script("arguments[0].click()", element(chat, "[aria-label='Next answer']"))
+    wait_until(chat, lambda: len(turns_of(chat)) == 4 and turns_of(chat)[:2] == second, "the second, with what follows it")
 
 
-def test_stop_keeps_what_was_written_and_the_chat_goes_on(chat, monkeypatch):
+def test_a_sent_message_is_edited_by_the_keyboard_and_the_first_version_is_kept(chat):
+    say(chat, "a cat")
+    wait_for_turns(chat, 2)
+    field = element(chat, "#message textarea")
+    field.send_keys(Keys.ARROW_UP)
+    editor = wait_until(chat, lambda: elements(chat, "#turns .editor textarea"), "the editor")[0]
+    assert editor.get_attribute("value") == "a cat"
+    editor.send_keys(Keys.ESCAPE)
+    wait_until(chat, lambda: not elements(chat, "#turns .editor"), "the end of the editor")
+    assert chat.switch_to.active_element == field
+    press(chat, "edit", 0)
+    editor = element(chat, "#turns .editor textarea")
+    editor.clear()
+    editor.send_keys("a dog", Keys.SHIFT, Keys.ENTER, Keys.NULL, "barks", Keys.ENTER)
+    wait_until(chat, lambda: is_at_rest(chat) and turns_of(chat)[0] == ("user", "a dog\nbarks"), "the other message")
+    wait_for_turns(chat, 2)
+    chat.execute_script("arguments[0].click()", element(chat, "[aria-label='Previous message']"))
+    wait_until(chat, lambda: turns_of(chat)[0] == ("user", "a cat") and len(turns_of(chat)) == 2, "the first version")
+
+
+def test_escape_stops_and_what_was_written_stays(chat, monkeypatch):
     runs = PacedRuns(monkeypatch)
     runs.seconds = 0.1
     say(chat, "a cat")
     wait_until(chat, lambda: "writing" in note_of(chat), "some text")
-    element(chat, "#chat-stop").click()
-    wait_until(chat, lambda: "cancelled" in note_of(chat), "the word that it stopped")
-    assert len(turns_of(chat)) == 2
+    assert not element(chat, "#send").is_displayed()
+    element(chat, "#message textarea").send_keys(Keys.ESCAPE)
+    wait_until(chat, lambda: "stopped by you" in figures_of(chat), "the word that it stopped")
+    assert len(wait_for_turns(chat, 2)) == 2
     runs.seconds = 0
     say(chat, "a dog")
-    wait_until(chat, lambda: "finished: length" in note_of(chat), "an answer")
-    wait_until(chat, lambda: len(turns_of(chat)) == 4, "four turns")
+    wait_for_turns(chat, 4)
+    assert "max new tokens" in figures_of(chat)
+
+
+def test_shift_enter_begins_a_line_and_the_field_keeps_the_focus(chat):
+    field = element(chat, "#message textarea")
+    field.send_keys("one", Keys.SHIFT, Keys.ENTER, Keys.NULL, "two", Keys.ENTER)
+    assert wait_for_turns(chat, 2)[0] == ("user", "one\ntwo")
+    assert chat.switch_to.active_element == field
+    assert field.get_attribute("value") == ""
+
+
+def test_a_suggestion_is_sent_by_a_press(chat):
+    suggestion = elements(chat, "#turns [data-says]")[0]
+    text = suggestion.text
+    suggestion.click()
+    assert wait_for_turns(chat, 2)[0] == ("user", text)
+
+
+def test_after_an_error_the_message_stays_and_can_be_answered(chat, monkeypatch):
+    runs = PacedRuns(monkeypatch)
+    runs.fails_at = runs.count + 1
+    say(chat, "a cat")
+    wait_until(chat, lambda: "<b>no memory</b>" in note_of(chat), "the line about the error")
+    close_messages(chat)
+    assert wait_for_turns(chat, 1) == [("user", "a cat")]
+    chat.execute_script("arguments[0].click()", element(chat, "[data-does=retry]"))
+    wait_for_turns(chat, 2)
+    assert note_of(chat) == ""
+
+
+def test_conversations_are_kept_named_and_deleted_and_a_reload_opens_the_last_one(chat, address):
+    say(chat, "a cat")
+    cat = wait_for_turns(chat, 2)
+    press_head(chat, "new")
+    wait_until(chat, lambda: turns_of(chat) == [], "an empty conversation")
+    say(chat, "a dog")
+    dog = wait_for_turns(chat, 2)
+    wait_until(chat, lambda: names_of_conversations(chat) == ["a dog", "a cat"], "both in the list")
+    press_name(chat, "Rename a cat")
+    name = element(chat, "#conversation-list input")
+    name.send_keys("My cat", Keys.ENTER)
+    assert names_of_conversations(chat) == ["a dog", "My cat"]
+    open_chat(chat, address)
+    assert wait_for_turns(chat, 2) == dog
+    press_name(chat, "My cat")
+    wait_until(chat, lambda: turns_of(chat) == cat, "the other one")
+    say(chat, "more")
+    assert wait_for_turns(chat, 4)[:2] == cat
+    wait_until(chat, lambda: names_of_conversations(chat) == ["My cat", "a dog"], "its name in the first place")
+    press_name(chat, "Delete a dog")
+    assert len(kept(chat)) == 2, "once is not enough"
+    press_name(chat, "Delete a dog")
+    assert names_of_conversations(chat) == ["My cat"]
+    press_name(chat, "Delete My cat")
+    press_name(chat, "Delete My cat")
+    wait_until(chat, lambda: turns_of(chat) == [], "an empty conversation")
+    assert kept(chat) == {}
+
+
+def test_a_reload_in_mid_answer_keeps_what_was_written(chat, address, monkeypatch):
+    runs = PacedRuns(monkeypatch)
+    runs.seconds = 0.2
+    say(chat, "a cat")
+    wait_until(chat, lambda: any(len(each["conversation"]["nodes"]) == 2 for each in kept(chat).values()), "a kept answer")
+    open_chat(chat, address)
+    runs.seconds = 0
+    assert wait_for_turns(chat, 2)[0] == ("user", "a cat")
+    say(chat, "more")
+    wait_for_turns(chat, 4)
+
+
+EXPORT = """const [does, report] = arguments;
+const make = URL.createObjectURL;
+URL.createObjectURL = (blob) => { blob.text().then(report); return make.call(URL, blob); };
+document.querySelector(`#conversations [data-does=${does}]`).click();"""
+"""Presses a button that exports, and gives the text of its file."""
+
+
+def test_a_conversation_is_exported_in_openais_form_and_imported_again(chat, tmp_path):
+    say(chat, "a cat")
+    turns = wait_for_turns(chat, 2)
+    exported = chat.execute_async_script(EXPORT, "json")
+    value = json.loads(exported)
+    assert [each["role"] for each in value["messages"]] == ["user", "assistant"]
+    assert value["title"] == "a cat"
+    assert chat.execute_async_script(EXPORT, "markdown").startswith("# a cat\n\n## You\n\na cat\n\n## Model\n\n")
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps({"messages": [{"role": "system", "content": "be kind"}, *value["messages"]]}))
+    press_head(chat, "new")
+    wait_until(chat, lambda: turns_of(chat) == [], "an empty conversation")
+    element(chat, "#conversations input[type=file]").send_keys(str(path))
+    wait_until(chat, lambda: turns_of(chat) == turns, "the imported conversation")
+    wait_until(chat, lambda: len(kept(chat)) == 2, "both")
+    assert element(chat, "#system textarea").get_attribute("value") == "be kind"
+    path.write_text("no JSON")
+    element(chat, "#conversations input[type=file]").send_keys(str(path))
+    wait_until(chat, lambda: "no JSON" in element(chat, ".conversations-note").text, "the reason")
+
+
+@pytest.mark.parametrize("value", ["no JSON", "7", '{"conversation": 7}', '{"conversation": {"nodes": [7], "version": 1}}'])
+def test_what_is_damaged_in_the_browsers_storage_does_not_break_the_page(chat, address, value):
+    keep(chat, "ab", value)
+    open_chat(chat, address)
+    close_messages(chat)
+    say(chat, "a cat")
+    wait_for_turns(chat, 2)
+
+
+HOSTILE = """![x](ADDRESS/markdown.png) <img src="ADDRESS/raw.png"> <style>@import url(ADDRESS/style.css)</style>
+<div style="background:url(ADDRESS/background.png)">x</div><video src="ADDRESS/video.mp4"></video>
+<script>document.title = "run"</script> [link](javascript:document.title='run') [safe](https://example.com/)
+"""
+
+
+def test_an_answer_that_would_load_or_run_something_does_neither(chat, address):
+    text = HOSTILE.replace("ADDRESS", "http://example.com")
+    call = {"id": "c", "type": "function", "function": {"name": text, "arguments": text}}
+    answer = {"role": "assistant", "content": text, "reasoning_content": text, "tool_calls": [call]}
+    messages = [{"role": "user", "content": text}, answer, {"role": "tool", "tool_call_id": "c", "content": text}]
+    nodes = [{"parent": place - 1, "message": message} for place, message in enumerate(messages)]
+    conversation = {"version": 1, "key": "ab", "title": text, "system": "", "nodes": nodes, "leaf": 2}
+    keep(chat, "ab", json.dumps({"saved": 1, "name": text, "conversation": conversation}))
+    chat.get_log("performance")
+    open_chat(chat, address)
+    wait_for_turns(chat, 2)
+    for fold in elements(chat, "#turns summary"):
+        chat.execute_script("arguments[0].click()", fold)
+    links = [each.get_attribute("href") for each in elements(chat, "#turns a")]
+    assert set(links) == {"http://example.com/markdown.png", "https://example.com/"}
+    assert not elements(chat, "#chat img, #chat video, #turns style, #turns script, #turns [style*=url]")
+    assert chat.title == "onnx-textgen"
+    events = [json.loads(entry["message"])["message"] for entry in chat.get_log("performance")]
+    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert [url for url in urls if not url.startswith((address, "data:", "blob:", "chrome:"))] == []
+
+
+def test_a_fold_stays_open_while_the_answer_grows(chat, address, monkeypatch):
+    answer = {"role": "assistant", "content": "b", "reasoning_content": "hm"}
+    nodes = [{"parent": -1, "message": {"role": "user", "content": "a"}}, {"parent": 0, "message": answer}]
+    conversation = {"version": 1, "key": "ab", "title": "", "system": "", "nodes": nodes, "leaf": 1}
+    keep(chat, "ab", json.dumps({"saved": 1, "conversation": conversation}))
+    open_chat(chat, address)
+    wait_for_turns(chat, 2)
+    fold = element(chat, "#turns .thoughts")
+    assert fold.get_attribute("open") is None
+    fold.find_element("css selector", "summary").click()
+    say(chat, "more")
+    wait_for_turns(chat, 4)
+    assert element(chat, "#turns .thoughts").get_attribute("open") is not None
+
+
+def test_code_has_a_button_that_copies_it(chat, address):
+    nodes = [{"parent": -1, "message": {"role": "assistant", "content": "```python\nreturn '<b>'\n```"}}]
+    conversation = {"version": 1, "key": "ab", "title": "", "system": "", "nodes": nodes, "leaf": 0}
+    keep(chat, "ab", json.dumps({"saved": 1, "conversation": conversation}))
+    open_chat(chat, address)
+    wait_for_turns(chat, 1)
+    chat.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    copied = lambda name: (  # noqa: E731
+        chat.execute_script("arguments[0].click()", element(chat, f"#turns [aria-label='{name}']")),
+        wait_until(chat, lambda: chat.execute_script("return window.copied"), "a copy"),
+        chat.execute_script("delete window.copied"),
+    )[1]
+    assert copied("Copy code") == "return '<b>'\n"
+    assert copied("Copy message") == "```python\nreturn '<b>'\n```"
+
+
+def test_the_settings_are_a_drawer_over_the_chat_which_escape_closes(chat):
+    width = element(chat, "#turns").rect["width"]
+    press_head(chat, "settings")
+    assert element(chat, "#chat-settings").is_displayed()
+    assert chat.switch_to.active_element == element(chat, "#system textarea")
+    assert element(chat, "#turns").rect["width"] == width
+    chat.switch_to.active_element.send_keys(Keys.ESCAPE)
+    wait_until(chat, lambda: not element(chat, "#chat-settings").is_displayed(), "a closed drawer")
+    assert element(chat, "[data-does=settings]") == chat.switch_to.active_element
+    assert element(chat, "[data-does=settings]").get_attribute("aria-expanded") == "false"
+
+
+def test_another_model_continues_the_conversation(chromium, served, chatty):
+    other = make_chatty(5)
+    open_empty_chat(chromium, served(ModelRegistry({"first": lambda: chatty, "second": lambda: other})))
+    say(chromium, "a cat")
+    first = wait_for_turns(chromium, 2)
+    element(chromium, "#picker input").click()
+    wait_until(chromium, lambda: elements(chromium, "[role=option]"), "the models")[1].click()
+    wait_until(chromium, lambda: "model second" in element(chromium, ".masthead").text, "the other model")
+    say(chromium, "a dog")
+    assert wait_for_turns(chromium, 4)[:2] == first
+    assert "5 tokens" in figures_of(chromium)
 
 
 def test_a_model_without_a_template_says_so_and_how_to_get_one_that_has(chromium, served):
     open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
     open_tab(chromium, "Chat")
     wait_until(chromium, lambda: "no chat template" in element(chromium, "#no-chat").text, "the line")
-    assert not [each for each in elements(chromium, "#send") if each.is_displayed()]
+    assert not [each for each in elements(chromium, "#send, #no-chat-open, #no-chat-fetch") if each.is_displayed()]
     install, fetch, demo = element(chromium, "#no-chat pre code").text.splitlines()
     assert install == 'pip install "onnx-textgen[export]"'
     for command in (fetch, demo):
@@ -117,26 +350,34 @@ def command_of(name):
     return typer.main.get_command(app).commands[name]
 
 
+def test_a_model_without_a_template_offers_one_that_has(chromium, served, chatty):
+    registry = ModelRegistry({"plain": lambda: onnx_textgen.load(TINY_PACKAGE), "talks": lambda: chatty}, chat_names=["talks"])
+    open_page(chromium, served(registry))
+    open_tab(chromium, "Chat")
+    wait_until(chromium, lambda: element(chromium, "#no-chat-open").text == "Chat with talks", "the offer")
+    element(chromium, "#no-chat-open").click()
+    wait_until(chromium, lambda: element(chromium, "#send").is_displayed(), "the chat")
+    assert "model talks" in element(chromium, ".masthead").text
+    assert not [each for each in elements(chromium, "#no-chat") if each.is_displayed()]
+    say(chromium, "a cat")
+    wait_for_turns(chromium, 2)
+
+
 def test_nothing_lies_over_what_is_said(chat):
     say(chat, "a cat")
-    wait_until(chat, lambda: "finished" in note_of(chat), "the answer")
-    over = "#chatbot label, #chatbot [data-testid=block-label], #chatbot .top-panel, #chatbot > .icon-button-wrapper"
-    assert not [each.get_attribute("outerHTML") for each in elements(chat, over) if each.is_displayed()]
+    wait_for_turns(chat, 2)
+    covered = """return [...document.querySelectorAll(".said, .turn .markdown, #message textarea, #send")].filter((each) => {
+        const { left, top, width, height } = each.getBoundingClientRect();
+        const found = document.elementFromPoint(left + width / 2, top + height / 2);
+        return !each.contains(found) && !found.contains(each); }).map((each) => each.outerHTML)"""
+    assert chat.execute_script(covered) == []
 
 
-def test_an_answer_is_asked_for_where_none_is_written_and_stopped_where_one_is(chat, monkeypatch):
-    runs = PacedRuns(monkeypatch)
-    can_press = lambda: [element(chat, button).is_enabled() for button in ("#send", "#chat-stop", "#new-chat")]  # noqa: E731
-    assert can_press() == [True, False, False]
-    runs.seconds = 0.1
-    say(chat, "a cat")
-    wait_until(chat, lambda: can_press() == [False, True, True], "an answer under way")
-    element(chat, "#chat-stop").click()
-    wait_until(chat, lambda: can_press() == [True, False, True], "its end")
-    runs.fails_at = runs.count + 3
-    say(chat, "a dog")
-    wait_until(chat, lambda: "no memory" in note_of(chat), "the line about the error")
-    wait_until(chat, lambda: can_press() == [True, False, True], "the end of an answer that failed")
-    close_messages(chat)
-    element(chat, "#new-chat").click()
-    wait_until(chat, lambda: can_press() == [True, False, False], "an empty chat")
+def test_the_browser_itself_refuses_to_load_anything_from_elsewhere(chat):
+    chat.get_log("performance")
+    load = """const report = arguments[0], image = new Image();
+        image.onload = () => report("loaded"), image.onerror = () => report("refused"), image.src = "http://127.0.0.1:1/x.png";"""
+    refused = "document.addEventListener('securitypolicyviolation', (event) => { window.refused = event.blockedURI; })"
+    chat.execute_script(refused)
+    assert chat.execute_async_script(load) == "refused"
+    wait_until(chat, lambda: chat.execute_script("return window.refused"), "the report of the browser")

@@ -24,7 +24,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from onnx_textgen.cli.hosts import EVERY_ADDRESS, in_url, is_public, listen, names_of
 from onnx_textgen.errors import OptionError
 
-from .frame_guard import FrameGuard
+from .content_policy import PolicyGuard
 from .mcp_guard import McpGuard
 
 QUEUE_LENGTH = 16
@@ -107,7 +107,7 @@ def serve(
         css_paths=Path(__file__).parents[1] / "page.css",
         app_kwargs={
             "middleware": [
-                Middleware(FrameGuard),
+                Middleware(PolicyGuard),
                 Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host)),
                 Middleware(McpGuard),
             ],

@@ -1,6 +1,6 @@
-"""The tab Chat: one conversation per browser tab. Keys and values of a turn stay in the cache for the next one.
+"""The tab Chat: conversations that the browser keeps, each a tree of messages of which one branch is shown.
 
-The page always shows the messages of the session. Undo and edit rewind the session to before a turn.
+Every listener gets the open conversation from the browser and returns it; this server keeps only the session, with its cache.
 """
 
 from __future__ import annotations
@@ -8,17 +8,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
-from html import escape, unescape
+from collections.abc import Callable, Iterator
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from onnx_textgen import Cancellation
-from onnx_textgen.api.conversation import Conversation
-from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.errors import OnnxTextgenError, OptionError
+from onnx_textgen.options.checks import shown
 
 from .. import view
+from ..chat import conversations_pane, turns_pane
+from ..chat.answering import ChatSession, answers_to, session_for
+from ..chat.message_tree import Message, MessageTree
+from ..chat.no_template import TemplateOffer, make_offer
+from ..chat.stored import read_tree
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
 from ..sampling_controls import SamplingControls, make_sampling_controls
@@ -26,244 +30,256 @@ from ..sampling_controls import SamplingControls, make_sampling_controls
 if TYPE_CHECKING:
     from gradio.events import Dependency
 
-    from onnx_textgen import Model
+    from ..fetch_panel import OpenerOf
 
 FRAME_SECONDS = 0.08
-NO_TEMPLATE = """
-## {name} cannot chat
+SECONDS_PER_CHARACTER = 2e-6
+"""A browser takes longer to draw a longer conversation: frames wait this long per character of its HTML."""
+KEEP_SECONDS = 1.0
+"""Interval at which the browser keeps a growing answer, so that a reload loses little of it."""
 
-It has no chat template: it continues a text, and was not trained to answer. Use the tab **Write** for it.
-
-To chat, fetch a chat model, which takes some minutes, and open this page with it. The first command downloads PyTorch, which only
-the export needs, the second the model (92 MB). With PyTorch, *Fetch a model* at the top of the page does the same.
-
-```sh
-pip install "onnx-textgen[export]"
-onnx-textgen pull smollm2
-onnx-textgen demo smollm2
-```
-"""
-
-
-@dataclasses.dataclass(slots=True)
-class ChatState:
-    """A session, and the cancellation of its running answer."""
-
-    session: Conversation
-    cancel: Cancellation = dataclasses.field(default_factory=Cancellation)
-
-
+FRAME_LENGTH = 7
 Frame = tuple[Any, ...]
-"""Values for the components, in this order: state, chatbot, message, note, Send, Stop, New chat."""
+"""`FRAME_LENGTH` values for the components, in this order: session, conversation, turns, message, note, Send, Stop."""
 
 
-def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
+def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency, opener_of: OpenerOf | None = None) -> None:
     """Add the tab's components in the current Gradio context, and their listeners."""
     first = registry.model()
-    state = gr.State()
-    missing = gr.Markdown(missing_template(registry.names[0]), visible=first.chat_template is None, elem_id="no-chat")
-    with gr.Column(visible=first.chat_template is not None) as column, gr.Row():
-        with gr.Column(scale=3, min_width=320):
-            chatbot, note, message = make_conversation()
-            send, stop, clear = make_buttons()
-        with gr.Column(scale=2, min_width=320):
-            system = gr.Textbox(
-                label="System prompt",
-                info="Instructions for the model, read when the chat begins.",
-                lines=2,
-                max_lines=8,
-                max_length=MAX_PROMPT_CHARS,
-                elem_id="system",
+    session = gr.State()
+    offer = make_offer(registry, picker, opener_of)
+    with gr.Row(elem_id="chat", visible=first.chat_template is not None) as chat:
+        conversations = gr.HTML(
+            None,
+            html_template=conversations_pane.TEMPLATE,
+            js_on_load=conversations_pane.EVENTS,
+            apply_default_css=False,
+            elem_id="conversations",
+        )
+        with gr.Column(elem_id="chat-main"):
+            turns = gr.HTML(
+                turns_pane.turns_html(MessageTree()), js_on_load=turns_pane.EVENTS, apply_default_css=False, elem_id="turns"
             )
-            with gr.Accordion("Sampling", open=False, elem_id="chat-sampling"):
-                sampling = make_sampling_controls(first)
-    shown = [state, chatbot, message, note, send, stop, clear]
-    running = {"outputs": shown, **RUNNING}
+            message, send, stop = make_composer()
+            note = gr.HTML("", apply_default_css=False, elem_id="chat-note")
+        with gr.Column(elem_id="chat-settings"):
+            system, sampling = make_settings(registry)
+    outputs = [session, conversations, turns, message, note, send, stop]
+    running = {"outputs": outputs, **RUNNING}
 
     answers = Answers(registry, sampling)
+    inputs = [session, conversations, picker, system, *sampling.inputs]
     runs = [
-        gr.on([send.click, message.submit], answers.say, [state, picker, system, message, *sampling.inputs], **running),
-        chatbot.retry(answers.retry, [state, *sampling.inputs], **running),
-        chatbot.edit(answers.edit, [state, *sampling.inputs], **running),
+        gr.on([send.click, message.submit], answers.say, [message, *inputs], **running),
+        turns.submit(answers.suggested, inputs, **running),
+        turns.retry(answers.retry, inputs, **running),
+        turns.edit(answers.edit, inputs, **running),
     ]
-    # Stop does not use `cancels`: the answer then ends by itself, keeps its text in the session, and draws its last frame.
-    stop.click(lambda chat: chat.cancel.cancel() if chat else None, state, None, **QUICK)
-    chatbot.undo(undo, state, shown, cancels=runs, **QUICK)
-    clear.click(lambda: frame(None), None, shown, cancels=runs, **QUICK)
+    # Stop does not use `cancels`: the answer then ends by itself, and draws its last frame.
+    stop.click(lambda kept: kept.cancel.cancel() if kept else None, session, None, **QUICK)
+    turns.select(show_branch, [session, conversations], outputs, **QUICK)
+    conversations.select(open_conversation, session, [*outputs, system], cancels=runs, **QUICK)
+    conversations.clear(lambda kept: (*frame(kept, MessageTree()), ""), session, [*outputs, system], cancels=runs, **QUICK)
 
     picked.then(
-        lambda name: pick(name, registry.loaded(name), sampling),
-        picker,
-        [missing, column, *shown, *sampling.inputs],
+        lambda name, now: pick(name, now, registry, sampling, offer),
+        [picker, conversations],
+        [*offer.outputs, chat, *outputs, *sampling.inputs],
         cancels=runs,
         **QUICK,
     )
 
 
-def make_conversation() -> tuple[gr.Chatbot, gr.HTML, gr.Textbox]:
-    """The messages, the status line, and the field for the next message."""
-    chatbot = gr.Chatbot(
-        label="Chat",
-        show_label=False,  # it would cover the messages
-        height="min(28rem, 50vh)",
-        editable="user",
-        sanitize_html=True,
-        render_markdown=False,
-        buttons=["copy"],  # the default has another one, which shares the chat elsewhere
-        elem_id="chatbot",
+def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
+    """The field for the next message, with Send, and Stop in its place while an answer grows."""
+    with gr.Row(elem_id="composer", equal_height=True):
+        message = gr.Textbox(
+            label="Message",
+            show_label=False,
+            container=False,
+            placeholder="Message: Enter sends, Shift+Enter begins a line",
+            lines=1,
+            max_lines=8,
+            max_length=MAX_PROMPT_CHARS,
+            min_width=160,
+            elem_id="message",
+        )
+        send = gr.Button("Send", variant="primary", scale=0, min_width=90, elem_id="send")
+        stop = gr.Button("Stop", scale=0, min_width=90, interactive=False, elem_id="chat-stop")
+    return message, send, stop
+
+
+def make_settings(registry: ModelRegistry) -> tuple[gr.Textbox, SamplingControls]:
+    """What the drawer holds: the system prompt, and the sampling options."""
+    gr.HTML(
+        '<header><h2>Settings</h2><button type="button" id="chat-settings-close" aria-label="Close settings">✕</button></header>',
+        apply_default_css=False,
     )
-    note = gr.HTML("", apply_default_css=False, elem_id="chat-note")
-    message = gr.Textbox(
-        label="Message",
-        placeholder="Enter sends",
-        max_lines=8,
+    system = gr.Textbox(
+        label="System prompt",
+        info="Instructions for the model; they hold for this conversation, from the next answer on.",
+        lines=3,
+        max_lines=10,
         max_length=MAX_PROMPT_CHARS,
-        elem_id="message",
-        submit_btn=False,
+        elem_id="system",
     )
-    return chatbot, note, message
-
-
-def make_buttons() -> tuple[gr.Button, gr.Button, gr.Button]:
-    """A row of buttons: Send, Stop and New chat."""
-    with gr.Row():
-        send = gr.Button("Send", variant="primary", scale=2, min_width=100, elem_id="send")
-        stop = gr.Button("Stop", scale=1, min_width=70, interactive=False, elem_id="chat-stop")
-        clear = gr.Button("New chat", scale=1, min_width=110, interactive=False, elem_id="new-chat")
-    return send, stop, clear
+    return system, make_sampling_controls(registry.model())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answers:
-    """Listeners that send, retry and edit; each yields frames until the answer is complete.
+    """Listeners after which the model answers; each yields frames until the answer is complete.
 
-    `values` are the values of the sampling controls.
+    Their inputs are the session, the conversation, the model's name, the system prompt, and the values of the sampling controls.
     """
 
     registry: ModelRegistry
     sampling: SamplingControls
 
-    def answer(self, chat: ChatState | None, values: tuple[Any, ...]) -> Iterator[Frame]:
-        """Let the model answer; after an error the text so far stays."""
-        if chat is None:
-            return
+    def say(self, text: str, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - values of components
+        """Send a message after the last one."""
+        if text and text.strip():
+            yield from self.after(inputs, lambda tree: tree.add(tree.leaf, user_message(text)), clears_field=True)
+
+    def suggested(self, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        """Send a suggestion of the empty conversation."""
+        yield from self.after(inputs, lambda tree: tree.add(tree.leaf, user_message(text_of(event))))
+
+    def edit(self, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        """Send a message in another version, as another branch."""
+        yield from self.after(inputs, lambda tree: tree.add(tree.nodes[place_in(tree, event)].parent, user_message(text_of(event))))
+
+    def retry(self, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        """Write another answer, or the missing one to the last message."""
+        yield from self.after(inputs, lambda tree: tree.before_answer(place_in(tree, event)))
+
+    def after(self, inputs: tuple[Any, ...], change: Change, *, clears_field: bool = False) -> Iterator[Frame]:
+        """Change the conversation, then let the model answer its last message; after an error the text so far stays."""
+        kept, stored, name, system, *values = inputs
+        tree, chat = MessageTree(), kept
         try:
-            yield from stream_answer(chat, self.sampling.read_options(*values))
+            tree = dataclasses.replace(tree_in(stored), system=checked(system))
+            asked = tree = change(tree)
+            options = self.sampling.read_options(*values)
+            chat = session_for(self.registry.model(name), kept)
+            pace = Pace()
+            for tree in answers_to(asked, asked.leaf, chat, options, name=name):
+                if pace.is_due():
+                    latest = growing_frame(chat, tree, is_kept=pace.is_kept(), clears_field=clears_field)
+                    clears_field = False
+                    yield latest
+                    pace.drawn(latest)
+            yield frame(chat, tree)
         except OnnxTextgenError as error:
-            yield frame(chat, problem=str(error))
+            yield frame(chat, tree.without_empty_answer(), problem=str(error))
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
-    def say(self, chat: ChatState | None, name: str, system_prompt: str, text: str, *values: Any) -> Iterator[Frame]:  # noqa: ANN401
-        """Send a message."""
-        try:
-            if not text or not text.strip():
-                return
-            chat = chat or begin(self.registry.model(name), checked(system_prompt))
-            chat.session.append({"role": "user", "content": checked(text)})
-        except OnnxTextgenError as error:
-            yield frame(chat, problem=str(error))
-            raise gr.Error(escape(str(error)), print_exception=False) from error
-        yield frame(chat, answer="", message="")
-        yield from self.answer(chat, values)
 
-    def retry(self, chat: ChatState | None, event: gr.RetryData, *values: Any) -> Iterator[Frame]:  # noqa: ANN401
-        """Answer the same message again."""
-        if chat:
-            chat.session.rewind(messages=place_of_turn(chat, event.index) + 1)
-        yield from self.answer(chat, values)
-
-    def edit(self, chat: ChatState | None, event: gr.EditData, *values: Any) -> Iterator[Frame]:  # noqa: ANN401
-        """Replace a message; the messages after it are dropped."""
-        if chat:
-            try:
-                text = checked(unescape(str(event.value)))
-                chat.session.rewind(messages=place_of_turn(chat, event.index))
-                chat.session.append({"role": "user", "content": text})
-            except OnnxTextgenError as error:
-                yield frame(chat, problem=str(error))
-                raise gr.Error(escape(str(error)), print_exception=False) from error
-        yield from self.answer(chat, values)
+Change = Callable[[MessageTree], MessageTree]
 
 
-def pick(name: str, model: Model | None, sampling: SamplingControls) -> tuple[Any, ...]:
-    """Values after another model was picked: a new chat, or the explanation why it cannot chat, and the package's defaults."""
-    if model is None:  # it could not be loaded; the top of the page says so
-        return (gr.skip(),) * (2 + len(frame(None)) + len(sampling.inputs))
-    has_chat = model.chat_template is not None
-    missing = gr.update(value=missing_template(name), visible=not has_chat)
-    return (missing, gr.update(visible=has_chat), *frame(None), *sampling.defaults_of(model))
+@dataclasses.dataclass(slots=True)
+class Pace:
+    """When a growing answer is drawn, and when the browser keeps it."""
+
+    next_frame: float = 0.0
+    next_kept: float = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time for a frame."""
+        return time.perf_counter() >= self.next_frame
+
+    def is_kept(self) -> bool:
+        """Whether the browser should keep what is drawn."""
+        now = time.perf_counter()
+        if now < self.next_kept:
+            return False
+        self.next_kept = now + KEEP_SECONDS
+        return True
+
+    def drawn(self, latest: Frame) -> None:
+        """A frame was drawn; a longer one takes a browser longer."""
+        self.next_frame = time.perf_counter() + FRAME_SECONDS + SECONDS_PER_CHARACTER * len(latest[2])
 
 
-def missing_template(name: str) -> str:
-    """The explanation why the model of that name cannot chat."""
-    return NO_TEMPLATE.format(name=escape(name))
+def frame(chat: ChatSession | None, tree: MessageTree, *, problem: str | None = None) -> Frame:
+    """Values for the components while no answer grows; the field keeps its text."""
+    note = view.status_line([], problem, is_problem=True) if problem else ""
+    buttons = gr.update(interactive=True), gr.update(interactive=False)
+    return (chat, tree.to_json(), turns_pane.turns_html(tree), gr.skip(), note, *buttons)
 
 
-def begin(model: Model, system_prompt: str) -> ChatState:
-    """An empty chat, or one that begins with a system prompt."""
-    chat = ChatState(model.session())
-    if system_prompt.strip():
-        chat.session.append({"role": "system", "content": system_prompt})
-    return chat
-
-
-def stream_answer(chat: ChatState, options: Mapping[str, Any]) -> Iterator[Frame]:
-    """Yield frames with the growing answer."""
-    text, shown, last = "", 0.0, None
-    chat.cancel = Cancellation()
-    yield frame(chat, answer=text, note=view.status_of_turn(None, doing="reading ..."))
-    with contextlib.closing(chat.session.stream(cancel=chat.cancel, **options)) as chunks:
-        for chunk in chunks:
-            text, last = text + chunk.text, chunk
-            if time.perf_counter() - shown >= FRAME_SECONDS:
-                yield frame(chat, answer=text, note=view.status_of_turn(None, doing="writing ..."))
-                shown = time.perf_counter()
-    yield frame(chat, note=view.status_of_turn(last))
-
-
-def frame(
-    chat: ChatState | None, *, answer: str | None = None, note: str = "", message: str | None = None, problem: str | None = None
-) -> Frame:
-    """Values for all components. `answer`: the text so far of a running answer.
-
-    Without a `message` the field keeps its text.
-    """
-    turns = [(each["role"], each["content"]) for each in visible_turns(chat)]
-    is_answering = answer is not None
-    if answer is not None:
-        turns.append(("assistant", answer))
-    # The chatbot would interpret tags in a text, and fetch pictures from any address that the model writes.
-    messages = [{"role": role, "content": escape(text, quote=False)} for role, text in turns]
+def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, clears_field: bool) -> Frame:
+    """Values for the components while an answer grows."""
+    doing = "writing ..." if tree.nodes[tree.leaf].message["content"] else "reading ..."
     return (
         chat,
-        messages,
-        gr.skip() if message is None else message,
-        view.status_of_turn(None, problem=problem) if problem else note,
-        gr.update(interactive=not is_answering),
-        gr.update(interactive=is_answering),
-        gr.update(interactive=bool(turns)),
+        tree.to_json() if is_kept else gr.skip(),
+        turns_pane.turns_html(tree, is_busy=True),
+        "" if clears_field else gr.skip(),
+        view.status_line([], doing),
+        gr.update(interactive=False),
+        gr.update(interactive=True),
     )
 
 
-def visible_turns(chat: ChatState | None) -> list[Mapping[str, Any]]:
-    """The session's messages without the system prompt, which the chatbot does not count."""
-    return [each for each in chat.session.messages if each["role"] != "system"] if chat else []
+def tree_in(stored: object) -> MessageTree:
+    """The conversation of the browser, an empty one if there is none; raises `OptionError` if it is damaged."""
+    return read_tree(stored) if stored else MessageTree()
 
 
-def place_of_turn(chat: ChatState, index: int | tuple[int, int]) -> int:
-    """Index in the session of the user's turn at the chatbot's `index`, or of the last one before it."""
-    turns = visible_turns(chat)
-    place = min(index if isinstance(index, int) else index[0], len(turns) - 1)
-    while place > 0 and turns[place]["role"] != "user":
-        place -= 1
-    return max(0, place) + len(chat.session.messages) - len(turns)
+def user_message(text: str) -> Message:
+    """A message; raises `PromptError` if it is too long."""
+    return {"role": "user", "content": checked(text)}
 
 
-def undo(chat: ChatState | None, event: gr.UndoData) -> Frame:
-    """Remove a turn with its answer, and put its text into the field again."""
-    if chat is None or not visible_turns(chat):
-        return frame(chat)
-    place = place_of_turn(chat, event.index)
-    text = chat.session.messages[place]["content"]
-    chat.session.rewind(messages=place)
-    return frame(chat, message=text)
+def text_of(event: gr.EventData) -> str:
+    """The text that an event of the browser carries."""
+    text = event.text
+    if not isinstance(text, str) or not text.strip():
+        raise OptionError(f"a message should be text, found {shown(text)}; type one")
+    return text
+
+
+def place_in(tree: MessageTree, event: gr.EventData) -> int:
+    """The message that an event of the browser is about; raises `OptionError` if there is none."""
+    place = event.index
+    if not isinstance(place, int) or not 0 <= place < len(tree.nodes):
+        raise OptionError(f"the conversation has no message {shown(place)}; reload the page")
+    return place
+
+
+@contextlib.contextmanager
+def shown_errors() -> Iterator[None]:
+    """Show an error of the library on the page."""
+    try:
+        yield
+    except OnnxTextgenError as error:
+        raise gr.Error(escape(str(error)), print_exception=False) from error
+
+
+def show_branch(chat: ChatSession | None, stored: object, event: gr.EventData) -> Frame:
+    """Show the latest branch through a message."""
+    with shown_errors():
+        tree = tree_in(stored)
+        return frame(chat, tree.show(place_in(tree, event)))
+
+
+def open_conversation(chat: ChatSession | None, event: gr.EventData) -> tuple[Any, ...]:
+    """Show a conversation that the browser kept or the reader imported, and its system prompt."""
+    with shown_errors():
+        tree = read_tree(event.conversation)
+        if event.is_imported:
+            tree = dataclasses.replace(tree, key=MessageTree().key)  # never instead of one that is kept
+        return (*frame(chat, tree), tree.system)
+
+
+def pick(name: str, stored: object, registry: ModelRegistry, sampling: SamplingControls, offer: TemplateOffer) -> tuple[Any, ...]:
+    """Values after another model was picked: it continues the conversation, or an explanation says why it cannot chat."""
+    model = registry.loaded(name)
+    if model is None:  # it could not be loaded; the top of the page says so
+        return (gr.skip(),) * (len(offer.outputs) + 1 + FRAME_LENGTH + len(sampling.inputs))
+    has_chat = model.chat_template is not None
+    with shown_errors():
+        shown_frame = frame(None, tree_in(stored))
+    return (*offer.updates(name, has_chat), gr.update(visible=has_chat), *shown_frame, *sampling.defaults_of(model))

@@ -1,0 +1,104 @@
+"""The model's answer to a conversation, while it grows.
+
+The session of a browser tab keeps keys and values of what was read. It is given all messages before each answer, so that it serves
+any branch of any conversation: what two of them share is not computed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onnx_textgen import Cancellation
+from onnx_textgen.api.conversation import Conversation
+
+from .message_tree import Figures, MessageTree
+
+if TYPE_CHECKING:
+    from onnx_textgen import Chunk, Model
+
+
+@dataclasses.dataclass(slots=True)
+class ChatSession:
+    """A session of one model, and the cancellation of its running answer."""
+
+    model: Model
+    session: Conversation
+    cancel: Cancellation = dataclasses.field(default_factory=Cancellation)
+
+
+def session_for(model: Model, kept: ChatSession | None) -> ChatSession:
+    """The session that was kept, if it is of this model; else another one."""
+    return kept if kept is not None and kept.model is model else ChatSession(model, model.session())
+
+
+def answers_to(
+    tree: MessageTree, parent: int, chat: ChatSession, options: Mapping[str, Any], *, name: str
+) -> Generator[MessageTree, None, None]:
+    """Yield the conversation with a growing answer after message `parent`; `name`: the model's on the page.
+
+    Raises as `Model.stream` does; what was yielded last then has the text so far. `chat.cancel` ends the answer.
+    """
+    chat.cancel = Cancellation()
+    chat.session.rewind(messages=0)  # keeps the cache
+    chat.session.append(tree.messages_to(parent))
+    growing = GrowingAnswer(chat, name)
+    yield growing.in_tree(tree, parent)
+    with contextlib.closing(chat.session.stream(cancel=chat.cancel, **options)) as chunks:
+        for chunk in chunks:
+            growing.add(chunk)
+            yield growing.in_tree(tree, parent)
+
+
+@dataclasses.dataclass(slots=True)
+class GrowingAnswer:
+    """The text of an answer so far, and its figures."""
+
+    chat: ChatSession
+    name: str
+    text: str = ""
+    generated_tokens: int = 0
+    started: float = dataclasses.field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    last: Chunk | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Add the next chunk."""
+        self.text, self.last = self.text + chunk.text, chunk
+        self.generated_tokens += len(chunk.token_ids)
+        if self.first_token is None and chunk.token_ids:
+            self.first_token = time.perf_counter()
+
+    def in_tree(self, tree: MessageTree, parent: int) -> MessageTree:
+        """The conversation with the answer so far."""
+        return tree.add(parent, {"role": "assistant", "content": self.text}, self.figures())
+
+    def figures(self) -> Figures:
+        """The figures so far; exact with the last chunk."""
+        length = self.chat.model.manifest.geometry.context_length
+        if self.last is not None and self.last.stats is not None:
+            stats = self.last.stats
+            return Figures(
+                model=self.name,
+                generated_tokens=stats.generated_tokens,
+                prompt_tokens=stats.prompt_tokens,
+                reused_tokens=stats.reused_tokens,
+                context_length=length,
+                tokens_per_second=stats.decode_tokens_per_second,
+                first_token_seconds=stats.first_token_seconds,
+                finish_reason=self.last.finish_reason or "",
+            )
+        if self.first_token is None:
+            return Figures(model=self.name)
+        elapsed = time.perf_counter() - self.first_token
+        return Figures(
+            model=self.name,
+            generated_tokens=self.generated_tokens,
+            prompt_tokens=max(0, len(self.chat.session) - self.generated_tokens),
+            context_length=length,
+            tokens_per_second=(self.generated_tokens - 1) / elapsed if elapsed > 0.05 else 0.0,
+            first_token_seconds=self.first_token - self.started,
+        )

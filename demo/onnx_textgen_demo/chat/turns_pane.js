@@ -1,0 +1,107 @@
+// Browser events of the messages; Gradio runs this with its element and a function that reports events to Python.
+// Presses of buttons with `data-does` are reported under that name, with the index of the message; edited texts as "edit".
+
+const field = () => document.querySelector("#message textarea");
+const turns = () => element.querySelector(".turns");
+const isShown = () => element.offsetParent !== null;
+
+element.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.matches(".copy")) copy(button);
+  else if (button.dataset.says) trigger("submit", { text: button.dataset.says });
+  else if (button.dataset.does === "edit") edit(button.closest(".turn"));
+  else if (button.dataset.does) trigger(button.dataset.does, { index: Number(button.dataset.index), value: "" });
+});
+
+const copy = async (button) => {
+  const text = button.dataset.text ?? button.closest(".code").querySelector("code").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // over plain http from another machine there is no clipboard
+    const hidden = document.createElement("textarea");
+    hidden.value = text;
+    document.body.append(hidden);
+    hidden.select();
+    document.execCommand("copy");
+    hidden.remove();
+  }
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+};
+
+// A message is edited at its place.
+const edit = (turn) => {
+  if (!turn || turn.querySelector(".editor") || turns().ariaBusy === "true") return;
+  const said = turn.querySelector(".said");
+  const editor = document.createElement("form");
+  editor.className = "editor";
+  editor.innerHTML =
+    '<textarea aria-label="Message" rows="3"></textarea><div><button type="submit">Send</button><button type="button">Cancel</button></div>';
+  const [text, cancel] = [editor.querySelector("textarea"), editor.querySelector("[type=button]")];
+  const close = () => {
+    editor.remove();
+    turn.classList.remove("edited");
+    field()?.focus();
+  };
+  editor.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (text.value.trim()) trigger("edit", { index: Number(turn.dataset.node), text: text.value });
+    close();
+  });
+  editor.addEventListener("keydown", (event) => {
+    if (event.isComposing) return;
+    if (event.key === "Enter" && !event.shiftKey) editor.requestSubmit();
+    else if (event.key === "Escape") close();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  cancel.addEventListener("click", close);
+  turn.append(editor);
+  turn.classList.add("edited");
+  text.value = said.textContent;
+  text.focus();
+};
+
+// Keys: Escape stops an answer, arrow up in the empty field edits the last message.
+document.addEventListener("keydown", (event) => {
+  if (!isShown() || event.defaultPrevented) return;
+  if (event.key === "Escape") document.querySelector("#chat-stop:enabled")?.click();
+  if (event.key === "ArrowUp" && event.target === field() && !field().value) {
+    const last = [...element.querySelectorAll(".turn.user")].at(-1);
+    if (!last) return;
+    event.preventDefault();
+    edit(last);
+  }
+});
+
+// A fold stays as the reader left it while the answer grows.
+const folds = new Map();
+const nameOf = (fold) =>
+  [turns().dataset.key, fold.closest(".turn").dataset.node, [...fold.parentElement.children].indexOf(fold)].join(" ");
+element.addEventListener("click", (event) => {
+  const fold = event.target.closest("summary")?.parentElement;
+  if (fold) folds.set(nameOf(fold), !fold.open);
+});
+
+// Follows the end of a growing answer, unless the reader has scrolled up.
+let follows = true;
+let last; // the conversation and its last message
+element.addEventListener("scroll", (event) => {
+  const { scrollTop, scrollHeight, clientHeight } = event.target;
+  if (event.target === turns()) follows = scrollHeight - clientHeight - scrollTop < 60;
+}, true);
+new MutationObserver(() => {
+  const shown = turns();
+  if (!shown) return;
+  for (const fold of element.querySelectorAll("details")) {
+    const isOpen = folds.get(nameOf(fold));
+    if (isOpen !== undefined && fold.open !== isOpen) fold.open = isOpen;
+  }
+  const nodes = [...shown.querySelectorAll(".turn")].map((turn) => turn.dataset.node);
+  const now = `${shown.dataset.key} ${nodes.at(-1)}`;
+  if (now !== last) follows = true;
+  last = now;
+  if (follows) shown.scrollTop = shown.scrollHeight;
+}).observe(element, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["open", "data-node", "data-key"] });

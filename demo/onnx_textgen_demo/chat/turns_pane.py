@@ -1,0 +1,170 @@
+"""The messages of a conversation as HTML: what was said, thoughts folded, tool calls as cards, figures below each answer.
+
+Every text is escaped here, or is Markdown that `markdown_html` renders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from ..view import ENDINGS
+from .markdown import markdown_html
+from .message_tree import Figures, MessageTree
+from .parts import Part, Reasoning, Text, ToolCall, parts_of
+
+EVENTS = Path(__file__).with_name("turns_pane.js").read_text(encoding="utf-8")
+
+SUGGESTIONS = (
+    "What is a key/value cache, in two sentences?",
+    "Write a Python function that counts the words of a text.",
+    "Suggest three names for a small grey cat.",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Turn:
+    """A message that is shown, with the results of its tool calls."""
+
+    index: int
+    results: tuple[int, ...] = ()
+    alternatives: Sequence[int] = ()
+    """The messages at its place, itself included."""
+
+
+def turns_html(tree: MessageTree, *, is_busy: bool = False) -> str:
+    """The shown branch of a conversation; suggestions if it is empty. `is_busy`: its last message grows."""
+    if not tree.nodes:
+        return f'<section class="turns empty" aria-label="Messages">{invitation()}</section>'
+    turns = turns_of(tree)
+    shown = [turn_html(tree, turn, is_growing=is_busy and turn is turns[-1]) for turn in turns]
+    if not is_busy and tree.nodes[tree.leaf].message["role"] != "assistant":
+        shown.append(f'<p class="unanswered">{button("retry", tree.leaf, "Answer", "Let the model answer")}</p>')
+    busy = "true" if is_busy else "false"
+    state = f'role="log" aria-label="Messages" aria-busy="{busy}" tabindex="0" data-key="{tree.key}"'
+    return f'<section class="turns" {state}>{"".join(shown)}</section>'
+
+
+def invitation() -> str:
+    """What an empty conversation shows."""
+    buttons = "".join(f'<li><button type="button" data-says="{escape(each)}">{escape(each)}</button></li>' for each in SUGGESTIONS)
+    return f"<h2>What shall we talk about?</h2><ul>{buttons}</ul>"
+
+
+def turns_of(tree: MessageTree) -> list[Turn]:
+    """The messages that are shown, each with the tool results that follow it."""
+    alternatives, turns = tree.alternatives(), list[Turn]()
+    for index in tree.path:
+        node = tree.nodes[index]
+        if node.message["role"] == "tool" and turns:
+            turns[-1] = dataclasses.replace(turns[-1], results=(*turns[-1].results, index))
+        else:
+            turns.append(Turn(index, alternatives=alternatives[node.parent]))
+    return turns
+
+
+def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool) -> str:
+    """One message, with its buttons unless it still grows."""
+    node = tree.nodes[turn.index]
+    if node.message["role"] == "user":
+        text = str(node.message["content"] or "")
+        edit = button("edit", turn.index, "Edit", "Edit this message")
+        tools = f"{pager(turn, 'message')}{copy_button(text)}{edit}"
+        return article(turn.index, "user", "You", f'<div class="said">{escape(text)}</div><div class="turn-tools">{tools}</div>')
+    seconds = node.figures.thinking_seconds if node.figures else 0.0
+    results = [tree.nodes[each].message for each in turn.results]
+    parts = parts_of(node.message, results, thinking_seconds=seconds)
+    body = "".join(part_html(part) for part in parts) or f'<p class="aside">{"…" if is_growing else "(empty)"}</p>'
+    figures = figures_html(node.figures) if node.figures else ""
+    if is_growing:
+        return article(turn.index, "assistant", "Model", f"{body}{figures}")
+    again = button("retry", turn.index, "Regenerate", "Write another answer")
+    tools = f"{pager(turn, 'answer')}{copy_button(str(node.message['content'] or ''))}{again}"
+    return article(turn.index, "assistant", "Model", f'{body}{figures}<div class="turn-tools">{tools}</div>')
+
+
+def article(index: int, kind: str, name: str, body: str) -> str:
+    """The frame of a message."""
+    return f'<article class="turn {kind}" data-node="{index}" aria-label="{name}">{body}</article>'
+
+
+def part_html(part: Part) -> str:
+    """A part of an answer."""
+    match part:
+        case Text(text):
+            return f'<div class="markdown">{markdown_html(text)}</div>'
+        case Reasoning():
+            return reasoning_html(part)
+        case ToolCall():
+            return tool_call_html(part)
+
+
+def reasoning_html(part: Reasoning) -> str:
+    """Thoughts, folded."""
+    thought = f"Thought for {part.seconds:,.0f} s" if part.seconds >= 0.5 else "Thought"
+    title = thought if part.is_over else "Thinking …"
+    text = markdown_html(part.text)
+    return f'<details class="thoughts"><summary>{title}</summary><div class="markdown">{text}</div></details>'
+
+
+def tool_call_html(part: ToolCall) -> str:
+    """A tool call as a card: its name, its arguments, and its result if there is one."""
+    arguments = f"<pre tabindex=0><code>{escape(part.arguments)}</code></pre>" if part.arguments else ""
+    state = "no result yet" if part.result is None else "done"
+    result = "" if part.result is None else f"<h3>Result</h3><pre tabindex=0><code>{escape(part.result)}</code></pre>"
+    head = f"<summary>Tool <code>{escape(part.name)}</code> <small>{state}</small></summary>"
+    return f'<details class="tool-call" open>{head}{arguments}{result}</details>'
+
+
+def figures_html(figures: Figures) -> str:
+    """Speed, length, how full the context is, and how the answer ended."""
+    facts = []
+    if figures.tokens_per_second:
+        facts.append(f"<b>{figures.tokens_per_second:,.1f}</b> tokens/s")
+    if figures.generated_tokens:
+        facts.append(f"<b>{figures.generated_tokens:,}</b> token{'' if figures.generated_tokens == 1 else 's'}")
+    if figures.first_token_seconds:
+        facts.append(f"first after <b>{1000 * figures.first_token_seconds:,.0f} ms</b>")
+    if figures.context_length:
+        facts.append(context_html(figures))
+    if figures.reused_tokens:
+        facts.append(f"from cache <b>{figures.reused_tokens:,} of {figures.prompt_tokens:,}</b>")
+    if figures.finish_reason not in ("", "eos"):
+        facts.append(escape(ENDINGS.get(figures.finish_reason, figures.finish_reason)))
+    return f'<p class="figures">{"".join(f"<span>{fact}</span>" for fact in facts)}</p>' if facts else ""
+
+
+def context_html(figures: Figures) -> str:
+    """How full the context is, as numbers and as a bar."""
+    share = min(1.0, figures.context_tokens / figures.context_length)
+    return (
+        f'<span class="context-bar" aria-hidden="true"><i style="width:{100 * share:.1f}%"></i></span>'
+        f"<b>{figures.context_tokens:,} / {figures.context_length:,}</b> tokens of context"
+    )
+
+
+def pager(turn: Turn, noun: str) -> str:
+    """Buttons to the alternatives of a message; nothing if there is only one."""
+    count = len(turn.alternatives)
+    if count < 2:
+        return ""
+    place = turn.alternatives.index(turn.index)
+    before = turn.alternatives[place - 1] if place > 0 else None
+    after = turn.alternatives[place + 1] if place + 1 < count else None
+    return (
+        f'<span class="pager">{button("select", before, "←", f"Previous {noun}")}<span>{place + 1}/{count}</span>'
+        f"{button('select', after, '→', f'Next {noun}')}</span>"
+    )
+
+
+def button(does: str, index: int | None, label: str, name: str) -> str:
+    """A button that reports an event about a message; disabled without one."""
+    place = " disabled" if index is None else f' data-index="{index}"'
+    return f'<button type="button" data-does="{does}"{place} aria-label="{name}" title="{name}">{label}</button>'
+
+
+def copy_button(text: str) -> str:
+    """A button that copies a text as it was written."""
+    return f'<button type="button" class="copy" data-text="{escape(text)}" aria-label="Copy message">Copy</button>'

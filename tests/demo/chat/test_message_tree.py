@@ -1,0 +1,153 @@
+"""A conversation keeps every branch, and what comes back from a browser is checked."""
+
+import contextlib
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnx_textgen.errors import OptionError
+from onnx_textgen_demo.chat import stored
+from onnx_textgen_demo.chat.message_tree import ROOT, Figures, MessageTree
+from onnx_textgen_demo.chat.stored import read_tree
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+MESSAGES = [
+    {"role": "system", "content": "be kind"},
+    {"role": "user", "content": "What is the weather?"},
+    {"role": "assistant", "content": None, "reasoning_content": "I should look.", "tool_calls": [CALL]},
+    {"role": "tool", "content": "rain", "tool_call_id": "c1"},
+    {"role": "assistant", "content": "It rains."},
+]
+
+
+def said(text):
+    return {"role": "user", "content": text}
+
+
+def answered(text):
+    return {"role": "assistant", "content": text}
+
+
+def texts_of(tree):
+    return [tree.nodes[each].message["content"] for each in tree.path]
+
+
+def test_another_answer_is_a_branch_and_both_are_shown_again():
+    tree = MessageTree().add(ROOT, said("a")).add(0, answered("b"))
+    other = tree.before_answer(1)
+    assert texts_of(other) == ["a"]
+    other = other.add(other.leaf, answered("c")).add(2, said("d"))
+    assert texts_of(other) == ["a", "c", "d"]
+    assert other.alternatives()[0] == [1, 2]
+    assert texts_of(other.show(1)) == ["a", "b"]
+    assert texts_of(other.show(1).show(2)) == ["a", "c", "d"]
+
+
+def test_an_edited_message_is_a_branch_too():
+    tree = MessageTree().add(ROOT, said("a")).add(0, answered("b"))
+    edited = tree.add(tree.nodes[0].parent, said("A"))
+    assert (texts_of(edited), texts_of(edited.show(0))) == (["A"], ["a", "b"])
+    assert edited.title == "a"
+
+
+def test_an_answer_without_a_text_is_dropped_after_an_error():
+    tree = MessageTree().add(ROOT, said("a"))
+    assert tree.add(0, answered("")).without_empty_answer() == tree
+    assert tree.add(0, answered("b")).without_empty_answer() != tree
+
+
+@st.composite
+def trees(draw):
+    tree = MessageTree(title=draw(st.text(max_size=5)), system=draw(st.text(max_size=5)))
+    for place in range(draw(st.integers(0, 12))):
+        parent = draw(st.integers(ROOT, place - 1))
+        message = draw(st.sampled_from([said("a"), answered("b"), *({"content": None} | each for each in MESSAGES[2:])]))
+        tree = tree.add(parent, message, draw(st.none() | st.just(Figures("m", 3, 2, 1, 9, 1.5, 0.5, 0.0, "eos"))))
+    return dataclasses.replace(tree, leaf=draw(st.integers(ROOT, len(tree.nodes) - 1)))
+
+
+@given(trees())
+def test_what_a_browser_keeps_is_what_comes_back(tree):
+    assert read_tree(json.loads(json.dumps(tree.to_json()))) == tree
+
+
+@given(trees(), st.data())
+def test_every_message_can_be_shown_and_its_branch_ends_in_a_leaf(tree, data):
+    if tree.nodes:
+        index = data.draw(st.integers(0, len(tree.nodes) - 1))
+        shown = tree.show(index)
+        assert index in shown.path
+        assert shown.leaf not in shown.alternatives()
+        assert shown.path == sorted(shown.path)
+
+
+def test_messages_in_openais_form_become_a_conversation_and_come_out_the_same():
+    for value in (MESSAGES, {"title": "Rain", "messages": MESSAGES, "model": "other"}):
+        tree = read_tree(value)
+        assert tree.messages_to(tree.leaf) == MESSAGES
+    assert tree.title == "Rain"
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    assert texts_of(read_tree(parts)) == ["ab"]
+
+
+GOOD = MessageTree(key="ab").add(ROOT, said("a")).to_json()
+NODE = GOOD["nodes"][0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text",
+        7,
+        {"messages": "text"},
+        {"messages": [said("a")] * (stored.MOST_MESSAGES + 1)},
+        {"messages": [said("a" * stored.MOST_CHARS)]},
+        {"messages": [{"role": "robot", "content": "a"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        {"messages": [{"role": "user", "content": 7}]},
+        {"messages": [{"role": "assistant", "tool_calls": [7]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": 7}}]}]},
+        {"messages": [{"role": "assistant", "reasoning_content": ["a"]}]},
+        GOOD | {"version": 2},
+        GOOD | {"key": "<script>"},
+        GOOD | {"key": 7},
+        GOOD | {"leaf": 1},
+        GOOD | {"leaf": None},
+        GOOD | {"leaf": True},
+        GOOD | {"title": {"a": "b"}},
+        GOOD | {"nodes": {}},
+        GOOD | {"nodes": [NODE | {"parent": 0}]},
+        GOOD | {"nodes": [NODE | {"parent": -2}]},
+        GOOD | {"nodes": [NODE | {"message": None}]},
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_damaged_conversation_is_an_error_of_one_line(value):
+    with pytest.raises(OptionError) as caught:
+        read_tree(value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*GOOD, *NODE, *MESSAGES[2], "messages"]), inner),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.sampled_from(list(GOOD)), JSON)
+def test_any_json_is_a_conversation_or_an_option_error(value, name, other):
+    for each in (value, GOOD | {name: other}, GOOD | {"nodes": [NODE | {"message": value, "figures": other}]}):
+        with contextlib.suppress(OptionError):
+            assert isinstance(read_tree(each), MessageTree)
+
+
+def test_figures_that_are_damaged_cost_only_the_figures():
+    good = dataclasses.asdict(Figures("m", 3))
+    for figures in (good | {"generated_tokens": "3"}, good | {"tokens_per_second": float("nan")}, good | {"model": 7}, [], "x"):
+        assert read_tree(GOOD | {"nodes": [NODE | {"figures": figures}]}).nodes[0].figures is None
+    assert read_tree(GOOD | {"nodes": [NODE | {"figures": good}]}).nodes[0].figures == Figures("m", 3)

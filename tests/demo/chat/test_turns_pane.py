@@ -1,0 +1,88 @@
+"""A branch as HTML: parts in their order, buttons for what can be done, and no text that becomes HTML."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnx_textgen_demo.chat.message_tree import ROOT, Figures, MessageTree
+from onnx_textgen_demo.chat.parts import Reasoning, Text, ToolCall, parts_of
+from onnx_textgen_demo.chat.stored import read_tree
+from onnx_textgen_demo.chat.turns_pane import turns_html
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
+ASKED = {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [CALL]}
+RESULT = {"role": "tool", "content": '{"sky": "grey"}', "tool_call_id": "c1"}
+
+
+def test_parts_come_in_the_order_in_which_they_were_made():
+    stray = {"role": "tool", "content": "late", "name": "clock"}
+    assert parts_of(ASKED, [stray, RESULT], thinking_seconds=3) == [
+        Reasoning("Hm.", 3),
+        Text("I look."),
+        ToolCall("weather", '{\n  "city": "Bern"\n}', '{\n  "sky": "grey"\n}'),
+        ToolCall("clock", "", "late"),
+    ]
+    assert parts_of({"role": "assistant", "content": "", "reasoning_content": "Hm."}) == [Reasoning("Hm.", is_over=False)]
+
+
+def test_thoughts_are_folded_and_tool_calls_are_cards_with_their_results():
+    tree = read_tree([{"role": "user", "content": "Weather?"}, ASKED, RESULT, {"role": "assistant", "content": "Grey."}])
+    nodes = [dataclasses.replace(node, figures=Figures(thinking_seconds=3.2)) for node in tree.nodes]
+    shown = turns_html(dataclasses.replace(tree, nodes=tuple(nodes)))
+    assert '<details class="thoughts"><summary>Thought for 3 s</summary>' in shown
+    assert "<summary>Tool <code>weather</code> <small>done</small></summary>" in shown
+    assert (
+        shown.index("&quot;city&quot;: &quot;Bern&quot;") < shown.index("&quot;sky&quot;: &quot;grey&quot;") < shown.index("Grey.")
+    )
+    assert shown.count("<article") == 3, "a result belongs to its call"
+    assert "no result yet" in turns_html(read_tree([ASKED]))
+
+
+def test_an_answer_has_its_figures_and_the_share_of_the_context():
+    figures = Figures("m", 204, 1000, 900, 8192, 12.34, 0.5, 0.0, "length")
+    shown = turns_html(MessageTree().add(ROOT, {"role": "assistant", "content": "a"}, figures))
+    for words in (
+        "<b>12.3</b> tokens/s",
+        "<b>1,204 / 8,192</b> tokens of context",
+        "width:14.7%",
+        "900 of 1,000",
+        "max new tokens",
+    ):
+        assert words in shown
+
+
+def test_alternatives_are_paged_and_the_ends_have_no_next():
+    tree = MessageTree().add(ROOT, {"role": "user", "content": "a"})
+    for text in "bcd":
+        tree = tree.add(0, {"role": "assistant", "content": text})
+    assert "<span>3/3</span>" in turns_html(tree)
+    assert 'data-does="select" disabled aria-label="Next answer"' in turns_html(tree)
+    middle = turns_html(tree.show(2))
+    assert "<span>2/3</span>" in middle
+    assert 'data-index="1" aria-label="Previous answer"' in middle
+    assert 'data-index="3" aria-label="Next answer"' in middle
+
+
+def test_a_message_without_an_answer_can_be_answered():
+    tree = MessageTree().add(ROOT, {"role": "user", "content": "a"})
+    assert 'data-does="retry" data-index="0"' in turns_html(tree)
+    assert "retry" not in turns_html(tree, is_busy=True)
+
+
+HOSTILE = st.sampled_from(["<script>x</script>", '"><img src=x onerror=y>', "'", "&lt;", "</textarea><b>"])
+
+
+@given(HOSTILE, HOSTILE, HOSTILE)
+def test_no_text_of_a_conversation_becomes_html(one, two, three):
+    call = {"id": one, "type": "function", "function": {"name": two, "arguments": three}}
+    messages = [
+        {"role": "user", "content": one},
+        {"role": "assistant", "content": two, "reasoning_content": three, "tool_calls": [call]},
+        {"role": "tool", "content": one, "tool_call_id": two, "name": three},
+    ]
+    tree = read_tree(messages)
+    figures = Figures(model=one, generated_tokens=1, finish_reason=two)
+    shown = turns_html(dataclasses.replace(tree, nodes=tuple(dataclasses.replace(each, figures=figures) for each in tree.nodes)))
+    for tag in ("<script", "<img", "</textarea", "<b>x"):
+        assert tag not in shown.replace("<b>1</b>", "")

@@ -1,0 +1,79 @@
+"""What the tests do with the tab Chat in a browser."""
+
+import json
+
+from selenium.webdriver.common.keys import Keys
+
+from support.browser import element, elements, open_page, open_tab, set_value, wait_until
+
+PREFIX, OPEN = "onnx-textgen.chat.", "onnx-textgen.open"
+FIGURES = "#turns .turn:last-of-type .figures"
+
+
+def open_chat(driver, address):
+    """The page at its tab, with the conversations that its storage has."""
+    open_page(driver, address)
+    open_tab(driver, "Chat")
+    wait_until(driver, lambda: element(driver, "#send").is_displayed(), "the tab")
+
+
+def open_empty_chat(driver, address):
+    """The page at its tab, with no conversations in its storage."""
+    driver.get(address)
+    driver.execute_script("localStorage.clear(); sessionStorage.clear()")
+    open_chat(driver, address)
+
+
+def say(driver, text):
+    set_value(driver, "#message textarea", text)
+    element(driver, "#message textarea").send_keys(Keys.ENTER)
+
+
+def turns_of(driver):
+    """Who said what."""
+    script = """return [...document.querySelectorAll("#turns .turn")].map((turn) => {
+        const said = turn.querySelector(".said, .markdown");
+        return [turn.classList.contains("user") ? "user" : "assistant", said ? said.innerText.trim() : ""]; })"""
+    return [tuple(each) for each in driver.execute_script(script)]
+
+
+def is_at_rest(driver):
+    return bool(elements(driver, "#turns [aria-busy=false]")) and element(driver, "#send").is_displayed()
+
+
+def wait_for_turns(driver, count):
+    wait_until(driver, lambda: is_at_rest(driver) and len(turns_of(driver)) == count, f"{count} messages")
+    return turns_of(driver)
+
+
+def press(driver, does, turn=-1):
+    """Press a button of the last message, or of another one."""
+    article = elements(driver, "#turns .turn")[turn]
+    button = article.find_element("css selector", f"button[data-does={does}], button[aria-label='{does}']")
+    driver.execute_script("arguments[0].click()", button)
+
+
+def press_head(driver, does):
+    driver.execute_script("arguments[0].click()", element(driver, f"#conversations [data-does={does}]"))
+
+
+def figures_of(driver):
+    shown = elements(driver, FIGURES)
+    return shown[0].text if shown else ""
+
+
+def kept(driver):
+    """The conversations in the browser's storage, by key."""
+    script = "return Object.entries(localStorage).filter(([key]) => key.startsWith(arguments[0]))"
+    return {key.removeprefix(PREFIX): json.loads(value) for key, value in driver.execute_script(script, PREFIX)}
+
+
+def keep(driver, key, value):
+    """Put a value into the browser's storage, as the conversation of a key that a reload opens."""
+    driver.execute_script("localStorage.setItem(arguments[0], arguments[1])", PREFIX + key, value)
+    driver.execute_script("sessionStorage.setItem(arguments[0], arguments[1])", OPEN, key)
+
+
+def names_of_conversations(driver):
+    script = "return [...document.querySelectorAll('#conversation-list .pick')].map((each) => each.textContent)"
+    return driver.execute_script(script)
