@@ -100,7 +100,7 @@ def test_many_texts_are_embedded_in_turns_and_in_their_order(client: Any, vector
         ({"input": "a" * 300}, "the prompt has 301 tokens; this model takes 256 at most. Shorten it"),
         ({"input": "a", "dimensions": 0}, "dimensions should be a whole number from 1 to 64, found 0"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
-        ({"input": "a", "truncate": True}, "truncate: Extra inputs are not permitted"),
+        ({"input": "a", "truncate": True}, "there is no parameter 'truncate' here; leave it out"),
         ({"input": [1], "prompt": "Q: "}, "token ids were given; give the text, or leave the prompt out"),
         ({"input": "a", "prompt_name": "passage"}, "there is no prompt 'passage'; choose one of: query, document"),
         ({"input": "a", "adapter": "french"}, "has no adapter 'french'"),

@@ -172,7 +172,7 @@ class AnswerReader:
 
 
 def joined(deltas: Iterable[AnswerDelta]) -> AnswerDelta:
-    """One delta of several, with the parts of one call joined."""
+    """One delta instead of many, with the parts of one call joined."""
     text, reasoning, calls = "", "", list[ToolCallDelta]()
     for delta in deltas:
         text, reasoning = text + delta.text, reasoning + delta.reasoning

@@ -34,7 +34,7 @@ class MessageForm:
     """What a template expects of earlier messages with calls."""
 
     arguments_as_text: bool = False
-    """Whether it writes arguments as they are, so that they have to be JSON already."""
+    """Whether it writes arguments unchanged, so that they have to be JSON already."""
     content: str | None = ""
     """The content of a message that has only calls."""
 

@@ -80,11 +80,10 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
 
 
 def call_for(call: Message, arguments: Mapping[str, Any], derived: Derived) -> dict[str, Any]:
-    """A call, with its arguments as the template takes them."""
+    """A call, with its arguments as the template takes them, and its name first: some templates write it in this order."""
     wanted = json.dumps(arguments, ensure_ascii=False) if derived.messages.arguments_as_text else arguments
-    if "function" not in call:
-        return {**call, "arguments": wanted}
-    return {**call, "function": {**call["function"], "arguments": wanted}}
+    function = {"name": None, **call.get("function", call), "arguments": wanted}
+    return {**call, "function": function} if "function" in call else function
 
 
 def read_call(call: object) -> tuple[str, dict[str, Any]]:

@@ -184,7 +184,7 @@ def groups(match: regex.Match[str]) -> dict[str, str]:
 
 
 def may_change(delimiter: Delimiter, match: regex.Match[str], text: str) -> bool:
-    """Whether more text could change a complete match, or take it back."""
+    """Whether more text could change a complete match, or show that it is none."""
     if match.end() < len(text):
         if delimiter.literals:
             return False

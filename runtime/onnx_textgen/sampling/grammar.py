@@ -59,7 +59,7 @@ class Rules:
         return self.compiled(given[0], getattr(config, given[0]))
 
     def compiled(self, name: str, rule: str) -> Constraint:
-        """The constraint of one of `RULES`, or of `tools`: a grammar of our own with schemas in it. Raises `OptionError`."""
+        """The constraint of one of `RULES`, or of `tools`: a grammar of calls, with schemas in it. Raises `OptionError`."""
         with self._lock:
             matcher = self._kept.pop((name, rule), None) or self.matcher(name, rule)
             self._kept[name, rule] = matcher
