@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # for type checkers and editors
     from .api.loading import load
     from .api.model import Model
     from .cancellation import Cancellation, InterruptedRunError
+    from .chat.answers import ChatAnswer, ChatChunk, ToolCall, tool_result
+    from .chat.tools import Tool
     from .errors import (
         BusyError,
         DeviceError,
@@ -41,6 +43,8 @@ __all__ = [
     "BatchGenerator",
     "BusyError",
     "Cancellation",
+    "ChatAnswer",
+    "ChatChunk",
     "Choice",
     "Chunk",
     "Conversation",
@@ -60,13 +64,18 @@ __all__ = [
     "Stats",
     "TemplateError",
     "TokenizerError",
+    "Tool",
+    "ToolCall",
     "load",
+    "tool_result",
 ]
 
 # Imported at first use: so the command line starts, and can say what is wrong, if ONNX Runtime itself is broken.
 HOMES = {
     "api.batch_generator": ("BatchGenerator",),
     "cancellation": ("Cancellation", "InterruptedRunError"),
+    "chat.answers": ("ChatAnswer", "ChatChunk", "ToolCall", "tool_result"),
+    "chat.tools": ("Tool",),
     "api.conversation": ("Conversation",),
     "errors": (
         *("BusyError", "DeviceError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),

@@ -9,6 +9,7 @@ import numpy as np
 
 from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.backends.signature import CacheTensor
+from onnx_textgen.chat.answers import ChatAnswer, ChatChunk
 from onnx_textgen.errors import PromptError
 from onnx_textgen.options.generation_config import make_generation_config
 from onnx_textgen.package.manifest import TOKENIZER, FileRecord, Geometry, Manifest
@@ -72,6 +73,16 @@ class CharacterSession(Conversation):
     def stream(self, *, on_progress=None, **options):
         prompt = self.model.encode_chat(self.messages) if self.messages else list(self._token_ids)
         return self.listen(prompt, self.model.stream(prompt, **options))
+
+    def encode_chat(self, messages):
+        return self.model.encode_chat(messages)
+
+    def stream_chat(self, *, on_progress=None, **options):
+        last = None
+        for last in self.stream(**options):
+            yield ChatChunk(last.text, token_ids=last.token_ids)
+        generation = SimpleNamespace(stats=last.stats, token_ids=last.token_ids)
+        yield ChatChunk(answer=ChatAnswer(self.messages[-1]["content"], "", (), last.finish_reason, generation))
 
     def fork(self):
         other = CharacterSession(self.model)

@@ -13,6 +13,7 @@ from ..chat.chat_format import Turn
 from ..errors import OptionError
 from ..generation.continuation import Continuation
 from ..generation.request import Request
+from ..options.keywords import TurnInputs
 from .text_generator import TextGenerator
 
 
@@ -31,12 +32,19 @@ def stream_answer(
     def chunks() -> Generator[ChatChunk, None, None]:
         with contextlib.closing(generator.engine.chunks(request)) as texts:
             for chunk in texts:
-                if delta := reader.push(chunk.text):
-                    yield chunk_of(delta)
+                delta = reader.push(chunk.text)
+                yield chunk_of(delta, chunk.token_ids)
         last = reader.flush()
-        yield chunk_of(last, answer_of(continuation, reader))
+        yield chunk_of(last, answer=answer_of(continuation, reader))
 
     return chunks()
+
+
+def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a chat that are given: those of `TurnInputs`, and those of `GenerationConfig`."""
+    given = {name: value for name, value in options.items() if value is not None}
+    inputs = {name: value for name, value in given.items() if name in TurnInputs.__annotations__}
+    return inputs, {name: value for name, value in given.items() if name not in inputs}
 
 
 def answer_of(continuation: Continuation, reader: AnswerReader) -> ChatAnswer:
@@ -46,6 +54,6 @@ def answer_of(continuation: Continuation, reader: AnswerReader) -> ChatAnswer:
     return ChatAnswer(reader.text, reader.reasoning, tuple(reader.calls), reason, generation)
 
 
-def chunk_of(delta: AnswerDelta, answer: ChatAnswer | None = None) -> ChatChunk:
+def chunk_of(delta: AnswerDelta, token_ids: tuple[int, ...] = (), answer: ChatAnswer | None = None) -> ChatChunk:
     """A chunk of a stream."""
-    return ChatChunk(delta.text, delta.reasoning, delta.tool_calls, answer)
+    return ChatChunk(delta.text, delta.reasoning, delta.tool_calls, token_ids, answer)

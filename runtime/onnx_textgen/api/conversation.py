@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from ..cancellation import Cancellation, CancelScope
+from ..chat.answer_reader import AnswerReader
+from ..chat.answers import ChatAnswer, ChatChunk
+from ..chat.chat_format import Turn
 from ..errors import OptionError, PackageError, PromptError
 from ..generation.continuation import Continuation
 from ..generation.request import KeptContext, Request
 from ..generation.steps import shifted
 from ..inference.prefill import Progress
 from ..options.checks import shown, whole_number
-from ..options.keywords import Options, TemplateInputs
+from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..results import Chunk, Generation
 from ..text.prompts import Prompt, read_token_ids
 from .chat_encoder import ChatEncoder
+from .chats import answer_of, chunk_of, divided
 from .session_file import read_session, write_session
 from .text_generator import TextGenerator
 
@@ -125,23 +129,71 @@ class Conversation:
             pass
         return continuation.result()
 
-    def begin(self, options: Mapping[str, Any], cancel: Cancellation | None) -> tuple[Continuation, CancelScope]:
+    def chat(self, *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]) -> ChatAnswer:
+        """Generate the next answer of a chat, and append it as a message, with its thinking and its tool calls.
+
+        Options are those of `Model.chat`, except what the session was made with. Append the results of calls as messages, see
+        `tool_result`, and call again. Raises as `Model.chat` does.
+        """
+        answers = [chunk.answer for chunk in self.stream_chat(cancel=cancel, **options) if chunk.answer is not None]
+        return answers[0]
+
+    def stream_chat(
+        self,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        cancel: Cancellation | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Generator[ChatChunk, None, None]:
+        """`chat`, one chunk after the other; the answer so far stays in the session, also if the stream is closed early."""
+        inputs, others = divided(options)
+        if not self.messages:
+            raise PromptError('the session has no messages; append one such as {"role": "user", "content": "Hello"}')
+        turn = ChatEncoder(self.encoder).turn(self.messages, **{**self.inputs, **inputs})
+        config = {"max_new_tokens": self.generator.limits.context_length, **others}
+        continuation, scope = self.begin(config, cancel, turn)
+        return self.chat_chunks(continuation, scope, on_progress, turn.reader(continuation.constraint))
+
+    def chat_chunks(
+        self, continuation: Continuation, scope: CancelScope, on_progress: Callable[[Progress], None] | None, reader: AnswerReader
+    ) -> Generator[ChatChunk, None, None]:
+        """Yield what each chunk adds to the answer."""
+        with contextlib.closing(self.chunks(continuation, scope, on_progress, self._version, reader)) as chunks:
+            for chunk in chunks:
+                yield chunk_of(reader.push(chunk.text), chunk.token_ids)
+                if chunk.finish_reason is not None:
+                    last = reader.flush()
+        yield chunk_of(last, answer=answer_of(continuation, reader))
+
+    def begin(
+        self, options: Mapping[str, Any], cancel: Cancellation | None, turn: Turn | None = None
+    ) -> tuple[Continuation, CancelScope]:
         """Begin a continuation of the session; streams that were begun earlier then raise `OptionError`."""
         config = self.generator.config(options)
         generator = self.generator.for_adapter(config.adapter)
         if config.has_several_texts:
             raise OptionError("a session generates one text; for more, call generate() of the model, or of forks")
-        prompt_ids = self.encode_chat(self.messages) if self.messages else self._token_ids
+        if turn is not None:
+            prompt_ids = list(turn.prompt_ids)
+        else:
+            prompt_ids = self.encode_chat(self.messages) if self.messages else self._token_ids
         if not prompt_ids:
             raise PromptError("the session is empty; append a text, token ids or chat messages first")
-        continuation = generator.begin(prompt_ids, config)
+        continuation = generator.begin(prompt_ids, config, turn=turn)
         self._version += 1
         return continuation, CancelScope(cancel, config.max_time)
 
     def chunks(
-        self, continuation: Continuation, scope: CancelScope, on_progress: Callable[[Progress], None] | None, version: int
+        self,
+        continuation: Continuation,
+        scope: CancelScope,
+        on_progress: Callable[[Progress], None] | None,
+        version: int,
+        reader: AnswerReader | None = None,
     ) -> Generator[Chunk, None, None]:
         """Yield the request's chunks and append each to the session; `version` is the session's when the request began.
+
+        `reader`: gets the chunks from the caller, and divides them for the message that is appended.
 
         The engine may be ahead of the caller: tokens that were chosen but not yet yielded are not part of the session.
         """
@@ -161,7 +213,7 @@ class Conversation:
                     yield chunk
             finally:
                 if self._version == version and self.messages and has_answer:
-                    self.messages.append({"role": "assistant", "content": text})
+                    self.messages.append({"role": "assistant", "content": text} if reader is None else reader.message())
 
     def check_version(self, version: int) -> None:
         """Raise `OptionError` for a stream if the session changed after the stream began."""

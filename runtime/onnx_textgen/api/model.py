@@ -22,14 +22,14 @@ from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import MemoryPlan
 from ..options.generation_config import GenerationConfig
-from ..options.keywords import ChatOptions, Options, TemplateInputs, TurnInputs
+from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
 from ..package.retrieval import Pooling
 from ..results import Choice, Chunk, Generation, RankedDocument, Score
 from ..text.prompts import Prompt, is_batch
 from ..text.tokenizer import TextTokenizer
 from .chat_encoder import ChatEncoder
-from .chats import stream_answer
+from .chats import divided, stream_answer
 from .conversation import Conversation
 from .embedder import Embedder
 from .open_model import OpenModel, read_tokenizer
@@ -212,9 +212,8 @@ class Model:
         self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
     ) -> Generator[ChatChunk, None, None]:
         """`chat`, one chunk after the other; the last chunk has the whole answer. Closing the iterator ends the answer."""
-        inputs = {name: value for name, value in options.items() if name in TurnInputs.__annotations__}
-        others = {name: value for name, value in options.items() if name not in TurnInputs.__annotations__}
-        return stream_answer(self.generator, self.chats.turn(messages, **inputs), others, cancel)  # type: ignore[arg-type]
+        inputs, others = divided(options)
+        return stream_answer(self.generator, self.chats.turn(messages, **inputs), others, cancel)
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The options that `generate` would use: `options`, then the package's defaults; raises `OptionError`."""

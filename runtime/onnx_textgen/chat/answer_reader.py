@@ -10,7 +10,7 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .answers import AnswerDelta, ToolCall, ToolCallDelta
+from .answers import AnswerDelta, ToolCall, ToolCallDelta, message_of
 from .contents import tags_in
 from .response_parser import Broken, Closed, Event, Opened, Piece, ResponseParser
 from .response_template import CONTENT, REASONING_FIELDS, TOOL_CALLS, Field, ResponseTemplate
@@ -80,6 +80,11 @@ class AnswerReader:
             delta = dataclasses.replace(delta, text=delta.text + self.gap)
             self.text, self.gap = self.text + self.gap, ""
         return delta
+
+    def message(self) -> dict[str, Any]:
+        """The answer so far as a message."""
+        self.flush()
+        return message_of(self.text, self.reasoning, self.calls)
 
     def deltas(self, events: Iterable[Event]) -> Iterator[AnswerDelta]:
         """What each event adds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..results import FinishReason, Generation, Stats
@@ -61,6 +61,9 @@ class ChatChunk:
     reasoning: str = ""
     """More of the thinking."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    """More of the tool calls."""
+    token_ids: tuple[int, ...] = ()
+    """Ids of this step, whether they are text, thinking or calls."""
     answer: ChatAnswer | None = None
     """On the last chunk: the whole answer."""
 
@@ -87,13 +90,17 @@ class ChatAnswer:
     @property
     def message(self) -> dict[str, Any]:
         """The answer as a message, to append to the chat."""
-        calls = {"tool_calls": [call.as_json() for call in self.tool_calls]} if self.tool_calls else {}
-        reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
-        return {"role": "assistant", "content": self.text, **reasoning, **calls}
+        return message_of(self.text, self.reasoning, self.tool_calls)
 
     def __repr__(self) -> str:
         calls = "".join(f", {call.name}({json.dumps(call.arguments, ensure_ascii=False)[1:-1]})" for call in self.tool_calls)
         return f"<ChatAnswer {self.text!r:.80}{calls}: {self.finish_reason}>"
+
+
+def message_of(text: str, reasoning: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """An answer as a message in OpenAI's form."""
+    tool_calls = {"tool_calls": [call.as_json() for call in calls]} if calls else {}
+    return {"role": "assistant", "content": text, **({"reasoning_content": reasoning} if reasoning else {}), **tool_calls}
 
 
 def finish_reason_of(reason: FinishReason, calls: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,8 @@ from .fetching import fetch_model
 from .terminal import screen
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..api.model import Model
     from ..options.generation_config import GenerationConfig
 
@@ -65,7 +67,13 @@ AssistantOption = Annotated[
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
 
 
-def load_model(model: str | None, device: str, threads: int | None, assistant_model: str | None = None) -> Model:
+def load_model(
+    model: str | None,
+    device: str,
+    threads: int | None,
+    assistant_model: str | None = None,
+    response_template: Path | None = None,
+) -> Model:
     """Load the model that these options name; if `auto` chose an accelerator, stderr says which."""
     import onnx_textgen  # noqa: PLC0415  (importing ONNX Runtime takes half a second, which `--help` should not)
 
@@ -73,7 +81,8 @@ def load_model(model: str | None, device: str, threads: int | None, assistant_mo
         fetch_model(each)
     screen.progress(f"loading {model or 'the model'} ...")
     try:
-        loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model)
+        given: dict[str, Any] = {} if response_template is None else {"response_template": response_template}
+        loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model, **given)
     finally:
         screen.progress("")
     if device == "auto" and loaded.device != "cpu":

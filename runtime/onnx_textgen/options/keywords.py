@@ -14,8 +14,8 @@ StoppingCriterion = Callable[[list[int], str], bool]
 class TemplateInputs(TypedDict, total=False):
     """What a chat template gets in addition to the messages."""
 
-    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None
-    """Functions that the model may call: of Python, or as JSON schemas in OpenAI's form."""
+    tools: Sequence[Any] | None
+    """Functions that the model may call: of Python, as `Tool`, or as JSON schemas in OpenAI's form."""
     documents: Sequence[Mapping[str, Any]] | None
     """What an answer may cite; templates that know no documents ignore them."""
     chat_template_kwargs: Mapping[str, Any] | None

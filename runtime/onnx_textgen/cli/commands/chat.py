@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,9 @@ from .. import options
 from ..generation_options import OPTIONS, with_options
 from ..terminal import line_input, screen
 from ..terminal.chat_session import Chat, run_entry
+
+if TYPE_CHECKING:
+    from ..terminal.own_tools import OwnTools
 
 NOT_IN_A_CHAT = (
     "num_return_sequences",
@@ -38,6 +42,14 @@ def hold_conversation(
     chat_template_kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help='Variables of the chat template, such as {"enable_thinking": false}.')
     ] = None,
+    tools: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A Python file with functions that the model may call, each after asking you."),
+    ] = None,
+    response_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How answers are divided, as transformers has it; default: the package's own."),
+    ] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
@@ -51,18 +63,32 @@ def hold_conversation(
         onnx-textgen chat DIR
         onnx-textgen chat owner/name
         onnx-textgen chat DIR --system "You answer in one sentence."
+        onnx-textgen chat DIR --tools my_tools.py
     """
-    loaded = options.load_model(options.one_folder(folder, model), device, threads, assistant_model)
+    own = None if tools is None else read_tools(tools)
+    loaded = options.load_model(options.one_folder(folder, model), device, threads, assistant_model, response_template)
     _ = loaded.tokenizer  # raises for a package without one
     options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
     if "adapter" in generation:
         loaded.opened.for_adapter(generation["adapter"])
-    chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs))
+    chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
+    if loaded.chat_template is None and own is not None:
+        raise OptionError(f"{loaded.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")
     screen.note(GREETING)
     with line_input.history():
         converse(chat)
+
+
+def read_tools(path: Path) -> OwnTools:
+    """The functions of a file, with a warning of what they can do."""
+    from ..terminal.own_tools import OwnTools  # noqa: PLC0415  (only for chats with tools)
+
+    own = OwnTools(path)
+    screen.note(f"{path} was run, and the model may call: {', '.join(own.tools)}")
+    screen.note("These functions can do whatever you can. The model may be wrong, or misled by what it reads: look at each call.")
+    return own
 
 
 def read_variables(given: str | None) -> dict[str, Any] | None:

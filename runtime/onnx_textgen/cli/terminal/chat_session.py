@@ -10,14 +10,18 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...chat.answers import tool_result
 from ...errors import OptionError, PromptError
-from . import line_input, screen
+from . import chat_answer, line_input, screen
 
 if TYPE_CHECKING:
     from ...api.model import Model
     from ...options.keywords import TemplateInputs
+    from .own_tools import OwnTools
 
 
+MOST_ROUNDS = 16
+"""Most answers with calls to one question."""
 MOST_SHOWN = 2000
 """Last characters of a loaded conversation that are shown."""
 
@@ -35,11 +39,20 @@ class Chat:
     """One conversation with a model. A method that raises leaves the conversation unchanged."""
 
     def __init__(
-        self, model: Model, generation: Mapping[str, Any], system: str = "", variables: Mapping[str, Any] | None = None
+        self,
+        model: Model,
+        generation: Mapping[str, Any],
+        system: str = "",
+        variables: Mapping[str, Any] | None = None,
+        tools: OwnTools | None = None,
     ) -> None:
-        """`variables`: further variables of the chat template."""
-        self.model, self.generation = model, dict(generation)
+        """`variables`: further variables of the chat template; `tools`: functions that the model may call."""
+        self.model, self.generation, self.tools = model, dict(generation), tools
         self.inputs: TemplateInputs = {} if variables is None else {"chat_template_kwargs": variables}
+        if tools is not None:
+            self.inputs["tools"] = list(tools.tools.values())
+        self.thinking = ""
+        """That of the last answer."""
         self.session = model.session(**self.inputs)
         self.exchanges: list[Exchange] = []
         self.system, self.last = "", ""
@@ -65,7 +78,7 @@ class Chat:
         try:
             self.append(question)
             before = self.session.token_ids
-            answer = self.answer()
+            answer = self.answer_chat() if self.is_chat else self.answer()
             if answer.finish_reason == screen.CANCELLED and not answer.token_ids:
                 raise KeyboardInterrupt  # there is no answer to keep
         except BaseException as error:
@@ -97,6 +110,34 @@ class Chat:
         finally:
             if is_finished or self.session.token_ids != before:
                 screen.write("\n", sys.stdout)
+
+    def answer_chat(self) -> screen.Answer:
+        """Answer, run the calls that the answer has, and answer again, until an answer has none."""
+        for rounds in range(MOST_ROUNDS + 1):
+            before = self.length
+            try:
+                answer, whole = chat_answer.collect_answer(
+                    self.session.stream_chat(on_progress=screen.prefill_progress, **self.generation)
+                )
+            finally:
+                if self.length > before and self.session.messages[-1].get("content"):
+                    screen.write("\n", sys.stdout)
+            self.thinking = "" if whole is None else whole.reasoning
+            if whole is None or not whole.tool_calls or self.tools is None:
+                return answer
+            if rounds == MOST_ROUNDS:
+                screen.note(f"the model has called tools {MOST_ROUNDS} times for one question, and was stopped")
+                return answer
+            for call in whole.tool_calls:
+                chat_answer.show_call(call)
+                result = self.tools.run(call)
+                screen.note_dim(f"= {shortened(result)}")
+                self.session.append(tool_result(call, result))
+        raise AssertionError("the loop returns")
+
+    def show_thinking(self, _: str) -> None:
+        """Show what the model thought before its last answer."""
+        screen.note_dim(self.thinking or "the model did not think before its last answer")
 
     def rewind(self, length: int) -> None:
         """Remove everything after the first `length` messages of a chat, or tokens of a text."""
@@ -184,7 +225,7 @@ class Chat:
         """The conversation as the screen shows it: questions after `> `, then answers; or the plain text."""
         if not self.session.messages:
             return self.session.text
-        turns = [each for each in self.session.messages if each.get("role") != "system"]
+        turns = [each for each in self.session.messages if each.get("role") != "system" and each.get("content")]
         return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{each.get('content')}" for each in turns)
 
     def set_adapter(self, name: str) -> None:
@@ -242,6 +283,7 @@ COMMANDS: Mapping[str, Command] = {
     "/save": Command(Chat.save, "FILE", "save the conversation in a file"),
     "/load": Command(Chat.load, "FILE", "continue a saved conversation"),
     "/adapter": Command(Chat.set_adapter, "NAME", "answer with an adapter of the package; without NAME with none"),
+    "/thinking": Command(Chat.show_thinking, "", "show what the model thought before its last answer"),
     "/stats": Command(Chat.show_stats, "", "show how full the context is, and how fast the last answer was"),
     "/reset": Command(Chat.reset, "", "start over; the system prompt stays"),
     "/help": Command(Chat.show_help, "", "show this"),

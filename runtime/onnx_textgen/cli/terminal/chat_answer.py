@@ -1,0 +1,58 @@
+"""Shows an answer of a chat while it is generated: its text, its thinking folded to one line, its tool calls as cards."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from . import screen
+
+if TYPE_CHECKING:
+    from ...chat.answers import ChatAnswer, ChatChunk, ToolCall
+
+THINKING = "thinking ..."
+
+
+def collect_answer(chunks: Iterator[ChatChunk]) -> tuple[screen.Answer, ChatAnswer | None]:
+    """Show a stream's chunks as they come; Ctrl-C ends the stream and keeps the answer so far, which is then not returned whole."""
+    made: list[ChatChunk] = []
+    whole, began = None, time.monotonic()
+    try:
+        for chunk in chunks:
+            made.append(chunk)
+            whole = chunk.answer or whole
+            if chunk.reasoning and not any(each.text for each in made):
+                screen.progress(f"{THINKING} {sum(len(each.reasoning.split()) for each in made):,} words")
+            elif chunk.text and any(each.reasoning for each in made) and not any(each.text for each in made[:-1]):
+                screen.progress("")
+                screen.note_dim(f"thought for {time.monotonic() - began:.0f} s; /thinking shows it")
+            screen.write(chunk.text, sys.stdout)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        screen.progress("")
+        if close := getattr(chunks, "close", None):  # of a generator, where it cancels the run and releases the cache
+            close()
+    answer = screen.Answer(
+        text="".join(chunk.text for chunk in made),
+        token_ids=[token_id for chunk in made for token_id in chunk.token_ids],
+        finish_reason=screen.CANCELLED if whole is None else whole.finish_reason,
+        stats=None if whole is None else whole.stats,
+    )
+    return answer, whole
+
+
+def show_call(call: ToolCall, result: str | None = None) -> None:
+    """Show a call as a card on stderr, with its result if there is one."""
+    from rich.panel import Panel  # noqa: PLC0415  (slow, and most chats have no calls)
+    from rich.text import Text  # noqa: PLC0415
+
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()] or ["no arguments"]
+    body = Text("\n".join(lines).translate(screen.CONTROL_CHARACTERS))
+    if result is not None:
+        body.append(f"\n= {result}".translate(screen.CONTROL_CHARACTERS), style="dim")
+    title = Text(call.name.translate(screen.CONTROL_CHARACTERS))
+    screen.make_console(stderr=True).print(Panel(body, title=title, title_align="left", expand=False))
