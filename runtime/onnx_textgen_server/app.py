@@ -31,12 +31,14 @@ from .member import Member
 from .models import ModelPool
 from .openai.chats import Chat
 from .openai.completions import Completion
-from .openai.delivery import CLOSED_BY_CLIENT, deliver, problem_of
 from .openai.embeddings import Embeddings, EmbeddingsRequest
-from .openai.jobs import Slots
-from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationRequest, Problem, TokenizeRequest
+from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationRequest, TokenizeRequest
 from .rerank import Rerank, RerankRequest
+from .serving.delivery import deliver
+from .serving.jobs import Slots
+from .serving.problems import CLOSED_BY_CLIENT, Problem, problem_of
 from .sources import Description
+from .wire_formats import wire_format_of
 from .work_queue import WorkQueue
 
 
@@ -95,11 +97,11 @@ class Server:
         body.adapter = body.adapter if adapter is None else adapter
         return await self.model(http, name)
 
-    def refuse(self, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-        """Count a problem, and return its response in the form that OpenAI's clients read."""
+    def refuse(self, path: str, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+        """Count a problem, and return its response in the form that clients of this path read."""
         if problem.status != CLOSED_BY_CLIENT:
             self.metrics.refused.labels(str(problem.status)).inc()
-        return JSONResponse(problem.as_json(), problem.status, headers)
+        return JSONResponse(wire_format_of(path).problem(problem), problem.status, headers)
 
     def about(self, name: str) -> dict[str, Any]:
         """One entry of `/v1/models`; no model is opened for it."""
@@ -148,28 +150,28 @@ def add_problems(app: FastAPI, server: Server) -> None:
     """Add the handlers that turn errors into responses."""
 
     @app.exception_handler(OnnxTextgenError)
-    async def our_error(_: Request, error: OnnxTextgenError) -> Response:
+    async def our_error(http: Request, error: OnnxTextgenError) -> Response:
         problem = problem_of(error)
-        return server.refuse(problem, {"Retry-After": "1"} if problem.status == 429 else None)
+        return server.refuse(http.url.path, problem, {"Retry-After": "1"} if problem.status == 429 else None)
 
     @app.exception_handler(RequestValidationError)
     async def malformed_body(http: Request, error: RequestValidationError) -> Response:
         field = http.scope["route"].body_field
-        return server.refuse(Problem(400, message_for_body(error.errors()[0], field and field.field_info.annotation)))
+        message = message_for_body(error.errors()[0], field and field.field_info.annotation)
+        return server.refuse(http.url.path, Problem(400, message))
 
     @app.exception_handler(StarletteHTTPException)
     async def http_error(http: Request, error: StarletteHTTPException) -> Response:
         if error.detail in ("Not Found", "Method Not Allowed"):  # the framework's words for an unknown path or method
             message = message_for_route(error.status_code, http.url.path, (error.headers or {}).get("Allow"))
-            return server.refuse(Problem(error.status_code, message), error.headers)
+            return server.refuse(http.url.path, Problem(error.status_code, message), error.headers)
         code = "model_not_found" if error.status_code == 404 and "model" in error.detail else None
-        kind = "server_error" if error.status_code >= 500 else "invalid_request_error"
-        return server.refuse(Problem(error.status_code, error.detail, kind, code), error.headers)
+        return server.refuse(http.url.path, Problem(error.status_code, error.detail, code), error.headers)
 
     @app.exception_handler(Exception)
-    async def unexpected_error(_: Request, error: Exception) -> Response:
+    async def unexpected_error(http: Request, error: Exception) -> Response:
         LOG.error("a request failed", exc_info=error)
-        return server.refuse(problem_of(error))
+        return server.refuse(http.url.path, problem_of(error))
 
 
 def token_ids_of(model: Model, body: TokenizeRequest) -> list[int]:

@@ -14,7 +14,8 @@ import sys
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .openai.schema import Problem
+from .openai.wire import OPENAI
+from .serving.problems import Problem
 
 if sys.platform != "win32":
     import resource
@@ -87,7 +88,7 @@ class TimedProtocol(H11Protocol):
             self.cycle.disconnected = True  # a request whose body is malformed gets no other answer
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            content = json.dumps(NOT_HTTP.as_json()).encode()
+            content = json.dumps(OPENAI.problem(NOT_HTTP)).encode()
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=content), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")

@@ -12,10 +12,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .openai.schema import Problem
+from .serving.problems import Problem
 
-Refuse = Callable[[Problem, Mapping[str, str]], Response]
-"""Makes the response for a problem, with additional headers."""
+Refuse = Callable[[str, Problem, Mapping[str, str]], Response]
+"""Makes the response for a problem at a path, with additional headers."""
 
 OPEN = frozenset({"/", "/health"})
 """Paths that need no key: the page that says how to send one, and health checks."""
@@ -36,7 +36,7 @@ class HostGuard:
             found = HOST_AND_PORT.fullmatch(Headers(scope=scope).get("host", ""))
             if found is None or found[1].lower() not in self.names:
                 problem = Problem(400, f"this server answers only to the Host {', '.join(self.names)}")
-                await self.refuse(problem, {})(scope, receive, send)
+                await self.refuse(scope["path"], problem, {})(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -53,7 +53,7 @@ class KeyGuard:
             scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), self.expected):
                 problem = Problem(401, "no API key, or a wrong one; send it as: Authorization: Bearer KEY", code="invalid_api_key")
-                await self.refuse(problem, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+                await self.refuse(scope["path"], problem, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -89,7 +89,7 @@ class BodyGuard:
         if length.isdigit() and int(length) > self.most:
             problem = Problem(413, TooLargeError(self.most).detail)
             # The connection stays open, because a client that is still sending would miss the answer. `connections` closes it.
-            await self.refuse(problem, {})(scope, receive, send)
+            await self.refuse(scope["path"], problem, {})(scope, receive, send)
             return
 
         async def counted() -> Message:

@@ -20,8 +20,8 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.async_bridge import call
 
 from .measurements import Metrics
-from .openai.delivery import unless_disconnected
-from .openai.jobs import Slots
+from .serving.delivery import unless_disconnected
+from .serving.jobs import Slots
 
 T = TypeVar("T")
 

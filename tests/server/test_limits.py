@@ -15,7 +15,7 @@ import pytest
 from onnx_textgen import Model
 from onnx_textgen.errors import ModelError
 from onnx_textgen.text.tokenizer import TextTokenizer
-from onnx_textgen_server.openai import jobs
+from onnx_textgen_server.serving import jobs
 from support import patient_http
 from support.can_bind import can_bind
 from support.live_server import served, wait_until

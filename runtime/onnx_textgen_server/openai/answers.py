@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from onnx_textgen import Alternative, Model
 from onnx_textgen.results import FinishReason
 from onnx_textgen.text.stream_decoder import StreamDecoder
 
-from .jobs import Job
+from ..serving.jobs import Job
 
 Kind = Literal["text_completion", "chat.completion"]
 ENDINGS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "loop": "stop"}
@@ -63,19 +63,6 @@ def usage(job: Job) -> dict[str, Any]:
         "total_tokens": prompt_tokens + new,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-
-
-class Answer(Protocol):
-    """The answer to one request: its job, and the job's results in OpenAI's format."""
-
-    job: Job
-    envelope: Envelope
-
-    async def whole(self) -> dict[str, Any]:
-        """Run to the end and return the body of the response."""
-
-    def events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Run, and yield the chunks of a stream."""
 
 
 class TokenFormatter:

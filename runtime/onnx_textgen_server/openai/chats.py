@@ -9,17 +9,21 @@ from typing import Any
 from onnx_textgen import Chunk, Model
 from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta
 
+from ..serving.chat_job import ChatCall, ChatJob
+from ..serving.problems import Problem
 from .answers import Envelope, TokenFormatter, ending, fingerprint, usage
-from .chat_job import ChatCall, ChatJob
 from .schema import ChatRequest
+from .wire import OPENAI, problem_as_json
 
 
 class Chat:
     """The answer to one request."""
 
+    wire, operation = OPENAI, "chat"
+
     def __init__(self, name: str, model: Model, body: ChatRequest, max_seconds: float | None) -> None:
         """Raises `TemplateError`, `PromptError` and `OptionError`."""
-        self.body = body
+        self.name, self.body = name, body
         messages = [message.as_data() for message in body.messages]
         options = body.options_of_call(model.encoder.context_length)
         self.chat = ChatJob(
@@ -63,6 +67,10 @@ class Chat:
                     yield event(index, delta_as_json(delta), chunk)
         if self.body.includes_usage:
             yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))
+
+    def failed(self, problem: Problem) -> dict[str, Any]:
+        """See `Answer`."""
+        return problem_as_json(problem)
 
 
 def delta_as_json(delta: AnswerDelta) -> dict[str, Any]:

@@ -11,17 +11,21 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.beam_driver import best_drawn
 from onnx_textgen.generation.continuation import Continuation
 
+from ..serving.jobs import Job
+from ..serving.problems import Problem
 from .answers import Envelope, TextOffsets, TokenFormatter, ending, fingerprint, usage
-from .jobs import Job
 from .schema import CompletionRequest
+from .wire import OPENAI, problem_as_json
 
 
 class Completion:
     """The answer to one request."""
 
+    wire, operation = OPENAI, "text_completion"
+
     def __init__(self, name: str, model: Model, body: CompletionRequest, max_seconds: float | None) -> None:
         """Raises `PromptError` and `OptionError`."""
-        self.model, self.body = model, body
+        self.name, self.model, self.body = name, model, body
         self.texts, self.draws = body.n or 1, body.draws
         check(body, self.texts, self.draws)
         options = body.options_of_call()
@@ -94,6 +98,10 @@ class Completion:
                     yield event(index, chunk.text, logprobs, ending(chunk.finish_reason))
         if self.body.includes_usage:
             yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))
+
+    def failed(self, problem: Problem) -> dict[str, Any]:
+        """See `Answer`."""
+        return problem_as_json(problem)
 
 
 def check(body: CompletionRequest, texts: int, draws: int) -> None:

@@ -5,7 +5,6 @@ A parameter that cannot take effect is refused. Only parameters that change noth
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,27 +12,16 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import DIGITS, shown
-from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES, OPTION_NAMES
+from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES
 from onnx_textgen.text.prompts import is_id
 
-from .unknown_names import names_of, unknown_parameter
+from ..serving.parameters import read_parameters, set_options
+from ..serving.unknown_names import names_of
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat runs until the model ends it."""
 IGNORED_FIELDS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
 RENAMED_FIELDS = {"max_new_tokens": "max_tokens", "num_return_sequences": "n", "json_schema": "response_format"}
-SEARCH_FIELDS = frozenset({"best_of", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping"})
-"""Options of a search among whole texts, which the server does not support."""
-NO_OP_VALUES: Mapping[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "modalities": (["text"],),
-    "skip_special_tokens": (True,),
-    "top_k": (-1,),
-    "seed": (-1,),
-}
-"""Values that request the default behaviour; those of `top_k` and `seed` are llama.cpp's."""
 MAX_PROMPTS = 256
 """Prompts of one request."""
 MAX_MESSAGES = 4096
@@ -117,26 +105,12 @@ class GenerationRequest(BaseModel):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, max_new_tokens: int) -> dict[str, Any]:
-        """Options for `GenerationConfig`; raises `OptionError` for an unknown parameter.
-
-        At temperature 0 `top_p` is ignored, because clients send both.
-        """
+        """Options for `GenerationConfig`; raises `OptionError` for an unknown parameter."""
         options = {name: getattr(self, name) for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")}
-        options |= {"seed": self.seed, "stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.requested_schema()}
+        options |= {"stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.requested_schema()}
         options |= {"logit_bias": read_biases(self.logit_bias), "adapter": self.adapter}
-        for name, value in ((self.model_extra or {}) | {"seed": self.seed}).items():
-            if value is None or name in IGNORED_FIELDS or value in NO_OP_VALUES.get(name, ()):
-                options.pop(name, None)
-            elif name in RENAMED_FIELDS:
-                raise OptionError(f"{name} is called {RENAMED_FIELDS[name]} here; use that name")
-            elif name in OPTION_NAMES and name not in SEARCH_FIELDS:
-                options[name] = value
-            else:
-                known = names_of(type(self)) | set(OPTION_NAMES) - SEARCH_FIELDS
-                raise OptionError(unknown_parameter(name, () if name in SEARCH_FIELDS else known))
-        if options["temperature"] == 0:
-            options["top_p"] = None
-        return {name: value for name, value in options.items() if value is not None}
+        more, own = (self.model_extra or {}) | {"seed": self.seed}, names_of(type(self))
+        return set_options(options | read_parameters(more, renamed=RENAMED_FIELDS, ignored=IGNORED_FIELDS, own=own))
 
     def requested_schema(self) -> dict[str, Any] | None:
         """The JSON Schema that the text must follow."""
@@ -300,17 +274,3 @@ def read_biases(biases: Mapping[str, float] | None) -> dict[int, float] | None:
     if wrong := [key for key in biases if not DIGITS.fullmatch(key)]:
         raise OptionError(f"logit_bias names {shown(wrong[0])}, which is not a token id")
     return {int(key): bias for key, bias in biases.items()}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
-    """An error in the form that OpenAI's clients read."""
-
-    status: int
-    message: str
-    type: str = "invalid_request_error"
-    code: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The body of the response."""
-        return {"error": {"message": self.message, "type": self.type, "param": None, "code": self.code}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
@@ -15,15 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from onnx_textgen import OnnxTextgenError
 from onnx_textgen.backends.onnxruntime_session import LOG
-from onnx_textgen.errors import BusyError, ModelError, RuleError
 
 from ..measurements import Metrics
-from .answers import Answer
 from .jobs import Slots
-from .schema import Problem
+from .problems import CLOSED_BY_CLIENT, problem_of
+from .wire import Answer
 
 T = TypeVar("T")
-CLOSED_BY_CLIENT = 499
 DISCONNECT_POLL_SECONDS = 0.1
 """Interval of the checks whether a client that waits for a whole answer is still connected."""
 
@@ -45,26 +42,26 @@ async def deliver(
     def done() -> None:
         slots.jobs.discard(answer.job)
         slots.release(count)
-        operation = "chat" if answer.envelope.kind == "chat.completion" else "text_completion"
         stats = [each.stats() for each in answer.job.continuations]
-        metrics.answered(operation, answer.envelope.name, outcome, time.perf_counter() - start, stats)
+        metrics.answered(answer.operation, answer.name, outcome, time.perf_counter() - start, stats)
 
     async def events() -> AsyncGenerator[str, None]:
         nonlocal outcome
         try:
             async with contextlib.aclosing(answer.events()) as stream:
                 async for event in stream:
-                    yield as_event(event)
+                    yield answer.wire.event(event)
         except Exception as error:  # noqa: BLE001 - the status has been sent
             outcome = "error"
             LOG.warning("a stream ended early (%s)", type(error).__name__, exc_info=not isinstance(error, OnnxTextgenError))
-            yield as_event(problem_of(error).as_json())
+            yield answer.wire.event(answer.failed(problem_of(error)))
             return
         outcome = "done"
-        yield "data: [DONE]\n\n"
+        if answer.wire.end:
+            yield answer.wire.end
 
     if streams:
-        return EventStream(events(), done)
+        return EventStream(events(), answer.wire.media_type, done)
     try:
         content = await unless_disconnected(http, answer.whole())
         outcome = "done"
@@ -79,10 +76,10 @@ async def deliver(
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. `done` is called at the end, whether all were sent or the client disconnected."""
+    """The events of an answer. `done` is called at the end, whether all were sent or the client disconnected."""
 
-    def __init__(self, events: AsyncGenerator[str, None], done: Callable[[], None]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(self, events: AsyncGenerator[str, None], media_type: str, done: Callable[[], None]) -> None:
+        super().__init__(events, media_type=media_type, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self.events, self.done = events, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,12 +92,6 @@ class EventStream(StreamingResponse):
             self.done()
 
 
-def as_event(event: dict[str, Any]) -> str:
-    """One server-sent event."""
-    # JSON escapes non-ASCII: U+2028 and similar characters end a line for some clients.
-    return f"data: {json.dumps(event, separators=(',', ':'))}\n\n"
-
-
 async def unless_disconnected(http: Request, work: Coroutine[Any, Any, T]) -> T:
     """Run the work; cancel it and raise if the client disconnects."""
     task = asyncio.ensure_future(work)
@@ -111,14 +102,3 @@ async def unless_disconnected(http: Request, work: Coroutine[Any, Any, T]) -> T:
         return task.result()
     finally:
         task.cancel()
-
-
-def problem_of(error: Exception) -> Problem:
-    """The error as the client sees it."""
-    if not isinstance(error, OnnxTextgenError):
-        return Problem(500, f"the server failed ({type(error).__name__}); its log has more", "server_error")
-    if isinstance(error, BusyError):
-        return Problem(429, str(error), "rate_limit_error", "rate_limit_exceeded")
-    if isinstance(error, ModelError) and not isinstance(error, RuleError):  # the constraint comes from the client
-        return Problem(500, str(error), "server_error")
-    return Problem(400, str(error))

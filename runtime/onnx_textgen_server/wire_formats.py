@@ -1,0 +1,11 @@
+"""Which wire format a path has."""
+
+from __future__ import annotations
+
+from .openai.wire import OPENAI
+from .serving.wire import WireFormat
+
+
+def wire_format_of(path: str) -> WireFormat:
+    """The wire format of a path, also of one that does not exist; most are OpenAI's."""
+    return OPENAI
