@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +22,7 @@ from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from .anthropic.routes import add_routes as add_anthropic_routes
 from .error_messages import message_for_body, message_for_route
 from .guards import BodyGuard, HostGuard, KeyGuard
 from .home import home_page, routes_of
@@ -32,7 +33,7 @@ from .models import ModelPool
 from .openai.chats import Chat
 from .openai.completions import Completion
 from .openai.embeddings import Embeddings, EmbeddingsRequest
-from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationRequest, TokenizeRequest
+from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .rerank import Rerank, RerankRequest
 from .serving.delivery import deliver
 from .serving.jobs import Slots
@@ -57,6 +58,13 @@ class Settings:
     """Host names that the server answers to, as in URLs."""
     origins: Sequence[str] = ()
     """Origins of web pages that may call the server from a browser."""
+
+
+class TextRequest(Protocol):
+    """A body that names a model and perhaps an adapter."""
+
+    model: str | None
+    adapter: str | None
 
 
 class Server:
@@ -89,7 +97,7 @@ class Server:
         name, member, _ = self.find(name)
         return name, await hold(http, self.pool.use(member.name))
 
-    async def model_for(self, http: Request, body: GenerationRequest | EmbeddingsRequest | RerankRequest) -> tuple[str, Model]:
+    async def model_for(self, http: Request, body: TextRequest) -> tuple[str, Model]:
         """`model` for a text; an adapter in the model's name is written to `body.adapter`."""
         name, _, adapter = self.find(body.model)
         if adapter is not None and body.adapter not in (None, adapter):
@@ -135,6 +143,7 @@ def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
     app = FastAPI(title="onnx-textgen", lifespan=running, docs_url=None, redoc_url=None)
     app.state.server = server
     add_routes(app, server)
+    add_anthropic_routes(app, server)
     add_problems(app, server)
     app.add_middleware(Leases)
     app.add_middleware(BodyGuard, most=settings.max_body_bytes, seconds=settings.max_body_seconds, refuse=server.refuse)

@@ -49,13 +49,19 @@ class KeyGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
-        if scope["type"] == "http" and scope["path"] not in OPEN and scope["method"] != "OPTIONS":
-            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), self.expected):
-                problem = Problem(401, "no API key, or a wrong one; send it as: Authorization: Bearer KEY", code="invalid_api_key")
-                await self.refuse(scope["path"], problem, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
-                return
+        is_open = scope["type"] != "http" or scope["path"] in OPEN or scope["method"] == "OPTIONS"
+        if not is_open and not any(secrets.compare_digest(key, self.expected) for key in keys_in(Headers(scope=scope))):
+            told = "no API key, or a wrong one; send it as: Authorization: Bearer KEY, or x-api-key: KEY"
+            problem = Problem(401, told, code="invalid_api_key")
+            await self.refuse(scope["path"], problem, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            return
         await self.app(scope, receive, send)
+
+
+def keys_in(headers: Headers) -> list[bytes]:
+    """The keys that a request gives, in OpenAI's header and in Anthropic's."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    return [key.encode() for key in (bearer.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")) if key]
 
 
 class TooLargeError(HTTPException):

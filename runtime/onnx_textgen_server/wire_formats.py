@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from .anthropic.wire import ANTHROPIC
 from .openai.wire import OPENAI
 from .serving.wire import WireFormat
 
 
 def wire_format_of(path: str) -> WireFormat:
     """The wire format of a path, also of one that does not exist; most are OpenAI's."""
-    return OPENAI
+    return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI

@@ -8,13 +8,29 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 
 
-def test_every_block_about_serving_runs(live: tuple, capsys: pytest.CaptureFixture[str]) -> None:
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+BLOCKS = [each for each in BLOCKS if "client.embeddings" not in each]  # needs an embedding model: test_embeddings.py
+FIRST = BLOCKS[:2]
+"""They belong together; each of the others is a program, for another client."""
+
+
+def run(block: str, url: str, names: dict) -> None:
+    own = block.replace("http://127.0.0.1:8000", url).replace('"small"', '"chatty"')
+    exec(compile(own, "serving.md", "exec"), names)  # noqa: S102 - our own page
+
+
+def test_the_blocks_about_completions_run(live: tuple, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("llguidance", reason="one of the blocks is about rules")
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    blocks = [each for each in blocks if "client.embeddings" not in each]  # needs an embedding model: test_embeddings.py
-    assert len(blocks) == 3
     names: dict = {}
-    for block in blocks:
-        exec(compile(block.replace("http://127.0.0.1:8000", live[0]), "serving.md", "exec"), names)  # noqa: S102 - our own page
+    for block in FIRST:
+        run(block, live[0], names)
     assert '{"age"' in capsys.readouterr().out.replace(" ", "").replace("\n", "")
     names["client"].close()
+
+
+@pytest.mark.parametrize("block", BLOCKS[2:])
+def test_every_other_block_runs(live: tuple, capsys: pytest.CaptureFixture[str], block: str) -> None:
+    for name in ("llguidance", *re.findall(r"^(?:import|from) (\w+)", block, flags=re.MULTILINE)):
+        pytest.importorskip(name)
+    run(block, live[0], {})
+    assert capsys.readouterr().out

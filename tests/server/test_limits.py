@@ -1,5 +1,6 @@
 """What the server does not allow, and what becomes of clients that go away."""
 
+import json
 import logging
 import shutil
 import socket
@@ -327,3 +328,92 @@ def test_a_server_that_ends_tells_its_clients(story: Model) -> None:
         assert streamed.text.endswith("data: [DONE]\n\n")
         assert (whole.status_code, whole.json()["choices"][0]["finish_reason"]) == (200, "length")
         assert wait_until(lambda: not server.slots.jobs)
+
+
+SAID = {"messages": [{"role": "user", "content": "Tell me of a dog."}], "ignore_eos": True, "seed": 1}
+ROUTES = {
+    "/v1/completions": LONG,
+    "/v1/chat/completions": SAID | {"max_tokens": 480},
+    "/v1/messages": SAID | {"max_tokens": 480},
+}
+"""Every route that generates, with a request for a long text."""
+ENDLESS = {path: body | {"context_limit": "shift", "max_tokens": 10**6} for path, body in ROUTES.items()}
+TOLD = {"/v1/completions": "length", "/v1/chat/completions": "length", "/v1/messages": "max_tokens"}
+"""What a text that was cut off is told to have ended by."""
+
+
+def problem_in(answer: httpx.Response) -> str:
+    """The message of a problem, in the form of any route."""
+    found = answer.json()["error"]
+    return found if isinstance(found, str) else found["message"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_route_has_the_guards(chatty: Model, path: str) -> None:
+    key, body = {"Authorization": "Bearer secret"}, ROUTES[path] | {"max_tokens": 2}
+    with served({"chatty": chatty}, api_key="secret", max_body_bytes=1000) as (url, _):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
+            refused = patient_http.post(url + path, json=body, headers=headers)
+            assert (refused.status_code, problem_in(refused)[:10]) == (401, "no API key")
+        for headers in (key, {"x-api-key": "secret"}):
+            assert patient_http.post(url + path, json=body, headers=headers).status_code == 200
+        for content in (b" " * 2000, (b" " * 100 for _ in range(20))):
+            refused = patient_http.post(url + path, content=content, headers=key | {"Content-Type": "application/json"})
+            assert (refused.status_code, "more than 1,000 bytes" in problem_in(refused)) == (413, True)
+        refused = patient_http.post(url + path, json=body, headers=key | {"Host": "evil.example"})
+        assert (refused.status_code, "answers only to the Host" in problem_in(refused)) == (400, True)
+        refused = patient_http.post(url + path, json=body | {"model": "other"}, headers=key)
+        assert (refused.status_code, "there is no model 'other' here" in problem_in(refused)) == (404, True)
+        refused = patient_http.post(url + path, content=b"{", headers=key | {"Content-Type": "application/json"})
+        assert (refused.status_code, "the body is not JSON" in problem_in(refused)) == (400, True)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_route_refuses_texts_when_the_server_is_full(chatty: Model, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    step, go_on = chatty.generator.engine.scheduler.decode, threading.Event()
+    monkeypatch.setattr(chatty.generator.engine.scheduler, "decode", lambda going: (go_on.wait(LONGEST_WAIT), step(going)))
+    with served({"chatty": chatty}, max_texts=1) as (url, server), ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(patient_http.post, url + path, json=ROUTES[path])
+        assert wait_until(lambda: server.slots.taken == 1)
+        refused = patient_http.post(url + path, json=ROUTES[path])
+        go_on.set()
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert "already run or wait" in problem_in(refused)
+        assert taken.result().status_code == 200
+        assert server.slots.taken == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ROUTES)
+def test_no_route_takes_longer_than_the_server_allows(chatty: Model, path: str, stream: bool) -> None:
+    with served({"chatty": chatty}, max_seconds=0.3) as (url, server):
+        answer = patient_http.post(url + path, json=ENDLESS[path] | {"stream": stream})
+        assert (answer.status_code, f'"{TOLD[path]}"' in answer.text) == (200, True)
+        assert wait_until(lambda: server.slots.taken == 0)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_client_that_goes_away_frees_its_slot_on_every_route(chatty: Model, path: str) -> None:
+    with served({"chatty": chatty}) as (url, server):
+        with patient_http.stream("POST", url + path, json=ENDLESS[path] | {"stream": True}) as stream:
+            lines = stream.iter_lines()
+            assert all(next(lines) is not None for _ in range(3))
+            assert server.slots.taken == 1
+        assert wait_until(lambda: server.slots.taken == 0)
+        with pytest.raises(httpx.ReadTimeout):
+            patient_http.post(url + path, json=ENDLESS[path], timeout=httpx.Timeout(LONGEST_WAIT, read=0.5))
+        assert wait_until(lambda: server.slots.taken == 0)
+        assert 'outcome="cancelled"' in patient_http.get(f"{url}/metrics").text
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_what_goes_wrong_in_a_stream_is_told_on_every_route(chatty: Model, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a secret of the machine")
+
+    monkeypatch.setattr(chatty.generator.engine, "chunks", fail)
+    with served({"chatty": chatty}) as (url, server):
+        last = [line for line in patient_http.post(url + path, json=ROUTES[path] | {"stream": True}).text.splitlines() if line][-1]
+        assert "the server failed (RuntimeError)" in json.loads(last.removeprefix("data: "))["error"]["message"]
+        assert "secret" not in last
+        assert wait_until(lambda: server.slots.taken == 0)

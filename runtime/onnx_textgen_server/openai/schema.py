@@ -16,6 +16,7 @@ from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUE
 from onnx_textgen.text.prompts import is_id
 
 from ..serving.parameters import read_parameters, set_options
+from ..serving.thinking import thinking_inputs
 from ..serving.unknown_names import names_of
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -211,9 +212,7 @@ class ChatInputs(BaseModel):
         return {name: getattr(self, name) for name in ChatInputs.model_fields}
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-BUDGETS: Mapping[str, int | None] = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": None, "xhigh": None}
-"""Most tokens of thinking for each effort."""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ChatRequest(GenerationRequest, ChatInputs):
@@ -233,13 +232,12 @@ class ChatRequest(GenerationRequest, ChatInputs):
 
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
-        inputs, effort = self.template_inputs(), self.reasoning_effort
-        if effort is not None and thinks:
-            variables = {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
-            inputs["chat_template_kwargs"] = variables | (inputs["chat_template_kwargs"] or {})
-        budget = BUDGETS[effort] if effort is not None and thinks and self.thinking_budget is None else self.thinking_budget
         choice = {"tool_choice": self.tool_choice, "parallel_tool_calls": self.parallel_tool_calls}
-        return {**inputs, **choice, "thinking_budget": budget}
+        inputs = {**self.template_inputs(), **choice, "thinking_budget": self.thinking_budget}
+        if self.reasoning_effort is None or not thinks:
+            return inputs
+        effort, budget, variables = self.reasoning_effort, self.thinking_budget, self.chat_template_kwargs
+        return inputs | thinking_inputs(effort=effort, budget=budget, variables=variables)
 
     def options_of_call(self, context_length: int) -> dict[str, Any]:
         """Options for `GenerationConfig`."""

@@ -37,6 +37,7 @@ class ChatJob:
         """`name`: what the client calls the model. Raises `TemplateError`, `PromptError` and `OptionError`."""
         if model.chat_template is None:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
+        self.model = model
         turn = model.chats.turn(call.messages, **call.inputs)
         self.job = Job.begin(model, [turn.prompt_ids], model.config(call.options), call.answers, max_seconds, turn=turn)
         self.readers = [turn.reader(each.constraint) for each in self.job.continuations]
@@ -48,6 +49,11 @@ class ChatJob:
             reader.push(each.text)
             reader.flush()
         return list(zip(self.job.continuations, self.readers, strict=True))
+
+    def thinking_tokens(self) -> int:
+        """Tokens of the thinking so far, counted in its text."""
+        encode = self.model.tokenizer.encode
+        return sum(len(encode(reader.reasoning, add_special_tokens=False)) for reader in self.readers if reader.reasoning)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, AnswerDelta, Chunk], None]:
         """Yield what each chunk adds to which answer; closing the iterator cancels the answers.

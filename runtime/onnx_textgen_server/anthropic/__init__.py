@@ -1,0 +1,1 @@
+"""The wire format of Anthropic: `/v1/messages`."""

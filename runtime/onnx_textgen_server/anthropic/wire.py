@@ -1,0 +1,28 @@
+"""Anthropic's forms of problems and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..serving.problems import Problem
+from ..serving.wire import WireFormat, server_sent
+
+PROBLEM_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""The others are `invalid_request_error`, and from 500 on `api_error`."""
+
+
+def problem_as_json(problem: Problem) -> dict[str, Any]:
+    """The body of a response for a problem, which is also the event of a stream that fails."""
+    kind = PROBLEM_TYPES.get(problem.status, "api_error" if problem.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": problem.message}}
+
+
+ANTHROPIC = WireFormat(problem_as_json, lambda event: server_sent(event, name=event["type"]))
