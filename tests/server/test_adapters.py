@@ -15,6 +15,7 @@ import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen_server.models import ModelPool
 from onnx_textgen_server.sources import FolderSource, LoadOptions
+from support import patient_http
 from support.adapted_story import make_adapted_story
 from support.live_server import served, served_pool
 
@@ -91,3 +92,14 @@ def test_adapters_of_a_model_that_is_not_open_are_listed_and_open_it(adapted: Mo
         made = client.completions.create(model="story:legal", prompt=PROMPT, max_tokens=8, temperature=0)
         assert made.choices[0].text == adapted.generate(PROMPT, max_new_tokens=8, temperature=0, adapter="legal").text
         assert {each.model_extra["status"]["value"] for each in client.models.list().data} == {"loaded"}
+
+
+def test_documents_are_ranked_with_the_adapter_that_the_model_names(adapted: Model) -> None:
+    documents = ["The sun is hot.", "The dog ran to the park."]
+    with served({"story": adapted}) as (url, _):
+        for name, adapter in (("story", None), ("story:french", "french")):
+            body = {"model": name, "query": PROMPT, "documents": documents}
+            answer = patient_http.post(f"{url}/v1/rerank", json=body).json()
+            wanted = adapted.rerank(PROMPT, documents, adapter=adapter)
+            assert [each["relevance_score"] for each in answer["results"]] == [each.relevance_score for each in wanted]
+            assert answer["model"] == name

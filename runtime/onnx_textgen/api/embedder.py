@@ -11,12 +11,17 @@ import numpy as np
 from ..backends.signature import HIDDEN_STATES
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import OptionError, PackageError
-from ..inference.embeddings import Vectors, pooled
+from ..inference.embeddings import Vectors, groups, pooled, pooled_together
 from ..options.checks import shown, whole_number
 from ..package.retrieval import EmbeddingSettings, Pooling, chosen_prompt
 from ..text.prompts import Prompt
 from .open_model import OpenModel
 from .prompt_encoder import PromptEncoder
+
+ROWS = 8
+"""Most texts of one run."""
+MOST_TOGETHER = 256
+"""Most tokens of a run of more than one text; longer texts are no faster together, and take more memory."""
 
 
 class Embedder:
@@ -54,15 +59,25 @@ class Embedder:
         settings, graph = self.settings_with(pooling), self.opened.graph
         if graph.name_of(HIDDEN_STATES) not in graph.outputs:
             raise PackageError(f"{self.opened.folder} gives no hidden states to embed by; export it again with --hidden-states")
-        context, rows = self.opened.new_context(output=HIDDEN_STATES, adapter=adapter), list[Vectors]()
-        width = context.capabilities.width
+        alone = self.opened.new_context(output=HIDDEN_STATES, adapter=adapter)
+        together = self.opened.new_rows(min(ROWS, len(encoded)), adapter, output=HIDDEN_STATES)
+        width = alone.capabilities.width
         dimensions = settings.dimensions if dimensions is None else dimensions
         kept = width if dimensions is None else whole_number("dimensions", dimensions, 1, width)
+
+        def fits(lengths: Sequence[int]) -> bool:
+            return len(lengths) <= ROWS and together.can_prefill_together(lengths, MOST_TOGETHER)
+
+        vectors: Vectors = np.empty((len(encoded), kept), np.float32)
         with scope.active():
-            for ids in encoded:
-                context.rewind(0)
-                rows.append(pooled(context, ids, settings.pooling, scope)[:kept])
-        vectors = np.stack(rows)
+            for group in groups([len(ids) for ids in encoded], fits):
+                texts = [encoded[place] for place in group]
+                found = (
+                    pooled_together(together, texts, settings.pooling, scope)
+                    if len(texts) > 1
+                    else [pooled(alone, texts[0], settings.pooling, scope)]
+                )
+                vectors[group] = np.stack(found)[:, :kept]
         if settings.normalize if normalize is None else normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return vectors

@@ -196,27 +196,34 @@ class Decoder:
         computed = len(lengths) * max(lengths)
         return computed <= most and 2 * computed <= 3 * sum(lengths)
 
-    def prefill_rows(self, prompts: Sequence[Sequence[int]], first: int) -> Logits:
+    def prefill_rows(self, prompts: Sequence[Sequence[int]], first: int, *, scope: CancelScope = UNCANCELLED) -> Logits:
         """Feed whole prompts to the empty rows from `first`, in one run; returns logits [rows, vocabulary] of their last tokens.
 
         Only for prompts that `can_prefill_together` accepts. Raises as `feed` does; then the rows stay empty.
         """
+        last = np.array([len(prompt) - 1 for prompt in prompts])
+        positions = np.unique(last)
+        logits = self.feed_rows(prompts, first, positions, scope=scope)
+        return logits[np.arange(len(prompts)), np.searchsorted(positions, last)]
+
+    def feed_rows(
+        self, prompts: Sequence[Sequence[int]], first: int, positions: npt.NDArray[np.int64], *, scope: CancelScope = UNCANCELLED
+    ) -> Logits:
+        """`prefill_rows` for other positions; returns logits [rows, positions, vocabulary], undefined after the end of a prompt."""
         rows, lengths = range(first, first + len(prompts)), [len(prompt) for prompt in prompts]
         ids = np.zeros((len(prompts), max(lengths) + max(lengths) % 2), np.int64)  # an even number, as tokens are computed in pairs
         for index, prompt in enumerate(prompts):
             assert not self.token_ids[first + index], "the rows are empty"
             self.check_context(first + index, len(prompt))
             ids[index, : len(prompt)] = self.checked(prompt)
-        last = np.array(lengths) - 1
-        positions = np.unique(last)
         with CommitGuard(self):
             logits = self.runner.run(
-                self.cache, ids, positions, rows, advanced=lengths, scope=UNCANCELLED, mask=mask_of(lengths, ids.shape[1])
+                self.cache, ids, positions, rows, advanced=lengths, scope=scope, mask=mask_of(lengths, ids.shape[1])
             )
             for row, prompt in zip(rows, prompts, strict=True):
                 self.mark_reusable(row, len(prompt))
                 self.token_ids[row] += prompt
-        return logits[np.arange(len(rows)), np.searchsorted(positions, last)]
+        return logits
 
     def rewind(self, length: int, *, row: int = 0) -> None:
         """Remove all but the first `length` tokens of a row.

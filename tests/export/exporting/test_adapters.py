@@ -349,3 +349,16 @@ def test_an_adapter_is_removed_and_the_package_opens_as_before(folders: Any, cap
     assert "has no adapter other; it has: own" in capsys.readouterr().err
     assert run(["remove-adapter", str(package), "own"]) == 0
     assert {path.name: path.read_bytes() for path in package.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_vectors_with_an_adapter_are_those_of_peft(tmp_path: Path) -> None:
+    model = llama()
+    trained = adapt(model, tmp_path / "adapter", **EVERYTHING)
+    made = export(model, tmp_path / "package", adapters={"one": tmp_path / "adapter"}, hidden_states=True)
+    ours = onnx_textgen.load(made.folder, device="cpu", threads=1)
+    ids = IDS[0].tolist()
+    with torch.no_grad():
+        states = trained.base_model.model.model(IDS).last_hidden_state[0].numpy()
+    np.testing.assert_allclose(ours.embed(ids, adapter="one", normalize=False), states.mean(axis=0), atol=1e-4)
+    assert np.abs(ours.embed(ids, normalize=False) - states.mean(axis=0)).max() > 1e-2

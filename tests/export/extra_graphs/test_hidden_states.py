@@ -47,6 +47,11 @@ def test_vectors_are_those_of_transformers(
         got = model.embed(texts, pooling=pooling, normalize=False)
         assert (got.shape, got.dtype) == ((3, 256), np.float32)
         assert np.linalg.norm(got - want) < ERRORS[precision] * np.linalg.norm(want)
+    draw = np.random.default_rng(1)
+    many = [draw.integers(0, 300, length).tolist() for length in (*draw.integers(1, 40, 30), 200, 8, 8)]
+    for pooling in ("mean", "weightedmean", "last"):
+        together, alone = model.embed(many, pooling=pooling), [model.embed(each, pooling=pooling) for each in many]
+        np.testing.assert_array_equal(together, alone, "texts that are computed in one run have the vectors they have alone")
     unit = model.embed(texts)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(model.embed(texts[0]), unit[0], atol=1e-6)
