@@ -122,6 +122,24 @@ def test_every_python_block_about_sessions_runs(story, tmp_path, monkeypatch, ca
     assert names["again"].token_ids == names["session"].token_ids
 
 
+def test_every_python_block_about_tools_runs(story, capsys) -> None:
+    pytest.importorskip("llguidance")
+    template = "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
+    template += (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }} {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    names = {
+        "onnx_textgen": onnx_textgen,
+        "chat_model": onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=template),
+    }
+    blocks = blocks_of((ROOT / "docs" / "tools.md").read_text(encoding="utf-8"))
+    for block in blocks:
+        exec(compile(block, "tools.md", "exec"), names)  # noqa: S102 - our own documentation
+    assert len(blocks) == 3
+    assert capsys.readouterr().out.startswith("get_weather {'city': ")
+    assert [each["role"] for each in names["session"].messages] == ["user", "assistant"]
+
+
 def test_every_command_that_the_readme_names_explains_itself(capsys) -> None:
     for command in sorted(set(re.findall(r"(?:^|`|[$&] )onnx-textgen ([a-z]+)", README, re.MULTILINE)) - {"demo", "export"}):
         assert run([command, "-h"]) == 0

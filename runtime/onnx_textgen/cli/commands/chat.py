@@ -71,9 +71,9 @@ def hold_conversation(
     options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
     if "adapter" in generation:
         loaded.opened.for_adapter(generation["adapter"])
-    chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
     if loaded.chat_template is None and own is not None:
         raise OptionError(f"{loaded.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
+    chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")
     screen.note(GREETING)

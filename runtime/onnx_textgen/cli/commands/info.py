@@ -55,7 +55,8 @@ def show_info(
         return
     if (context or 1) > (most := manifest.geometry.context_length):
         raise OptionError(f"--context {context:,} is more than the {most:,} tokens of this model's context; lower it")
-    tables.print_lines(facts(folder_of(path), manifest, cache_in_words(path, session, context or most, batch or 1)))
+    cache = cache_in_words(path, session, context or most, batch or 1)
+    tables.print_lines([*facts(folder_of(path), manifest, cache), *parts_of_answers(path, manifest)])
     for title, scenarios in comparisons(manifest.certificate):
         typer.echo()
         tables.show_table(certificate.scenario_table(scenarios, title))
@@ -93,6 +94,21 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
     if summary := certificate.summary_in_words(manifest.summary):
         lines.append(("proof", summary))
     return lines + [(f"proof: {name.replace('_', ' ')}", words) for name, words in proof(manifest.certificate)]
+
+
+def parts_of_answers(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """How answers are divided, as the response template says, if the package has a chat template."""
+    from ...api.loading import response_template_at  # noqa: PLC0415
+    from ...chat.response_template import read_response_template  # noqa: PLC0415
+
+    data = response_template_at(path, manifest)
+    if data is None:
+        return
+    template = read_response_template(data)
+    for name, field in (("thinking", template.reasoning), ("tool calls", template.tool_calls)):
+        if field is not None:
+            opening, closing = (each.pattern.pattern if each is not None else "" for each in (field.open, field.close))
+            yield name, " ... ".join(each for each in (opening, closing) if each)
 
 
 def adapter_in_words(record: AdapterRecord) -> str:

@@ -71,7 +71,7 @@ def functions_of(path: Path) -> list[Callable[..., Any]]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise OptionError(f"{path} cannot be run ({type(error).__name__}: {first_line(error)}); mend it") from error
+        raise OptionError(f"{path} cannot be run ({type(error).__name__}: {first_line(error)}); correct it") from error
     return [
         each
         for name, each in vars(module).items()

@@ -3,12 +3,16 @@
 import re
 import stat
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import onnx_textgen
+from onnx_textgen import ChatAnswer, ChatChunk, ToolCall
 from onnx_textgen.cli import run
 from onnx_textgen.cli.terminal import chat_session, line_input
+from onnx_textgen.cli.terminal.own_tools import OwnTools
 from onnx_textgen.errors import ModelError, PromptError
 from support.cli_model import BOS, CharacterModel
 
@@ -368,3 +372,131 @@ def test_variables_of_the_template_hold_for_every_turn(chat, story, tmp_path, ca
     assert "--chat-template-kwargs should be JSON, found '{mood'" in capsys.readouterr().err
     assert chat(model, "The dog", options=[*options, "[1]"]) == 2
     assert "should be a JSON object" in capsys.readouterr().err
+
+
+TOOLS = '''
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+def fail(text: str) -> None:
+    """Fail."""
+    raise ValueError(text)
+
+def _hidden(a: int) -> int:
+    """No tool."""
+    return a
+'''
+
+
+class CallingModel(CharacterModel):
+    """Answers with the given tool calls, one answer after the other, then with text."""
+
+    def __init__(self, *answers):
+        super().__init__(chat_template=TEMPLATE)
+        self.answers = list(answers)
+
+    def session(self, **inputs):
+        self.made = made = super().session()
+        self.inputs = inputs
+        made.stream_chat = lambda **_: self.stream_chat(made)
+        return made
+
+    def stream_chat(self, session):
+        calls, thought = self.answers.pop(0) if self.answers else ((), "")
+        text = "" if calls else "Done."
+        message = ChatAnswer(text, thought, calls, "tool_calls" if calls else "eos", SimpleNamespace(stats=None))
+        yield ChatChunk(reasoning=thought, token_ids=(5,))
+        yield ChatChunk(text=text, token_ids=(6,))
+        session.messages.append(message.message)
+        yield ChatChunk(answer=message)
+
+
+def call(name, **arguments):
+    return (ToolCall("abc", name, arguments, "{}"),)
+
+
+@pytest.fixture
+def at_a_terminal(monkeypatch):
+    monkeypatch.setattr(line_input, "is_interactive", lambda: True)
+
+
+@pytest.fixture
+def tools(tmp_path):
+    file = tmp_path / "tools.py"
+    file.write_text(TOOLS)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("asked", "results"),
+    [
+        (["y", "n"], ["5", "the user did not allow this call"]),
+        (["a"], ["5", "9"]),
+        ([""], ["the user did not allow this call", "the user did not allow this call"]),
+    ],
+)
+@pytest.mark.usefixtures("at_a_terminal")
+def test_calls_run_only_after_asking(chat, tools, asked, results, capsys):
+    model = CallingModel((call("add", a=2, b=3), ""), (call("add", a=4, b=5), ""))
+    assert chat(model, "two and three?", *asked, *[""] * (2 - len(asked)), options=["--tools", tools]) == 0
+    printed = capsys.readouterr()
+    assert [each["content"] for each in model.made.messages if each["role"] == "tool"] == results
+    assert "These functions can do whatever you can" in printed.err
+    assert "add" in printed.err
+    assert "a: 2" in printed.err
+    assert "Done." in printed.out
+    assert [tool.name for tool in model.inputs["tools"]] == ["add", "fail"]
+
+
+def test_without_a_terminal_no_call_runs(chat, tools, capsys):
+    assert chat(CallingModel((call("add", a=2, b=3), "")), "two and three?", options=["--tools", tools]) == 0
+    assert "add was not run: calls are asked for, which needs a terminal" in capsys.readouterr().err
+
+
+def test_a_function_that_fails_or_is_unknown_is_a_result_too(tools):
+    own = OwnTools(Path(tools))
+    own.allowed = {"fail", "add"}
+    assert own.run(call("fail", text="no")[0]) == "ValueError: no"
+    assert own.run(call("add", a=1, c=2)[0]).startswith("TypeError: add() got an unexpected keyword argument")
+    assert own.run(call("look")[0]) == "there is no function look; the functions are: add, fail"
+
+
+@pytest.mark.usefixtures("at_a_terminal")
+def test_a_model_that_calls_without_end_is_stopped(chat, tools, capsys):
+    model = CallingModel(*[(call("add", a=1, b=1), "")] * 50)
+    assert chat(model, "count", "a", options=["--tools", tools]) == 0
+    assert "the model has called tools 16 times for one question, and was stopped" in capsys.readouterr().err
+    assert len(model.answers) == 50 - 17
+
+
+def test_thinking_is_one_line_until_it_is_asked_for(chat, capsys):
+    assert chat(CallingModel(((), "I think so.")), "so?", "/thinking", "/quit") == 0
+    printed = capsys.readouterr()
+    assert "I think so." not in printed.out
+    assert printed.err.count("I think so.") == 1
+    assert "/thinking shows it" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no file"),
+        ("x = ", "cannot be run (SyntaxError"),
+        ("def _hidden(): ...", "has no function to call"),
+        ("def f(a): ...", "the argument a of f has no annotation"),
+    ],
+)
+def test_a_file_that_has_no_tools_is_refused_in_one_line(chat, tmp_path, text, said, capsys):
+    file = tmp_path / "tools.py"
+    if text is not None:
+        file.write_text(text)
+    assert chat(CallingModel(), "a", options=["--tools", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") <= 2
+
+
+def test_a_model_without_a_template_takes_no_tools(chat, tools, capsys):
+    assert chat(CharacterModel(), "a", options=["--tools", tools]) == 2
+    assert "has no chat template, so it cannot call tools; leave --tools out" in capsys.readouterr().err
