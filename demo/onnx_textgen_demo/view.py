@@ -15,7 +15,7 @@ from onnx_textgen.text.tokenizer_json import BYTE_TOKEN
 from .transcripts import Token, Transcript
 
 if TYPE_CHECKING:
-    from onnx_textgen import Chunk, Model, Stats
+    from onnx_textgen import Model, Stats
 
 BANDS = {"80 % or more": 0.8, "40 to 80 %": 0.4, "10 to 40 %": 0.1, "2 to 10 %": 0.02, "below 2 %": 0.0}
 """Bands of probability, from likely to surprising: the name in the page's legend, and the lowest probability."""
@@ -161,20 +161,6 @@ def status(transcript: Transcript | None, *, problem: str | None = None) -> str:
             ("seed", str(transcript.seed)),
         ]
     return status_line(facts, problem or state(transcript), is_problem=bool(problem))
-
-
-def status_of_turn(last: Chunk | None, *, doing: str = "", problem: str | None = None) -> str:
-    """The status line of a chat answer: its last chunk, or the current activity."""
-    if problem or last is None or last.stats is None:
-        return status_line([], problem or doing, is_problem=bool(problem))
-    stats = last.stats
-    facts = [
-        ("tokens", f"{stats.generated_tokens:,}"),
-        ("tokens/s", f"{stats.decode_tokens_per_second:,.1f}"),
-        ("first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
-        from_cache(stats),
-    ]
-    return status_line(facts, finished(last.finish_reason or ""))
 
 
 def from_cache(stats: Stats) -> Fact:

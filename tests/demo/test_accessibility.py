@@ -1,5 +1,6 @@
 """Every tab passes axe-core's checks, light and dark, and fits a phone."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -7,8 +8,12 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen_demo.app import TABS
+from onnx_textgen_demo.chat.message_tree import Figures
+from onnx_textgen_demo.chat.stored import read_tree
 from onnx_textgen_demo.pictures.stage_pictures import ATTENTION
 from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window
+from support.chat_page import keep, open_chat, open_empty_chat, press, press_head, wait_for_turns
+from support.paced_runs import make_chatty
 from support.scripted_model import TINY_PACKAGE
 
 AXE = "axe.run({ exclude: ['.vega-embed'] }).then(arguments[0])"
@@ -47,16 +52,58 @@ def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
                 elements(chromium, "#stages button")[ATTENTION].click()
                 wait_until(chromium, lambda: "it looks most at" in element(chromium, "#picture").text, "the heat map")
                 element(chromium, "#picture summary").click()
-            result = chromium.execute_async_script(AXE)
-            found[name] = [
-                f"{each['id']}: {node['html'][:160]}"
-                for each in result["violations"]
-                if each["id"] not in NOT_OURS
-                for node in each["nodes"]
-            ]
+            found[name] = violations(chromium)
         assert {name: each for name, each in found.items() if each} == {}
     finally:
         prefer(chromium, "light")
+
+
+MESSAGES = [
+    {"role": "user", "content": "What is the weather?"},
+    {
+        "role": "assistant",
+        "content": "# Look\n[here](https://example.com) ![there](https://example.com/x.png)\n\n> so\n\n|a|b|\n|-|-|\n|1|`2`|\n",
+        "reasoning_content": "I should **look**.",
+        "tool_calls": [{"id": "c", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}],
+    },
+    {"role": "tool", "tool_call_id": "c", "content": '{"sky": "grey"}'},
+    {"role": "assistant", "content": "```python\n@cache\ndef f(a: int) -> str:  # why\n    return 'x' + None * 3\n```"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_axe_finds_nothing_in_a_chat(chromium, served, scheme, width):
+    script = axe_script()
+    tree = read_tree(MESSAGES)
+    tree = tree.add(2, {"role": "assistant", "content": "Grey."}, Figures("m", 4, 9, 5, 99, 30.0, 0.1, 0.0, "length"))
+    prefer(chromium, scheme)
+    try:
+        with window(chromium, width, 900):
+            open_empty_chat(chromium, address := served(make_chatty(4)))
+            keep(chromium, tree.key, json.dumps({"saved": 1, "conversation": tree.to_json()}))
+            open_chat(chromium, address)
+            wait_for_turns(chromium, 3)
+            press(chromium, "select")
+            wait_until(chromium, lambda: elements(chromium, "#turns .code"), "the answer with code")
+            chromium.execute_script(script)
+            found = violations(chromium)
+            for fold in elements(chromium, "#turns .thoughts summary"):
+                fold.click()
+            press(chromium, "edit", 0)
+            press_head(chromium, "list")
+            found += violations(chromium)
+            press_head(chromium, "settings")
+            assert found + violations(chromium) == []
+    finally:
+        prefer(chromium, "light")
+
+
+def violations(driver):
+    """What axe-core finds on the page."""
+    found = driver.execute_async_script(AXE)["violations"]
+    return [f"{each['id']}: {node['html'][:160]}" for each in found if each["id"] not in NOT_OURS for node in each["nodes"]]
 
 
 def prefer(driver, scheme):

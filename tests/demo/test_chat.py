@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from importlib.metadata import entry_points
 
 import pytest
@@ -10,6 +11,7 @@ from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
 from onnx_textgen.cli.app import app
+from onnx_textgen_demo import fetch_panel
 from onnx_textgen_demo.models import ModelRegistry
 from support.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
 from support.chat_page import (
@@ -166,6 +168,16 @@ def test_after_an_error_the_message_stays_and_can_be_answered(chat, monkeypatch)
     chat.execute_script("arguments[0].click()", element(chat, "[data-does=retry]"))
     wait_for_turns(chat, 2)
     assert note_of(chat) == ""
+
+
+def test_what_cannot_be_sent_stays_in_the_field(chat):
+    press_head(chat, "settings")
+    set_value(chat, "#chat-settings .seed input, #chat-settings .seed textarea", "x")
+    element(chat, "#chat-settings-close").click()
+    say(chat, "a cat")
+    wait_until(chat, lambda: "seed should be a whole number" in note_of(chat), "the line about the error")
+    assert turns_of(chat) == []
+    assert element(chat, "#message textarea").get_attribute("value") == "a cat"
 
 
 def test_conversations_are_kept_named_and_deleted_and_a_reload_opens_the_last_one(chat, address):
@@ -361,6 +373,22 @@ def test_a_model_without_a_template_offers_one_that_has(chromium, served, chatty
     assert not [each for each in elements(chromium, "#no-chat") if each.is_displayed()]
     say(chromium, "a cat")
     wait_for_turns(chromium, 2)
+
+
+@pytest.mark.slow
+def test_a_model_that_chats_is_fetched_by_a_press_and_opened(chromium, served, chatty, monkeypatch):
+    fails = [sys.executable, "-c", "import sys; sys.exit('error: the disk is full')"]
+    commands = [fails, [sys.executable, "-c", ""]]
+    monkeypatch.setattr(fetch_panel, "command", lambda name: commands.pop(0))
+    open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE), opener_of=lambda name: lambda: chatty))
+    open_tab(chromium, "Chat")
+    wait_until(chromium, lambda: "Fetch smollm2" in element(chromium, "#no-chat-fetch").text, "the offer")
+    element(chromium, "#no-chat-fetch").click()
+    wait_until(chromium, lambda: "the disk is full" in element(chromium, "#no-chat-status").text, "the error")
+    wait_until(chromium, element(chromium, "#no-chat-fetch").is_enabled, "the end of the first")
+    element(chromium, "#no-chat-fetch").click()
+    wait_until(chromium, lambda: elements(chromium, "#send") and element(chromium, "#send").is_displayed(), "the chat")
+    assert "model smollm2" in element(chromium, ".masthead").text
 
 
 def test_nothing_lies_over_what_is_said(chat):

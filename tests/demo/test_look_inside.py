@@ -6,6 +6,7 @@ import io
 import re
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -219,6 +220,41 @@ def test_every_bar_of_the_cache_is_what_a_run_kept_and_added(model):
         assert int(tokens) == step.run.cached_tokens
         assert float(added) == pytest.approx(100 * len(step.run.fed) / longest, abs=0.01)
         assert float(kept) + float(added) == pytest.approx(100 * step.run.cached_tokens / longest, abs=0.02)
+
+
+def test_the_layers_show_the_keys_and_values_that_the_graph_returns():
+    model = onnx_textgen.load(TINY_PACKAGE.with_name("standard"))
+    inspector = inspector_of(model, 2)
+    ids = np.array([[*inspector.ids, *inspector.chosen_before(1)]], np.int64)
+    session = ort.InferenceSession(model.graph.path)
+    pasts = [each for each in session.get_inputs() if "past" in each.name]
+    feeds = {each.name: np.zeros((1, each.shape[1], 0, each.shape[3]), np.float32) for each in pasts}
+    feeds |= {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": np.arange(ids.size)[None]}
+    names = [each.name for each in session.get_outputs()]
+    inputs = {each.name for each in session.get_inputs()}
+    found = dict(zip(names, session.run(names, {each: array for each, array in feeds.items() if each in inputs}), strict=True))
+    layers = inspector.steps[1].layers
+    assert len(layers) == model.manifest.geometry.layers
+    for one in layers:
+        for kind, numbers in (("key", one.key), ("value", one.value)):
+            np.testing.assert_allclose(numbers, found[f"present.{one.layer}.{kind}"][0, :, -1].ravel(), atol=1e-5)
+    shown = stage_pictures.picture(inspector, LAYERS, 1)
+    assert shown.count('class="strip"') == 2 * len(layers)
+    assert f">{np.linalg.norm(layers[0].key):,.2f}</td>" in shown
+
+
+@pytest.mark.parametrize("package", ["story", "tiny-transformer", TINY_PACKAGE], ids=str)
+def test_every_kind_of_cache_gives_a_key_and_a_value_per_layer(package):
+    model = onnx_textgen.load(package)
+    geometry = model.manifest.geometry
+    layers = inspector_of(model, 1).steps[0].layers
+    assert [one.layer for one in layers] == list(range(geometry.layers))
+    assert {one.key.size for one in layers} == {geometry.kv_heads * geometry.head_size}
+
+
+def test_of_a_large_cache_the_layers_numbers_are_left_out(model, monkeypatch):
+    monkeypatch.setattr("onnx_textgen_demo.pictures.layer_numbers.MOST_BYTES", 10)
+    assert "‖key‖" not in stage_pictures.picture(inspector_of(model, 1), LAYERS, 0)
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """Debian's Chromium, headless, and what the tests do with the page in it.
 
-`python tests/support/browser.py` takes the pictures that the README and docs/web_page.md show, with the embedded models.
+`python tests/support/browser.py` takes the pictures that the README and docs/web_page.md show, with the embedded models; with a
+folder of SmolLM2-135M-Instruct as its argument, that of a chat too.
 """
 
 import contextlib
 import functools
 import io
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -37,11 +39,13 @@ LONGEST_WAIT = 300
 SEED = "#sampling .seed input, #sampling .seed textarea"
 DESKTOP, PHONE = (1280, 1100), (390, 844)
 """Sizes of the page: width, height."""
+QUESTIONS = "Suggest names for a small grey cat.", "Where is Peru?", "Write a Python function that adds two numbers."
 ROOT = Path(__file__).parents[2]
 PICTURES = {
     "Write": ROOT / "demo" / "screenshot.png",
     "Truncation": ROOT / "docs" / "pictures" / "look_inside.png",
     "Attention": ROOT / "docs" / "pictures" / "attention.png",
+    "Chat": ROOT / "docs" / "pictures" / "chat.png",
 }
 
 
@@ -144,10 +148,10 @@ def set_value(driver, selector, value):
 
 
 @contextlib.contextmanager
-def page_of_embedded_models(width, height):
-    """A browser with the page as `onnx-textgen demo` opens it."""
+def page_of_models(width, height, packages=()):
+    """A browser with the page as `onnx-textgen demo` opens it; without packages, with the embedded models."""
     where: dict[str, Any] = {"device": "cpu", "threads": None}
-    page = make_page(make_registry([], **where), opener_of=functools.partial(opener, **where))
+    page = make_page(make_registry(packages, **where), opener_of=functools.partial(opener, **where))
     served = serve(page, host="127.0.0.1", port=0)
     try:
         with chromium(width, height) as driver:
@@ -173,7 +177,7 @@ def take_picture(driver, path, *, parts=()):
 
 def take_picture_of_write(path=PICTURES["Write"]):
     """A finished text, with a token that was not the likeliest."""
-    with page_of_embedded_models(1280, 1000) as driver:
+    with page_of_models(1280, 1000) as driver:
         set_value(driver, SEED, "9")
         element(driver, "#generate").click()
         wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text")
@@ -197,7 +201,7 @@ def walk_to(driver, stage, prompt):
 
 def take_picture_of_truncation(path=PICTURES["Truncation"]):
     """What top-p leaves at temperature 1."""
-    with page_of_embedded_models(1280, 920) as driver:
+    with page_of_models(1280, 920) as driver:
         walk_to(driver, 8, "Once upon a time, there was a little")
         set_value(driver, "#walk-sampling input[aria-label='number input for Temperature']", "1")
         wait_until(driver, lambda: len(elements(driver, "#picture tr.drawn")) > 3, "more tokens that are left")
@@ -206,14 +210,32 @@ def take_picture_of_truncation(path=PICTURES["Truncation"]):
 
 def take_picture_of_attention(path=PICTURES["Attention"]):
     """The heat map of a head."""
-    with page_of_embedded_models(1280, 1500) as driver:
+    with page_of_models(1280, 1500) as driver:
         walk_to(driver, 5, "The dog had a red ball. One day, the ball rolled away and")
         element(driver, "#layer input[type=range]").send_keys(*[Keys.ARROW_RIGHT] * 3)
         wait_until(driver, lambda: "In layer 4, head 1" in element(driver, "#picture").text, "the layer")
         take_picture(driver, path, parts=["#whose", "#picture .heat"])
 
 
+def take_picture_of_chat(package, path=PICTURES["Chat"]):
+    """Two answers to one question, in a list of several conversations."""
+    with page_of_models(1280, 900, [package]) as driver:
+        open_tab(driver, "Chat")
+        wait_until(driver, lambda: element(driver, "#send").is_displayed(), "the tab")
+        for text in QUESTIONS:
+            element(driver, "[data-does=new]").click()
+            wait_until(driver, lambda: elements(driver, "#turns .empty"), "an empty chat")
+            set_value(driver, "#message textarea", text)
+            element(driver, "#message textarea").send_keys(Keys.ENTER)
+            wait_until(driver, lambda: elements(driver, "#turns [aria-busy=false] [data-does=retry]"), "an answer")
+        element(driver, "#turns [data-does=retry]").click()
+        wait_until(driver, lambda: elements(driver, "#turns [aria-busy=false] .pager"), "another answer")
+        take_picture(driver, path)
+
+
 if __name__ == "__main__":
     take_picture_of_write()
     take_picture_of_truncation()
     take_picture_of_attention()
+    for folder in sys.argv[1:]:
+        take_picture_of_chat(folder)

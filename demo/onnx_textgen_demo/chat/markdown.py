@@ -94,8 +94,8 @@ class Renderer:
         return "</table></div>\n"
 
     def heading_open(self, tokens: Sequence[Token], index: int, *_: Any) -> str:  # noqa: ANN401 - likewise
-        """The start of a heading, below those of the page."""
-        return f'<p class="heading level-{tokens[index].tag[1]}" role="heading" aria-level="{2 + int(tokens[index].tag[1])}">'
+        """The start of a heading: of the text, and no heading of the page."""
+        return f'<p class="heading level-{tokens[index].tag[1]}">'
 
     def heading_close(self, *_: Any) -> str:  # noqa: ANN401 - likewise
         """The end of a heading."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
@@ -96,14 +96,19 @@ def make_offer(registry: ModelRegistry, picker: gr.Dropdown, opener_of: OpenerOf
     with gr.Column(visible=registry.model().chat_template is None, elem_id="no-chat") as column:
         text = gr.Markdown(values.text)
         with gr.Row():
-            other = gr.Button(values.other or "", visible=values.other is not None, variant="primary", elem_id="no-chat-open")
-            fetch = gr.Button(values.fetch or "", visible=values.fetch is not None, variant="primary", elem_id="no-chat-fetch")
+            other = offer_button(values.other, "primary", "no-chat-open")
+            fetch = offer_button(values.fetch, "secondary", "no-chat-fetch")
             stop = gr.Button("Stop", interactive=False, visible=opener_of is not None, elem_id="no-chat-stop")
         status = gr.HTML("", apply_default_css=False, elem_id="no-chat-status")
     other.click(lambda: gr.update(value=registry.chat_names()[0]), None, picker, **QUICK)
     if opener_of is not None:
         make_fetching(registry, picker, opener_of, RunButtons((fetch,), stop), status)
     return TemplateOffer(registry, opener_of is not None, column, text, other, fetch)
+
+
+def offer_button(label: str | None, variant: Literal["primary", "secondary"], elem_id: str) -> gr.Button:
+    """A button that is hidden without a label; on a phone each has a line."""
+    return gr.Button(label or "", visible=label is not None, variant=variant, min_width=300, elem_id=elem_id)
 
 
 def make_fetching(registry: ModelRegistry, picker: gr.Dropdown, opener_of: OpenerOf, buttons: RunButtons, status: gr.HTML) -> None:

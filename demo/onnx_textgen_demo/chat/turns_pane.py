@@ -113,7 +113,7 @@ def tool_call_html(part: ToolCall) -> str:
     """A tool call as a card: its name, its arguments, and its result if there is one."""
     arguments = f"<pre tabindex=0><code>{escape(part.arguments)}</code></pre>" if part.arguments else ""
     state = "no result yet" if part.result is None else "done"
-    result = "" if part.result is None else f"<h3>Result</h3><pre tabindex=0><code>{escape(part.result)}</code></pre>"
+    result = "" if part.result is None else f'<p class="label">Result</p><pre tabindex=0><code>{escape(part.result)}</code></pre>'
     head = f"<summary>Tool <code>{escape(part.name)}</code> <small>{state}</small></summary>"
     return f'<details class="tool-call" open>{head}{arguments}{result}</details>'
 

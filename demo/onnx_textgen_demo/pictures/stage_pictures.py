@@ -18,6 +18,7 @@ from ..view import percent, visible
 from .attention_heat_map import attention_picture
 from .drawing import MOST_SHOWN, bar_rows, count, pieces
 from .embeddings import embeddings_of
+from .layer_numbers import layers_table
 from .step_inspection import InspectedStep, StepInspector
 from .strips import Numbers, scale_legend, scale_of, strip
 
@@ -110,12 +111,14 @@ def layers_picture(inspector: StepInspector, number: int) -> str:
     last = run.first_position + len(run.fed) - 1
     place = f"position {last}" if len(run.fed) == 1 else f"positions {run.first_position} to {last}"
     shape = ", ".join(f"{size:,}" for size in run.cache_shape)
+    table = layers_table(inspector.steps[number].layers, escape(visible(run.fed[-1].piece)))
     return (
         f"<p><b>{count(len(run.fed), 'token')}</b> went in at {place}:</p>{pieces(run.fed)}"
         f"<p>In each of the <b>{count(geometry.layers, 'layer')}</b> every token looks at itself and those before it "
         f"({count(geometry.heads, 'head')} of size {geometry.head_size} over {geometry.kv_heads} of keys and values), then passes "
-        "a feed-forward network. The keys and values of all tokens so far stay in the <b>cache</b>, so the next run takes only the "
-        f"new token. It grows with the text; a layer's tensor has shape [{shape}].</p>{cache_picture(inspector, number)}"
+        f"a feed-forward network.</p>{table}<p>The keys and values of all tokens so far stay in the <b>cache</b>, so the next "
+        f"run takes only the new token. It grows with the text; a layer's tensor has shape [{shape}].</p>"
+        f"{cache_picture(inspector, number)}"
     )
 
 

@@ -14,6 +14,8 @@ from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.sampling.sampler import Chooser
 
+from .layer_numbers import LayerNumbers, layer_numbers
+
 if TYPE_CHECKING:
     from onnx_textgen import Model
     from onnx_textgen.inference.attention_maps import AttentionMaps
@@ -32,6 +34,8 @@ class InspectedStep:
     run: Step
     """The fed tokens and the cache; its choice is the first one made."""
     logits: Logits
+    layers: tuple[LayerNumbers, ...]
+    """Keys and values that the run computed for its last token."""
     sampling: SamplingInspection
     """The current choice."""
 
@@ -75,7 +79,7 @@ class StepInspector:
         logits = prefill(self.decoder, self.ids + new_ids).copy()
         run = inspect_step(self.model, self.decoder, logits, chooser, new_ids, first=first, limit=CANDIDATES)
         sampling = inspect_sampling(self.model, logits, chooser, new_ids, limit=CANDIDATES)
-        self.steps.append(InspectedStep(run, logits, sampling))
+        self.steps.append(InspectedStep(run, logits, layer_numbers(self.decoder), sampling))
 
     def choose_again(self, number: int, config: GenerationConfig) -> None:
         """Apply other options to a step. If another token is chosen, the later steps are dropped."""

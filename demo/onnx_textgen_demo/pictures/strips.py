@@ -61,6 +61,7 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     return file.getvalue()
 
 
-def scale_legend(scale: float) -> str:
-    """The legend of the colours."""
-    return f'<p class="strip-scale"><span>−{scale:.2g} or less</span><i></i><span>{scale:.2g} or more</span></p>'  # noqa: RUF001 - a minus
+def scale_legend(scale: float, name: str = "") -> str:
+    """The legend of the colours; `name`: of what, if a picture has two."""
+    label = f"<b>{name}</b>" if name else ""
+    return f'<p class="strip-scale">{label}<span>−{scale:.2g} or less</span><i></i><span>{scale:.2g} or more</span></p>'  # noqa: RUF001 - a minus

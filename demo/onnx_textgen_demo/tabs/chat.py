@@ -156,22 +156,24 @@ class Answers:
     def after(self, inputs: tuple[Any, ...], change: Change, *, clears_field: bool = False) -> Iterator[Frame]:
         """Change the conversation, then let the model answer its last message; after an error the text so far stays."""
         kept, stored, name, system, *values = inputs
-        tree, chat = MessageTree(), kept
+        before = tree = MessageTree()
+        chat, has_begun = kept, False
         try:
-            tree = dataclasses.replace(tree_in(stored), system=checked(system))
-            asked = tree = change(tree)
+            before = tree = tree_in(stored)
+            tree = change(dataclasses.replace(tree, system=checked(system)))
             options = self.sampling.read_options(*values)
             chat = session_for(self.registry.model(name), kept)
-            pace = Pace()
+            pace, asked = Pace(), tree
             for tree in answers_to(asked, asked.leaf, chat, options, name=name):
                 if pace.is_due():
-                    latest = growing_frame(chat, tree, is_kept=pace.is_kept(), clears_field=clears_field)
-                    clears_field = False
+                    latest = growing_frame(chat, tree, is_kept=pace.is_kept(), clears_field=clears_field and not has_begun)
+                    has_begun = True
                     yield latest
                     pace.drawn(latest)
             yield frame(chat, tree)
         except OnnxTextgenError as error:
-            yield frame(chat, tree.without_empty_answer(), problem=str(error))
+            # What could not be sent stays in the field.
+            yield frame(chat, before if clears_field and not has_begun else tree.without_empty_answer(), problem=str(error))
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
 

@@ -15,8 +15,8 @@ TAGS = {
     *("ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "br", "hr"),
 }
 ATTRIBUTES = {
-    *("href", "title", "target", "rel", "class", "type", "role", "start", "style", "tabindex", "data-copies"),
-    *("aria-label", "aria-level"),
+    *("href", "title", "target", "rel", "class", "type", "start", "style", "tabindex", "data-copies"),
+    "aria-label",
 }
 HOSTILE = [
     "![x](http://127.0.0.1/x.png)",
