@@ -62,6 +62,17 @@ def test_a_typed_prompt_is_continued_while_one_watches(chromium, served):
     assert len(elements(chromium, "#bars tr")) >= 10
 
 
+def test_the_text_is_shown_once_with_its_colours_in_it(chromium, served):
+    open_page(chromium, served(ScriptedModel()))
+    generate(chromium)
+    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    words = " ".join(text_of(chromium).split())
+    assert " ".join(chromium.execute_script("return document.body.innerText").split()).count(words) == 1
+    sheet = element(chromium, "#text .sheet")
+    assert sheet.get_attribute("textContent") == EXAMPLES["A rabbit"] + text_of(chromium)
+    assert elements(chromium, "#text .sheet .token.band-0")
+
+
 def test_text_tokens_and_bars_grow_while_the_model_writes(chromium, served, slow):
     open_page(chromium, served(slow))
     generate(chromium)

@@ -143,6 +143,31 @@ def test_escape_stops_and_what_was_written_stays(chat, monkeypatch):
     assert "max new tokens" in figures_of(chat)
 
 
+def test_one_answer_at_a_time(chat, monkeypatch):
+    say(chat, "a cat")
+    wait_for_turns(chat, 2)
+    runs = PacedRuns(monkeypatch)
+    runs.seconds = 0.05
+    press(chat, "retry")
+    say(chat, "too early")
+    wait_until(chat, lambda: "writing" in note_of(chat), "an answer under way")
+    element(chat, "#message textarea").send_keys(Keys.ENTER)
+    turns = wait_for_turns(chat, 2)
+    assert "2/2" in element(chat, "#turns .pager").text
+    assert turns[0] == ("user", "a cat")
+    assert element(chat, "#message textarea").get_attribute("value") == "too early"
+    element(chat, "#message textarea").send_keys(Keys.ENTER)
+    wait_for_turns(chat, 4)
+
+
+def test_a_key_begins_another_conversation(chat):
+    say(chat, "a cat")
+    wait_for_turns(chat, 2)
+    element(chat, "#message textarea").send_keys(Keys.CONTROL, Keys.SHIFT, "o")
+    wait_until(chat, lambda: turns_of(chat) == [], "an empty conversation")
+    assert chat.switch_to.active_element == element(chat, "#message textarea")
+
+
 def test_shift_enter_begins_a_line_and_the_field_keeps_the_focus(chat):
     field = element(chat, "#message textarea")
     field.send_keys("one", Keys.SHIFT, Keys.ENTER, Keys.NULL, "two", Keys.ENTER)
@@ -339,6 +364,7 @@ def test_another_model_continues_the_conversation(chromium, served, chatty):
     wait_until(chromium, lambda: "model second" in element(chromium, ".masthead").text, "the other model")
     say(chromium, "a dog")
     assert wait_for_turns(chromium, 4)[:2] == first
+    assert figures_of(chromium).startswith("second")
     assert "5 tokens" in figures_of(chromium)
 
 

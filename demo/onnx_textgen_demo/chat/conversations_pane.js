@@ -83,6 +83,7 @@ const begin = () => {
   remember(null);
   trigger("clear");
   showList(false);
+  if (innerWidth > 800) document.querySelector("#message textarea")?.focus(); // on a phone, its keyboard would cover the page
 };
 
 // The list.
@@ -210,6 +211,10 @@ const actions = {
 };
 element.addEventListener("click", (event) => actions[event.target.closest("[data-does]")?.dataset.does]?.());
 document.addEventListener("keydown", (event) => {
+  if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey) && element.offsetParent !== null) {
+    event.preventDefault();
+    begin();
+  }
   if (event.key !== "Escape" || element.offsetParent === null || event.defaultPrevented) return;
   if (chat().classList.contains("settings-open")) showSettings(false);
   else if (chat().classList.contains("list-open")) showList(false);

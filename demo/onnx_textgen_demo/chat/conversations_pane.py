@@ -12,7 +12,7 @@ EVENTS = Path(__file__).with_name("conversations_pane.js").read_text(encoding="u
 TEMPLATE = """
 <div class="chat-head">
   <button type="button" data-does="list" aria-expanded="false" aria-controls="conversation-list">Conversations</button>
-  <button type="button" data-does="new">New chat</button>
+  <button type="button" data-does="new" title="Ctrl+Shift+O" aria-keyshortcuts="Control+Shift+O">New chat</button>
   <button type="button" data-does="settings" aria-expanded="false" aria-controls="chat-settings">Settings</button>
 </div>
 <nav id="conversation-list" aria-label="Conversations">

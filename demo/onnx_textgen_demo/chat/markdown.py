@@ -25,7 +25,7 @@ LONGEST_HIGHLIGHTED = 20_000
 FORMATTER = HtmlFormatter(nowrap=True, classprefix="code-")
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def markdown_html(text: str) -> str:
     """The HTML of a text in CommonMark with tables and strikethrough.
 

@@ -4,13 +4,20 @@
 const field = () => document.querySelector("#message textarea");
 const turns = () => element.querySelector(".turns");
 const isShown = () => element.offsetParent !== null;
+const isBusy = () => turns()?.ariaBusy === "true";
+const ask = (name, data) => { // what the model will answer: the answer's first frame may take a while
+  if (isBusy()) return;
+  turns().ariaBusy = "true";
+  trigger(name, data);
+};
 
 element.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   if (button.matches(".copy")) copy(button);
-  else if (button.dataset.says) trigger("submit", { text: button.dataset.says });
+  else if (button.dataset.says) ask("submit", { text: button.dataset.says });
   else if (button.dataset.does === "edit") edit(button.closest(".turn"));
+  else if (button.dataset.does === "retry") ask("retry", { index: Number(button.dataset.index) });
   else if (button.dataset.does) trigger(button.dataset.does, { index: Number(button.dataset.index), value: "" });
 });
 
@@ -32,7 +39,7 @@ const copy = async (button) => {
 
 // A message is edited at its place.
 const edit = (turn) => {
-  if (!turn || turn.querySelector(".editor") || turns().ariaBusy === "true") return;
+  if (!turn || turn.querySelector(".editor") || isBusy()) return;
   const said = turn.querySelector(".said");
   const editor = document.createElement("form");
   editor.className = "editor";
@@ -46,7 +53,7 @@ const edit = (turn) => {
   };
   editor.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (text.value.trim()) trigger("edit", { index: Number(turn.dataset.node), text: text.value });
+    if (text.value.trim()) ask("edit", { index: Number(turn.dataset.node), text: text.value });
     close();
   });
   editor.addEventListener("keydown", (event) => {
@@ -63,6 +70,13 @@ const edit = (turn) => {
   text.value = said.textContent;
   text.focus();
 };
+
+// One answer at a time: Enter waits for its end, and the text stays in the field.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.target !== field() || !isBusy()) return;
+  event.preventDefault();
+  event.stopPropagation();
+}, true);
 
 // Keys: Escape stops an answer, arrow up in the empty field edits the last message.
 document.addEventListener("keydown", (event) => {

@@ -39,7 +39,8 @@ def turns_html(tree: MessageTree, *, is_busy: bool = False) -> str:
     if not tree.nodes:
         return f'<section class="turns empty" aria-label="Messages">{invitation()}</section>'
     turns = turns_of(tree)
-    shown = [turn_html(tree, turn, is_growing=is_busy and turn is turns[-1]) for turn in turns]
+    models = {node.figures.model for node in (tree.nodes[turn.index] for turn in turns) if node.figures}
+    shown = [turn_html(tree, turn, is_growing=is_busy and turn is turns[-1], names_model=len(models) > 1) for turn in turns]
     if not is_busy and tree.nodes[tree.leaf].message["role"] != "assistant":
         shown.append(f'<p class="unanswered">{button("retry", tree.leaf, "Answer", "Let the model answer")}</p>')
     busy = "true" if is_busy else "false"
@@ -65,8 +66,8 @@ def turns_of(tree: MessageTree) -> list[Turn]:
     return turns
 
 
-def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool) -> str:
-    """One message, with its buttons unless it still grows."""
+def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool, names_model: bool) -> str:
+    """One message, with its buttons unless it still grows. `names_model`: several models wrote the answers."""
     node = tree.nodes[turn.index]
     if node.message["role"] == "user":
         text = str(node.message["content"] or "")
@@ -77,7 +78,7 @@ def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool) -> str:
     results = [tree.nodes[each].message for each in turn.results]
     parts = parts_of(node.message, results, thinking_seconds=seconds)
     body = "".join(part_html(part) for part in parts) or f'<p class="aside">{"…" if is_growing else "(empty)"}</p>'
-    figures = figures_html(node.figures) if node.figures else ""
+    figures = figures_html(node.figures, names_model=names_model) if node.figures else ""
     if is_growing:
         return article(turn.index, "assistant", "Model", f"{body}{figures}")
     again = button("retry", turn.index, "Regenerate", "Write another answer")
@@ -118,9 +119,9 @@ def tool_call_html(part: ToolCall) -> str:
     return f'<details class="tool-call" open>{head}{arguments}{result}</details>'
 
 
-def figures_html(figures: Figures) -> str:
+def figures_html(figures: Figures, *, names_model: bool = False) -> str:
     """Speed, length, how full the context is, and how the answer ended."""
-    facts = []
+    facts = [f"<b>{escape(figures.model)}</b>"] if names_model else []
     if figures.tokens_per_second:
         facts.append(f"<b>{figures.tokens_per_second:,.1f}</b> tokens/s")
     if figures.generated_tokens:
