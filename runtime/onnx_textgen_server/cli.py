@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +36,11 @@ def serve(
     idle_minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Close a model that was not used for M minutes; never unless given.", min=0)
     ] = None,
+    prefix_cache: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder where beginnings of prompts are saved for a restart.", show_default=False),
+    ] = None,
+    prefix_bytes: Annotated[int, typer.Option(metavar="N", help="Most bytes of the files in that folder.", min=1)] = 2**30,
     max_texts: Annotated[int, typer.Option(metavar="N", help="Texts that may run or wait; more are refused.", min=1)] = 128,
     max_time: Annotated[float, typer.Option(metavar="S", help="Seconds after which a text ends.", min=1)] = 600,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
@@ -67,10 +73,11 @@ def serve(
         hosts=names_of(host),
         origins=allow_origin or (),
     )
+    options = LoadOptions(device, threads, batch_size, prefix_cache, prefix_bytes)
     idle_seconds = None if idle_minutes is None else 60 * idle_minutes
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:
-        sources, at_start = find_sources(packages or [None], LoadOptions(device, threads, batch_size))
+        sources, at_start = find_sources(packages or [None], options)
         pool = ModelPool(sources, PoolLimits(max_loaded, idle_seconds, max_waiting=max_texts))
         server_app = make_app(pool, settings)
         pool.open_at_start(at_start)

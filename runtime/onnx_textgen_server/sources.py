@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen.api.prefix_folder import SIZE_BYTES
 from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.errors import OptionError
 from onnx_textgen.package.foreign import describe_foreign, folder_of, is_foreign
@@ -67,6 +68,8 @@ class LoadOptions:
     device: str = "auto"
     threads: int | None = None
     batch_size: int = 8
+    prefix_folder: Path | None = None
+    prefix_folder_bytes: int = SIZE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

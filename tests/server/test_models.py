@@ -381,3 +381,16 @@ def test_what_an_open_model_takes_is_estimated_by_its_files_and_a_text(folder: P
         files = sum((source.place / name).stat().st_size for name in ("model.onnx", "model.onnx.data"))
         assert source.describe().needed_bytes == int(1.5 * files) + model.memory().total_bytes
     assert dataclasses.replace(source, place=folder / "tiny").describe().needed_bytes < files
+
+
+def test_a_closed_model_finds_its_prompts_in_the_folder_of_prefixes(folder: Path, tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, prefix_folder=tmp_path / "saved")
+    prompt = "Once upon a time there was a little girl called Lily. She had a big red ball. " * 4
+    pool = ModelPool([FolderSource("story", folder / "story", options)], PoolLimits(idle_seconds=0.0))
+    with served_pool(pool) as (url, _):
+        first = ask(url, "story", prompt + "One day").json()
+        assert wait_until(lambda: not pool.loaded and not pool.closing)
+        again = ask(url, "story", prompt + "One day").json()
+    assert first["choices"] == again["choices"]
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 60

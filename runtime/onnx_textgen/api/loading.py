@@ -27,6 +27,7 @@ from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, RESPONSE_
 from ..package.reading import read_manifest
 from ..speculation.draft_model import Source, step_seconds
 from .model import MOST_ROWS, PREFIX_CACHE, Model
+from .prefix_folder import SIZE_BYTES, PrefixFolder
 
 
 def load(
@@ -36,6 +37,8 @@ def load(
     threads: int | None = None,
     capacity: int | None = None,
     prefix_cache: int = PREFIX_CACHE,
+    prefix_folder: str | Path | None = None,
+    prefix_folder_bytes: int = SIZE_BYTES,
     batch_size: int = ROWS,
     assistant_model: str | Path | Model | None = None,
     response_template: str | Path | Mapping[str, Any] | None = None,
@@ -50,6 +53,8 @@ def load(
     - `threads`: number of CPU threads (default: one per core).
     - `capacity`: tokens that a new text's cache has memory for at first; it grows.
     - `prefix_cache`: most bytes of keys and values kept from earlier calls, for later prompts with the same beginning (0: none).
+    - `prefix_folder`: a folder where they are saved too, so that a later process need not compute them again; models may share it.
+    - `prefix_folder_bytes`: most bytes of the files in that folder.
     - `batch_size`: most texts, of all callers, that are decoded together.
     - `assistant_model`: a smaller model with the same tokenizer, as a folder or open, that drafts tokens; the large model verifies
       a draft in one run (see `num_assistant_tokens`).
@@ -64,6 +69,9 @@ def load(
     if capacity is not None:
         capacity = whole_number("capacity", capacity, 1)
     prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
+    prefix_folder_bytes = whole_number("prefix_folder_bytes", prefix_folder_bytes, 1)
+    if prefix_folder is not None and not prefix_cache:
+        raise OptionError("prefix_folder saves what prefix_cache keeps in memory, and prefix_cache is 0; raise it")
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
     manifest, graph, session, template = open_package(place, device=device, threads=threads)
@@ -79,6 +87,8 @@ def load(
         prefix_cache=prefix_cache,
         batch_size=batch_size,
     )
+    if prefix_folder is not None:
+        model.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, model.opened)
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):
             assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)

@@ -74,6 +74,7 @@ class Model:
         Call it when no text is being generated. Later calls that need the graph raise `ModelError`, those of sessions too.
         `with load() as model:` closes at its end.
         """
+        self.prefixes.close()
         self.opened.close()
         self.generator.close()
         return_freed_memory()

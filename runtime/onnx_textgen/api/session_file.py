@@ -32,6 +32,7 @@ BROKEN = (
 )
 """The exceptions of zipfile, NumPy and JSON for a damaged file, or one of another kind."""
 MOST_HEADER_BYTES = 64 * 2**20
+TOO_LARGE = "it is larger than any session of this model"
 LONGEST_SAVE_SECONDS = 3600
 """A partial file older than this belongs to no save that still runs."""
 
@@ -109,20 +110,14 @@ def read_session(
     not of this model.
     """
     with reading_errors(path):
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a file")  # reading a device might never end, and a pipe might block
+        check_file(path, context)
         with zipfile.ZipFile(path) as archive:
-            limit = 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
-            if sum(entry.file_size for entry in archive.infolist()) > limit:
-                raise ValueError("it is larger than any session of this model")
+            if sum(entry.file_size for entry in archive.infolist()) > most_bytes(context):
+                raise ValueError(TOO_LARGE)
             for entry in archive.infolist():
                 check_declared_size(archive, entry)
         with np.load(path, allow_pickle=False) as arrays:
-            header = json.loads(arrays[HEADER].tobytes())
-            if header["format"] != FORMAT:
-                raise ValueError(f"its format is {header['format']!r:.60}")
-            if header["model"] != digest:
-                raise PackageError(f"{path} was saved with another model; load it with that one")
+            header = read_header(arrays, path, digest)
             token_ids, cached_ids = arrays[TOKENS].tolist(), arrays[f"{TOKENS}_held"].tolist()
             check_ids(token_ids, cached_ids, context)
             messages: list[Mapping[str, Any]] = [dict(message) for message in header["messages"]]
@@ -140,12 +135,61 @@ def read_session(
                 raise ValueError(f"it has states at token {length} of {len(cached_ids)}")
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
-        adapter, adapter_digest = header.get("adapter", (None, None))
+        adapter, is_known = read_adapter(header, adapters)
         snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), adapter)
         if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not match its tokens")
-        is_known = adapter is None or (isinstance(adapter, str) and adapter in adapters and adapters[adapter] == adapter_digest)
         return token_ids, messages, snapshot if is_known else None
+
+
+def read_beginning(path: Path, digest: str, context: Decoder, *, adapters: Mapping[str, str]) -> Snapshot | None:
+    """The snapshot of a file without its arrays, to know whether to read them; None if its adapter is not that of the model.
+
+    Raises as `read_session` does.
+    """
+    with reading_errors(path):
+        check_file(path, context)
+        with zipfile.ZipFile(path) as archive:
+            for name in (HEADER, f"{TOKENS}_held"):
+                entry = archive.getinfo(f"{name}.npy")
+                if entry.file_size > 2**16 + 8 * context.geometry.context_length:
+                    raise ValueError(f"its {name} is larger than that of any prompt")
+                check_declared_size(archive, entry)
+        with np.load(path, allow_pickle=False) as arrays:
+            header, cached_ids = read_header(arrays, path, digest), arrays[f"{TOKENS}_held"].tolist()
+        check_ids([], cached_ids, context)
+        adapter, is_known = read_adapter(header, adapters)
+        states: dict[int, Arrays] = {int(length): {} for length in header["states"]}
+        return Snapshot(tuple(cached_ids), {}, states, adapter=adapter) if is_known else None
+
+
+def most_bytes(context: Decoder) -> int:
+    """The most bytes that a session of a model may have."""
+    return 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
+
+
+def check_file(path: Path, context: Decoder) -> None:
+    """Raise `ValueError` if a path is no file, or a file that is too large, before it is opened."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a file")  # reading a device might never end, and a pipe might block
+    if path.stat().st_size > 2 * most_bytes(context):
+        raise ValueError(TOO_LARGE)
+
+
+def read_header(arrays: Mapping[str, Any], path: Path, digest: str) -> dict[str, Any]:
+    """The header of a file; raises `ValueError` for another format, and `PackageError` for another model."""
+    header: dict[str, Any] = json.loads(arrays[HEADER].tobytes())
+    if header["format"] != FORMAT:
+        raise ValueError(f"its format is {header['format']!r:.60}")
+    if header["model"] != digest:
+        raise PackageError(f"{path} was saved with another model; load it with that one")
+    return header
+
+
+def read_adapter(header: Mapping[str, Any], adapters: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The adapter of a file, and whether the model has the same one."""
+    adapter, digest = header.get("adapter", (None, None))
+    return adapter, adapter is None or (isinstance(adapter, str) and adapter in adapters and adapters[adapter] == digest)
 
 
 def check_declared_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +13,6 @@ from .fetching import fetch_model
 from .terminal import screen
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..api.model import Model
     from ..options.generation_config import GenerationConfig
 
@@ -64,6 +63,12 @@ AssistantOption = Annotated[
         "--assistant-model", metavar="DIR", help="A smaller model with the same tokenizer that drafts; changes only the speed."
     ),
 ]
+PrefixOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prefix-cache", metavar="DIR", help="Folder where beginnings of prompts are saved for later calls.", show_default=False
+    ),
+]
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
 
 
@@ -72,6 +77,8 @@ def load_model(
     device: str,
     threads: int | None,
     assistant_model: str | None = None,
+    *,
+    prefix_folder: Path | None = None,
     response_template: Path | None = None,
 ) -> Model:
     """Load the model that these options name; if `auto` chose an accelerator, stderr says which."""
@@ -81,8 +88,14 @@ def load_model(
         fetch_model(each)
     screen.progress(f"loading {model or 'the model'} ...")
     try:
-        given: dict[str, Any] = {} if response_template is None else {"response_template": response_template}
-        loaded = onnx_textgen.load(model, device=device, threads=threads, assistant_model=assistant_model, **given)
+        loaded = onnx_textgen.load(
+            model,
+            device=device,
+            threads=threads,
+            assistant_model=assistant_model,
+            prefix_folder=prefix_folder,
+            response_template=response_template,
+        )
     finally:
         screen.progress("")
     if device == "auto" and loaded.device != "cpu":

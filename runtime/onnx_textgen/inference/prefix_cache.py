@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +17,37 @@ SHORTEST = 8
 """The fewest tokens that are reused: fewer are faster to compute than to look up."""
 
 
+class SavedPrefixes(Protocol):
+    """Snapshots that outlive the process. No method raises, and none but `load` takes long."""
+
+    def load(
+        self, decoder: Decoder, token_ids: Sequence[int], adapter: str | None, *, longer_than: int, most_bytes: int
+    ) -> Snapshot | None:
+        """The snapshot with the longest beginning of `token_ids`, if it is worth reading for more than `longer_than` tokens."""
+        ...
+
+    def offer(self, snapshot: Snapshot) -> None:
+        """Save a snapshot in the background, if that is worth its bytes."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is being saved."""
+        ...
+
+
 class PrefixStore:
     """Snapshots of one model, by their adapters and tokens. Safe to use from several threads."""
 
-    def __init__(self, size_bytes: int) -> None:
-        """`size_bytes`: the most bytes of all snapshots together; 0 keeps none."""
-        self.size_bytes = size_bytes
+    def __init__(self, size_bytes: int, saved: SavedPrefixes | None = None) -> None:
+        """`size_bytes`: the most bytes of all snapshots together; 0 keeps none. `saved`: where they are saved too."""
+        self.size_bytes, self.saved = size_bytes, saved
         self._snapshots: dict[Snapshot, npt.NDArray[np.int64]] = {}
         """Each with its tokens as an array; the least recently used comes first."""
         self._lock = threading.RLock()
         """Reentrant: at any line, Python may close a stream that nobody holds, which adds its prompt in the same thread."""
+
+    def __contains__(self, snapshot: Snapshot) -> bool:
+        return snapshot in self._snapshots
 
     @property
     def held_bytes(self) -> int:
@@ -35,6 +57,7 @@ class PrefixStore:
 
     def prepare(self, decoder: Decoder, token_ids: Sequence[int], *, row: int = 0) -> None:
         """Restore the longest known beginning of a prompt into an empty row."""
+        self.recall(decoder, token_ids, decoder.adapters[row])
         snapshot, length = self.find(token_ids, decoder.capabilities.most_reusable(len(token_ids)), decoder.adapters[row])
         if snapshot is not None:
             decoder.restore(snapshot, length, row=row)
@@ -44,6 +67,7 @@ class PrefixStore:
         adapter = decoder.adapters[row]
         shared = [decoder.reusable(token_ids, row=other) if decoder.adapters[other] == adapter else 0 for other in range(row)]
         longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
+        self.recall(decoder, token_ids, adapter, longer_than=longest)
         snapshot, length = self.find(token_ids, most, adapter)
         if past is not None and past.adapter == adapter:
             own = past.usable(common_prefix(past.token_ids, token_ids[:most]))
@@ -52,6 +76,15 @@ class PrefixStore:
             decoder.restore(snapshot, length, row=row)
         elif longest >= SHORTEST:
             decoder.fork(shared.index(longest), row)  # prefill removes the tokens that they do not share
+
+    def recall(self, decoder: Decoder, token_ids: Sequence[int], adapter: str | None, *, longer_than: int = 0) -> None:
+        """Add a saved snapshot, if it has more of a prompt's beginning than `longer_than` tokens and than all others."""
+        if self.saved is not None:
+            most = decoder.capabilities.most_reusable(len(token_ids))
+            held = max(longer_than, self.find(token_ids, most, adapter)[1])
+            saved = self.saved.load(decoder, token_ids[:most], adapter, longer_than=held, most_bytes=self.size_bytes)
+            if saved is not None:
+                self.add(saved)
 
     def find(self, token_ids: Sequence[int], most: int, adapter: str | None = None) -> tuple[Snapshot | None, int]:
         """The snapshot with the longest usable beginning of `token_ids`, and its length, at most `most`; None and 0 if none has.
@@ -81,7 +114,10 @@ class PrefixStore:
             return
         known, shared = self.find(decoder.token_ids[row], length, decoder.adapters[row])
         if known is None or shared < length:
-            self.add(decoder.snapshot(row=row))
+            known = decoder.snapshot(row=row)
+            self.add(known)
+        if self.saved is not None:
+            self.saved.offer(known)
 
     def add(self, snapshot: Snapshot) -> None:
         """Keep a snapshot; remove those that it contains, and the least recently used ones beyond `size_bytes`."""
@@ -96,7 +132,17 @@ class PrefixStore:
             while self.held_bytes > self.size_bytes:
                 del self._snapshots[next(iter(self._snapshots))]
 
+    def discard(self, snapshot: Snapshot) -> None:
+        """Remove a snapshot, if it is here."""
+        with self._lock:
+            self._snapshots.pop(snapshot, None)
+
     def clear(self) -> None:
-        """Remove all snapshots."""
+        """Remove all snapshots; those that are saved stay."""
         with self._lock:
             self._snapshots.clear()
+
+    def close(self) -> None:
+        """Wait until what is being saved is written; nothing is saved from then on."""
+        if self.saved is not None:
+            self.saved.close()

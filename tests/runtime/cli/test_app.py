@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -118,9 +119,12 @@ def test_what_to_open_and_where_reaches_load(monkeypatch):
     monkeypatch.setattr(onnx_textgen, "load", lambda *args, **options: seen.append((args, options)) or CharacterModel())
     assert run(["generate", "a", "--model", "folder", "--device", "cpu", "--threads", "2"]) == 0
     assert run(["generate", "a", "--model", "folder", "--assistant-model", "small"]) == 0
+    assert run(["generate", "a", "--model", "folder", "--prefix-cache", "saved"]) == 0
+    others = {"assistant_model": None, "prefix_folder": None, "response_template": None}
     assert seen == [
-        (("folder",), {"device": "cpu", "threads": 2, "assistant_model": None}),
-        (("folder",), {"device": "auto", "threads": None, "assistant_model": "small"}),
+        (("folder",), others | {"device": "cpu", "threads": 2}),
+        (("folder",), others | {"device": "auto", "threads": None, "assistant_model": "small"}),
+        (("folder",), others | {"device": "auto", "threads": None, "prefix_folder": Path("saved")}),
     ]
 
 
@@ -169,7 +173,7 @@ def test_ctrl_c_keeps_the_text_so_far_closes_the_stream_and_exits_with_130(model
 
 
 def test_ctrl_c_while_the_model_loads_exits_with_130(monkeypatch, capsys):
-    def load(package, *, device, threads, assistant_model):
+    def load(package, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(onnx_textgen, "load", load)

@@ -66,7 +66,9 @@ def hold_conversation(
         onnx-textgen chat DIR --tools my_tools.py
     """
     own = None if tools is None else read_tools(tools)
-    loaded = options.load_model(options.one_folder(folder, model), device, threads, assistant_model, response_template)
+    loaded = options.load_model(
+        options.one_folder(folder, model), device, threads, assistant_model, response_template=response_template
+    )
     _ = loaded.tokenizer  # raises for a package without one
     options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
     if "adapter" in generation:
