@@ -33,6 +33,7 @@ from .models import ModelPool
 from .openai.chats import Chat
 from .openai.completions import Completion
 from .openai.embeddings import Embeddings, EmbeddingsRequest
+from .openai.responses.routes import add_routes as add_responses_routes
 from .openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .rerank import Rerank, RerankRequest
 from .serving.delivery import deliver
@@ -143,6 +144,7 @@ def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
     app = FastAPI(title="onnx-textgen", lifespan=running, docs_url=None, redoc_url=None)
     app.state.server = server
     add_routes(app, server)
+    add_responses_routes(app, server)
     add_anthropic_routes(app, server)
     add_problems(app, server)
     app.add_middleware(Leases)

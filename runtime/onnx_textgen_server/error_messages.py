@@ -14,7 +14,7 @@ TYPE_NAMES = re.compile(r"str|int|float|bool|dict|list\[.*\]|[A-Z]\w*")
 """Parts of pydantic's `loc` that name a type of a union; no parameter has such a name."""
 MOST_OF_NAME = 100
 """Characters of a parameter's name in a message; a key of the body may be as long as the body."""
-ROUTES = "GET /v1/models, POST /v1/completions, POST /v1/chat/completions, POST /v1/messages; /openapi.json has all"
+ROUTES = "GET /v1/models, POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages; /openapi.json has all"
 
 
 def message_for_body(found: Mapping[str, Any], body: type[BaseModel] | None) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from onnx_textgen import Model
 from support import patient_http
+from support.chat_templates import THINKING
 from support.live_server import served
 
 if find_spec("anthropic") is None:
@@ -27,11 +28,6 @@ WEATHER = {
         "required": ["city", "days"],
     },
 }
-THINKING_TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    "{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>"
-    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
-)
 
 
 def client_of(url: str, **more: Any) -> anthropic.Anthropic:
@@ -48,7 +44,7 @@ def claude(live: tuple[str, Any]) -> Iterator[anthropic.Anthropic]:
 @pytest.fixture(scope="module")
 def thinker(story: Model) -> Iterator[tuple[anthropic.Anthropic, Model]]:
     """A model that thinks, and its client."""
-    model = Model(story.folder, story.manifest, story.graph, chat_template=THINKING_TEMPLATE)
+    model = Model(story.folder, story.manifest, story.graph, chat_template=THINKING)
     with served({"thinker": model}) as (url, _), client_of(url) as client:
         yield client, model
 
@@ -160,8 +156,8 @@ def test_calls_and_results_are_written_as_the_template_writes_them(claude: anthr
 @pytest.mark.parametrize("streamed", [False, True])
 def test_thinking_is_a_block_if_it_is_asked_for(thinker: tuple, streamed: bool) -> None:
     client, _ = thinker
-    begun = [*USER, {"role": "assistant", "content": "<think>"}]
-    asked = {"model": "thinker", "messages": begun, "max_tokens": 40, "extra_body": {"seed": 3}}
+    extra = {"seed": 3, "chat_template_kwargs": {"begins": True}}
+    asked = {"model": "thinker", "messages": USER, "max_tokens": 40, "extra_body": extra}
 
     def ask(**more: Any) -> anthropic.types.Message:
         if not streamed:

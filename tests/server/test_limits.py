@@ -334,11 +334,18 @@ SAID = {"messages": [{"role": "user", "content": "Tell me of a dog."}], "ignore_
 ROUTES = {
     "/v1/completions": LONG,
     "/v1/chat/completions": SAID | {"max_tokens": 480},
+    "/v1/responses": {"input": SAID["messages"], "ignore_eos": True, "seed": 1, "max_output_tokens": 480},
     "/v1/messages": SAID | {"max_tokens": 480},
 }
 """Every route that generates, with a request for a long text."""
-ENDLESS = {path: body | {"context_limit": "shift", "max_tokens": 10**6} for path, body in ROUTES.items()}
-TOLD = {"/v1/completions": "length", "/v1/chat/completions": "length", "/v1/messages": "max_tokens"}
+MOST = {path: "max_output_tokens" if path == "/v1/responses" else "max_tokens" for path in ROUTES}
+ENDLESS = {path: body | {"context_limit": "shift", MOST[path]: 10**6} for path, body in ROUTES.items()}
+TOLD = {
+    "/v1/completions": "length",
+    "/v1/chat/completions": "length",
+    "/v1/responses": "max_output_tokens",
+    "/v1/messages": "max_tokens",
+}
 """What a text that was cut off is told to have ended by."""
 
 
@@ -350,7 +357,7 @@ def problem_in(answer: httpx.Response) -> str:
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_every_route_has_the_guards(chatty: Model, path: str) -> None:
-    key, body = {"Authorization": "Bearer secret"}, ROUTES[path] | {"max_tokens": 2}
+    key, body = {"Authorization": "Bearer secret"}, ROUTES[path] | {MOST[path]: 2}
     with served({"chatty": chatty}, api_key="secret", max_body_bytes=1000) as (url, _):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
             refused = patient_http.post(url + path, json=body, headers=headers)
@@ -414,6 +421,7 @@ def test_what_goes_wrong_in_a_stream_is_told_on_every_route(chatty: Model, monke
     monkeypatch.setattr(chatty.generator.engine, "chunks", fail)
     with served({"chatty": chatty}) as (url, server):
         last = [line for line in patient_http.post(url + path, json=ROUTES[path] | {"stream": True}).text.splitlines() if line][-1]
-        assert "the server failed (RuntimeError)" in json.loads(last.removeprefix("data: "))["error"]["message"]
+        event = json.loads(last.removeprefix("data: "))
+        assert "the server failed (RuntimeError)" in str(event.get("response", event)["error"])
         assert "secret" not in last
         assert wait_until(lambda: server.slots.taken == 0)

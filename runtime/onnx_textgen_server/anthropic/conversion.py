@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx_textgen.errors import OptionError
 
+from ..serving.turns import append_message
 from .schema import CountRequest, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, Turn
 
 
@@ -24,10 +25,7 @@ def to_chat(body: CountRequest) -> tuple[list[dict[str, Any]], bool]:
         chat.append({"role": "system", "content": text_of(body.system)})
     for turn in body.messages:
         for message in [answer_of(turn)] if turn.role == "assistant" else given_by(turn, names):
-            if chat and chat[-1]["role"] == message["role"] != "tool":
-                chat[-1] = joined(chat[-1], message)
-            else:
-                chat.append(message)
+            append_message(chat, message)
     if chat and chat[-1].get("tool_calls"):
         raise OptionError("the messages end with a tool_use; add a message of the user with its tool_result")
     return chat, body.messages[-1].role == "assistant"
@@ -65,11 +63,3 @@ def said_by(role: str, texts: Sequence[TextBlock]) -> Iterator[dict[str, Any]]:
     """Texts as one message, if there are some."""
     if texts:
         yield {"role": role, "content": text_of(texts)}
-
-
-def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two messages of one role as one, because many templates take turns only."""
-    both = {**first, **second, "content": "\n".join(each["content"] for each in (first, second) if each["content"])}
-    if calls := [*first.get("tool_calls", ()), *second.get("tool_calls", ())]:
-        both["tool_calls"] = calls
-    return both

@@ -1,0 +1,132 @@
+"""`POST /v1/responses`: the next turn of a conversation."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from onnx_textgen import Model
+from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta
+
+from ...serving.chat_job import ChatCall, ChatJob
+from ...serving.problems import Problem
+from ...serving.turns import append_message
+from ...serving.wire import WireFormat, server_sent
+from ..answers import ENDINGS
+from ..wire import problem_as_json
+from .conversion import to_chat
+from .output import Output
+from .schema import ResponsesRequest
+from .store import Conversation
+
+RESPONSES = WireFormat(problem_as_json, lambda event: server_sent(event, name=event["type"]))
+
+
+class Response:
+    """The answer to one request."""
+
+    wire, operation = RESPONSES, "chat"
+
+    def __init__(
+        self, name: str, model: Model, body: ResponsesRequest, conversation: Conversation, max_seconds: float | None
+    ) -> None:
+        """Raises `TemplateError`, `PromptError` and `OptionError`."""
+        self.name, self.body, self.conversation, self.output = name, body, conversation, Output()
+        self.id, self.created = f"resp_{uuid.uuid4().hex}", int(time.time())
+        self.history = to_chat(body.input, conversation.before)
+        chat = [{"role": "system", "content": body.instructions}] if body.instructions else []
+        for message in self.history:
+            append_message(chat, message)
+        inputs, options = body.turn_inputs(thinks=model.thinks), body.options_of_call(model.encoder.context_length)
+        self.chat = ChatJob(name, model, ChatCall(chat, inputs, options), max_seconds)
+        self.job = self.chat.job
+
+    async def whole(self) -> dict[str, Any]:
+        """See `Answer`."""
+        ((_, reader),) = await self.chat.finish()
+        calls = (ToolCallDelta(index, call.arguments_json, call.id, call.name) for index, call in enumerate(reader.calls))
+        list(self.output.push(AnswerDelta(reader.text, reader.reasoning, tuple(calls))))
+        list(self.output.finish(is_cut=self.is_cut))
+        return self.done()
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """See `Answer`."""
+        yield self.output.event("created", response=self.response("in_progress"))
+        yield self.output.event("in_progress", response=self.response("in_progress"))
+        async with contextlib.aclosing(self.chat.deltas()) as deltas:
+            async for _, delta, _ in deltas:
+                for event in self.output.push(delta):
+                    yield event
+        for event in self.output.finish(is_cut=self.is_cut):
+            yield event
+        yield self.output.event("incomplete" if self.is_cut else "completed", response=self.done())
+
+    def failed(self, problem: Problem) -> dict[str, Any]:
+        """See `Answer`."""
+        code = "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
+        error = {"code": code, "message": problem.message}
+        return self.output.event("failed", response=self.response("failed") | {"error": error})
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer ended before its own end."""
+        return self.job.continuations[0].finish_reason not in ENDINGS
+
+    def done(self) -> dict[str, Any]:
+        """The finished response, which is kept if the request allows it."""
+        is_cut = self.is_cut
+        details = {"reason": "max_output_tokens"} if is_cut else None
+        response = self.response("incomplete" if is_cut else "completed")
+        response |= {"incomplete_details": details, "completed_at": int(time.time()), "usage": self.usage()}
+        if self.body.store is not False:
+            (reader,) = self.chat.readers
+            answer: dict[str, Any] = {"role": "assistant", "content": reader.text}
+            answer |= {"reasoning_content": reader.reasoning} if reader.reasoning else {}
+            answer |= {"tool_calls": [call.as_json() for call in reader.calls]} if reader.calls else {}
+            append_message(self.history, answer)
+            self.conversation.store.add(response, self.history)
+        return response
+
+    def usage(self) -> dict[str, Any]:
+        """Token counts."""
+        (text,) = self.job.continuations
+        return {
+            "input_tokens": len(text.prompt_ids),
+            "input_tokens_details": {"cached_tokens": text.reused_tokens, "cache_write_tokens": 0},
+            "output_tokens": len(text.token_ids),
+            "output_tokens_details": {"reasoning_tokens": self.chat.thinking_tokens()},
+            "total_tokens": len(text.prompt_ids) + len(text.token_ids),
+        }
+
+    def response(self, status: str) -> dict[str, Any]:
+        """The response so far."""
+        body, config = self.body, self.job.continuations[0].config
+        form = body.text.format.model_dump(by_alias=True, exclude_none=True) if body.text and body.text.format else {"type": "text"}
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self.name,
+            "output": list(self.output.items),
+            "usage": None,
+            "instructions": body.instructions,
+            "previous_response_id": body.previous_response_id,
+            "store": body.store is not False,
+            "background": False,
+            "metadata": body.metadata or {},
+            "max_output_tokens": body.max_output_tokens,
+            "temperature": config.temperature,
+            "top_p": config.top_p,
+            "text": {"format": form},
+            "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+            "tools": body.tools,
+            "tool_choice": body.tool_choice or "auto",
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "truncation": "disabled",
+        }

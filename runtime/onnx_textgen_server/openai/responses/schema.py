@@ -1,0 +1,219 @@
+"""Request bodies of `/v1/responses`, and their items.
+
+Every option of `GenerationConfig` is a parameter under the same name, in addition to OpenAI's. What has no effect on an answer
+(`metadata`, `prompt_cache_key` ...) is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from onnx_textgen.errors import OptionError
+from onnx_textgen.options.checks import shown
+
+from ...serving.parameters import read_parameters, set_options
+from ...serving.thinking import thinking_inputs
+from ..schema import MAX_MESSAGES, Effort
+
+IGNORED_FIELDS = frozenset(
+    {
+        *("context_management", "max_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+        *("safety_identifier", "service_tier", "stream_options", "user"),
+    }
+)
+RENAMED_FIELDS = {
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), "max_output_tokens"),
+    **dict.fromkeys(("response_format", "json_schema"), "text.format"),
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+}
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+PART_TYPES = ("input_text", "output_text", "text")
+
+
+def as_parts(given: object) -> object:
+    """A content that is a text as one part; raises `ValueError` for a part that models here cannot read, such as an image."""
+    if isinstance(given, str):
+        return [{"type": "text", "text": given}]
+    for part in given if isinstance(given, list) else ():
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in PART_TYPES:
+            found = "one that is not an object" if kind is None else f"one of the type {shown(kind)}"
+            raise ValueError(f"the models here read text: a part should be of the type {', '.join(PART_TYPES)}, found {found}")
+    return given
+
+
+def as_items(given: object) -> object:
+    """An input that is a text as one message; raises `ValueError` for an item that models here cannot read."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    if not isinstance(given, list):
+        return given
+    items = [{"type": "message", **each} if isinstance(each, Mapping) else each for each in given]
+    for item in items:
+        kind = item["type"] if isinstance(item, Mapping) else None
+        if kind not in ITEM_TYPES:
+            found = "one that is not an object" if kind is None else f"one of the type {shown(kind)}"
+            raise ValueError(f"an item should be of the type {', '.join(ITEM_TYPES)}, found {found}; leave it out")
+    return items
+
+
+def refuse_logprobs(given: list[str] | None) -> list[str] | None:
+    """Allow only what belongs to tools that OpenAI's servers run, or to encrypted thinking: there is none here."""
+    if "message.output_text.logprobs" in (given or ()):
+        raise ValueError("log-probabilities are not returned here; take /v1/chat/completions for them")
+    return given
+
+
+class TextPart(BaseModel):
+    """A part of a content."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+Texts = Annotated[list[TextPart], BeforeValidator(as_parts)]
+
+
+class MessageItem(BaseModel):
+    """One message."""
+
+    type: Literal["message"]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Texts
+
+
+class CallItem(BaseModel):
+    """A call of a function."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ResultItem(BaseModel):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Texts
+
+
+class ThoughtPart(BaseModel):
+    """A part of the thinking."""
+
+    text: str
+
+
+class ThoughtItem(BaseModel):
+    """What the model thought; a thought of another model, which is encrypted, is left out."""
+
+    type: Literal["reasoning"]
+    content: list[ThoughtPart] | None = None
+    summary: list[ThoughtPart] | None = None
+
+
+Item = Annotated[MessageItem | CallItem | ResultItem | ThoughtItem, Field(discriminator="type")]
+
+
+class TextFormat(BaseModel):
+    """The required form of an answer's text."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    name: str | None = None
+    strict: bool | None = None
+
+    def schema_of_text(self) -> dict[str, Any] | None:
+        """The JSON Schema that the text must follow."""
+        if self.type == "json_object":
+            return {"type": "object"}
+        if self.type == "json_schema" and self.json_schema is None:
+            raise OptionError('text.format of the type json_schema needs a "schema"')
+        return self.json_schema if self.type == "json_schema" else None
+
+
+class TextConfig(BaseModel):
+    """What the text should be like."""
+
+    format: TextFormat | None = None
+
+
+class ReasoningConfig(BaseModel):
+    """How the model thinks."""
+
+    effort: Effort | None = None
+
+
+class ResponsesRequest(BaseModel):
+    """`POST /v1/responses`."""
+
+    model_config = ConfigDict(extra="allow")
+    model: str | None = None
+    """A name from /v1/models; optional if the server has one model."""
+    input: Annotated[list[Item], BeforeValidator(as_items), Field(max_length=MAX_MESSAGES)] = []
+    instructions: str | None = None
+    """The system message, for this request only."""
+    previous_response_id: str | None = None
+    """The answer that the input follows."""
+    store: bool | None = None
+    """Whether to keep the conversation for `previous_response_id`; by default it is kept."""
+    stream: bool | None = None
+    include: Annotated[list[str] | None, AfterValidator(refuse_logprobs)] = None
+    background: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+    metadata: dict[str, str] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    """How long the model thinks; without effect if it does not think."""
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+    adapter: str | None = None
+    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
+
+    def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
+        """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
+        tools, choice = [as_function(tool) for tool in self.tools], self.tool_choice
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            names = [tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, Mapping)]
+            tools, choice = [tool for tool in tools if tool["function"]["name"] in names], choice.get("mode")
+        inputs: dict[str, Any] = {
+            "tools": tools,
+            "tool_choice": choice,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "chat_template_kwargs": self.chat_template_kwargs,
+        }
+        if thinks and self.reasoning is not None and self.reasoning.effort is not None:
+            inputs |= thinking_inputs(effort=self.reasoning.effort, variables=self.chat_template_kwargs)
+        return inputs
+
+    def options_of_call(self, context_length: int) -> dict[str, Any]:
+        """Options for `GenerationConfig`; raises `OptionError` for an unknown parameter."""
+        form = self.text.format if self.text is not None else None
+        options = {
+            "max_new_tokens": self.max_output_tokens or context_length,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "json_schema": form.schema_of_text() if form is not None else None,
+            "adapter": self.adapter,
+        }
+        return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS, ignored=IGNORED_FIELDS))
+
+
+def as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in the form of chats; raises `OptionError` for one that OpenAI's servers run."""
+    if tool.get("type") != "function" or "name" not in tool:
+        raise OptionError(f'a tool should be {{"type": "function", "name": ..., "parameters": ...}}, found {shown(dict(tool))}')
+    given = {key: tool.get(key) for key in ("description", "parameters", "strict")}
+    return {"type": "function", "function": {"name": tool["name"], **{key: value for key, value in given.items() if value}}}
