@@ -18,7 +18,7 @@ from onnx_textgen.api.conversation import Conversation
 from .message_tree import Figures, MessageTree
 
 if TYPE_CHECKING:
-    from onnx_textgen import Chunk, Model
+    from onnx_textgen import ChatAnswer, ChatChunk, Model
 
 
 @dataclasses.dataclass(slots=True)
@@ -40,14 +40,14 @@ def answers_to(
 ) -> Generator[MessageTree, None, None]:
     """Yield the conversation with a growing answer after message `parent`; `name`: the model's on the page.
 
-    Raises as `Model.stream` does; what was yielded last then has the text so far. `chat.cancel` ends the answer.
+    Raises as `Model.stream_chat` does; what was yielded last then has the text so far. `chat.cancel` ends the answer.
     """
     chat.cancel = Cancellation()
     chat.session.rewind(messages=0)  # keeps the cache
     chat.session.append(tree.messages_to(parent))
     growing = GrowingAnswer(chat, name)
     yield growing.in_tree(tree, parent)
-    with contextlib.closing(chat.session.stream(cancel=chat.cancel, **options)) as chunks:
+    with contextlib.closing(chat.session.stream_chat(cancel=chat.cancel, **options)) as chunks:
         for chunk in chunks:
             growing.add(chunk)
             yield growing.in_tree(tree, parent)
@@ -55,32 +55,35 @@ def answers_to(
 
 @dataclasses.dataclass(slots=True)
 class GrowingAnswer:
-    """The text of an answer so far, and its figures."""
+    """An answer so far, in its parts, and its figures."""
 
     chat: ChatSession
     name: str
     text: str = ""
+    reasoning: str = ""
     generated_tokens: int = 0
     started: float = dataclasses.field(default_factory=time.perf_counter)
     first_token: float | None = None
-    last: Chunk | None = None
+    answer: ChatAnswer | None = None
+    """The whole answer, at its end."""
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: ChatChunk) -> None:
         """Add the next chunk."""
-        self.text, self.last = self.text + chunk.text, chunk
+        self.text, self.reasoning, self.answer = self.text + chunk.text, self.reasoning + chunk.reasoning, chunk.answer
         self.generated_tokens += len(chunk.token_ids)
         if self.first_token is None and chunk.token_ids:
             self.first_token = time.perf_counter()
 
     def in_tree(self, tree: MessageTree, parent: int) -> MessageTree:
         """The conversation with the answer so far."""
-        return tree.add(parent, {"role": "assistant", "content": self.text}, self.figures())
+        message = {"role": "assistant", "content": self.text} | ({"reasoning_content": self.reasoning} if self.reasoning else {})
+        return tree.add(parent, message, self.figures())
 
     def figures(self) -> Figures:
         """The figures so far; exact with the last chunk."""
         length = self.chat.model.manifest.geometry.context_length
-        if self.last is not None and self.last.stats is not None:
-            stats = self.last.stats
+        if self.answer is not None:
+            stats = self.answer.stats
             return Figures(
                 model=self.name,
                 generated_tokens=stats.generated_tokens,
@@ -89,7 +92,7 @@ class GrowingAnswer:
                 context_length=length,
                 tokens_per_second=stats.decode_tokens_per_second,
                 first_token_seconds=stats.first_token_seconds,
-                finish_reason=self.last.finish_reason or "",
+                finish_reason=self.answer.finish_reason,
             )
         if self.first_token is None:
             return Figures(model=self.name)
