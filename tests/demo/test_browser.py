@@ -70,7 +70,7 @@ def test_the_text_is_shown_once_with_its_colours_in_it(chromium, served):
     assert " ".join(chromium.execute_script("return document.body.innerText").split()).count(words) == 1
     sheet = element(chromium, "#text .sheet")
     assert sheet.get_attribute("textContent") == EXAMPLES["A rabbit"] + text_of(chromium)
-    assert elements(chromium, "#text .sheet .token.band-0")
+    assert elements(chromium, "#text .sheet .token.band-1")
 
 
 def test_text_tokens_and_bars_grow_while_the_model_writes(chromium, served, slow):

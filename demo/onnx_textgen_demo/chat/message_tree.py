@@ -116,7 +116,8 @@ class MessageTree:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, which `read_tree` reads."""
-        return {"version": VERSION, **dataclasses.asdict(self)}
+        nodes = [dataclasses.asdict(node) for node in self.nodes]
+        return {"version": VERSION, "key": self.key, "title": self.title, "system": self.system, "nodes": nodes, "leaf": self.leaf}
 
 
 def title_of(message: Message) -> str:

@@ -4,6 +4,10 @@
 const field = () => document.querySelector("#message textarea");
 const turns = () => element.querySelector(".turns");
 const isShown = () => element.offsetParent !== null;
+const scroller = element.closest("#messages"); // around the messages and the answer that grows
+scroller.tabIndex = 0; // for the arrow keys
+scroller.role = "group";
+scroller.ariaLabel = "Conversation";
 const isBusy = () => turns()?.ariaBusy === "true";
 const ask = (name, data) => { // what the model will answer: the answer's first frame may take a while
   if (isBusy()) return;
@@ -81,7 +85,8 @@ document.addEventListener("keydown", (event) => {
 // Keys: Escape stops an answer, arrow up in the empty field edits the last message.
 document.addEventListener("keydown", (event) => {
   if (!isShown() || event.defaultPrevented) return;
-  if (event.key === "Escape") document.querySelector("#chat-stop:enabled")?.click();
+  const isInDrawer = document.querySelector("#chat.settings-open, #chat.list-open"); // which the key closes
+  if (event.key === "Escape" && !isInDrawer) document.querySelector("#chat-stop:enabled")?.click();
   if (event.key === "ArrowUp" && event.target === field() && !field().value) {
     const last = [...element.querySelectorAll(".turn.user")].at(-1);
     if (!last) return;
@@ -94,7 +99,7 @@ document.addEventListener("keydown", (event) => {
 const folds = new Map();
 const nameOf = (fold) =>
   [turns().dataset.key, fold.closest(".turn").dataset.node, [...fold.parentElement.children].indexOf(fold)].join(" ");
-element.addEventListener("click", (event) => {
+scroller.addEventListener("click", (event) => {
   const fold = event.target.closest("summary")?.parentElement;
   if (fold) folds.set(nameOf(fold), !fold.open);
 });
@@ -102,20 +107,16 @@ element.addEventListener("click", (event) => {
 // Follows the end of a growing answer, unless the reader has scrolled up.
 let follows = true;
 let last; // the conversation and its last message
-element.addEventListener("scroll", (event) => {
-  const { scrollTop, scrollHeight, clientHeight } = event.target;
-  if (event.target === turns()) follows = scrollHeight - clientHeight - scrollTop < 60;
-}, true);
+scroller.addEventListener("scroll", () => {
+  follows = scroller.scrollHeight - scroller.clientHeight - scroller.scrollTop < 60;
+});
 new MutationObserver(() => {
-  const shown = turns();
-  if (!shown) return;
-  for (const fold of element.querySelectorAll("details")) {
+  for (const fold of scroller.querySelectorAll("details")) {
     const isOpen = folds.get(nameOf(fold));
     if (isOpen !== undefined && fold.open !== isOpen) fold.open = isOpen;
   }
-  const nodes = [...shown.querySelectorAll(".turn")].map((turn) => turn.dataset.node);
-  const now = `${shown.dataset.key} ${nodes.at(-1)}`;
+  const now = `${turns()?.dataset.key} ${[...scroller.querySelectorAll(".turn")].at(-1)?.dataset.node}`;
   if (now !== last) follows = true;
   last = now;
-  if (follows) shown.scrollTop = shown.scrollHeight;
-}).observe(element, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["open", "data-node", "data-key"] });
+  if (follows) scroller.scrollTop = scroller.scrollHeight;
+}).observe(scroller, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["open", "data-node", "data-key"] });

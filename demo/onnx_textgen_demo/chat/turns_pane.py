@@ -35,17 +35,23 @@ class Turn:
 
 
 def turns_html(tree: MessageTree, *, is_busy: bool = False) -> str:
-    """The shown branch of a conversation; suggestions if it is empty. `is_busy`: its last message grows."""
+    """The shown branch of a conversation; suggestions if it is empty. `is_busy`: without its last message, which grows."""
     if not tree.nodes:
         return f'<section class="turns empty" aria-label="Messages">{invitation()}</section>'
-    turns = turns_of(tree)
+    turns = turns_of(tree)[:-1] if is_busy else turns_of(tree)
     models = {node.figures.model for node in (tree.nodes[turn.index] for turn in turns) if node.figures}
-    shown = [turn_html(tree, turn, is_growing=is_busy and turn is turns[-1], names_model=len(models) > 1) for turn in turns]
+    shown = [turn_html(tree, turn, is_growing=False, names_model=len(models) > 1) for turn in turns]
     if not is_busy and tree.nodes[tree.leaf].message["role"] != "assistant":
         shown.append(f'<p class="unanswered">{button("retry", tree.leaf, "Answer", "Let the model answer")}</p>')
     busy = "true" if is_busy else "false"
-    state = f'role="log" aria-label="Messages" aria-busy="{busy}" tabindex="0" data-key="{tree.key}"'
+    state = f'role="log" aria-label="Messages" aria-busy="{busy}" data-key="{tree.key}"'
     return f'<section class="turns" {state}>{"".join(shown)}</section>'
+
+
+def growing_html(tree: MessageTree) -> str:
+    """The last message, which grows: drawn alone, because drawing a long conversation many times a second would take too long."""
+    turn = turn_html(tree, Turn(tree.leaf), is_growing=True, names_model=False)
+    return f'<section class="turns" aria-label="Answer">{turn}</section>'
 
 
 def invitation() -> str:

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 FRAME_SECONDS = 0.08
 SECONDS_PER_CHARACTER = 2e-6
-"""A browser takes longer to draw a longer conversation: frames wait this long per character of its HTML."""
+"""A browser takes longer to draw a longer answer: frames wait this long per character of its HTML."""
 KEEP_SECONDS = 1.0
 """Interval at which the browser keeps a growing answer, so that a reload loses little of it."""
 
-FRAME_LENGTH = 7
+FRAME_LENGTH = 8
 Frame = tuple[Any, ...]
-"""`FRAME_LENGTH` values for the components, in this order: session, conversation, turns, message, note, Send, Stop."""
+"""`FRAME_LENGTH` values for the components, in this order: session, conversation, turns, growing answer, message, note,
+Send, Stop."""
 
 
 def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency, opener_of: OpenerOf | None = None) -> None:
@@ -57,14 +58,12 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency, o
             elem_id="conversations",
         )
         with gr.Column(elem_id="chat-main"):
-            turns = gr.HTML(
-                turns_pane.turns_html(MessageTree()), js_on_load=turns_pane.EVENTS, apply_default_css=False, elem_id="turns"
-            )
+            turns, growing = make_messages()
             message, send, stop = make_composer()
             note = gr.HTML("", apply_default_css=False, elem_id="chat-note")
         with gr.Column(elem_id="chat-settings"):
             system, sampling = make_settings(registry)
-    outputs = [session, conversations, turns, message, note, send, stop]
+    outputs = [session, conversations, turns, growing, message, note, send, stop]
     running = {"outputs": outputs, **RUNNING}
 
     answers = Answers(registry, sampling)
@@ -90,6 +89,15 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency, o
     )
 
 
+def make_messages() -> tuple[gr.HTML, gr.HTML]:
+    """The messages, and the answer that grows below them, which scroll together."""
+    with gr.Column(elem_id="messages"):
+        empty = turns_pane.turns_html(MessageTree())
+        turns = gr.HTML(empty, js_on_load=turns_pane.EVENTS, apply_default_css=False, elem_id="turns")
+        growing = gr.HTML("", apply_default_css=False, elem_id="growing")
+    return turns, growing
+
+
 def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
     """The field for the next message, with Send, and Stop in its place while an answer grows."""
     with gr.Row(elem_id="composer", equal_height=True):
@@ -97,7 +105,7 @@ def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
             label="Message",
             show_label=False,
             container=False,
-            placeholder="Message: Enter sends, Shift+Enter begins a line",
+            placeholder="Message: Enter sends",
             lines=1,
             max_lines=8,
             max_length=MAX_PROMPT_CHARS,
@@ -166,7 +174,7 @@ class Answers:
             pace, asked = Pace(), tree
             for tree in answers_to(asked, asked.leaf, chat, options, name=name):
                 if pace.is_due():
-                    latest = growing_frame(chat, tree, is_kept=pace.is_kept(), clears_field=clears_field and not has_begun)
+                    latest = growing_frame(chat, tree, is_kept=pace.is_kept(), is_first=not has_begun, clears_field=clears_field)
                     has_begun = True
                     yield latest
                     pace.drawn(latest)
@@ -200,25 +208,26 @@ class Pace:
         return True
 
     def drawn(self, latest: Frame) -> None:
-        """A frame was drawn; a longer one takes a browser longer."""
-        self.next_frame = time.perf_counter() + FRAME_SECONDS + SECONDS_PER_CHARACTER * len(latest[2])
+        """A frame was drawn; a longer answer takes a browser longer."""
+        self.next_frame = time.perf_counter() + FRAME_SECONDS + SECONDS_PER_CHARACTER * len(latest[3])
 
 
 def frame(chat: ChatSession | None, tree: MessageTree, *, problem: str | None = None) -> Frame:
     """Values for the components while no answer grows; the field keeps its text."""
     note = view.status_line([], problem, is_problem=True) if problem else ""
     buttons = gr.update(interactive=True), gr.update(interactive=False)
-    return (chat, tree.to_json(), turns_pane.turns_html(tree), gr.skip(), note, *buttons)
+    return (chat, tree.to_json(), turns_pane.turns_html(tree), "", gr.skip(), note, *buttons)
 
 
-def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, clears_field: bool) -> Frame:
-    """Values for the components while an answer grows."""
+def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, is_first: bool, clears_field: bool) -> Frame:
+    """Values for the components while an answer grows. `is_first`: with the messages before it, which then stay."""
     doing = "writing ..." if tree.nodes[tree.leaf].message["content"] else "reading ..."
     return (
         chat,
         tree.to_json() if is_kept else gr.skip(),
-        turns_pane.turns_html(tree, is_busy=True),
-        "" if clears_field else gr.skip(),
+        turns_pane.turns_html(tree, is_busy=True) if is_first else gr.skip(),
+        turns_pane.growing_html(tree),
+        "" if is_first and clears_field else gr.skip(),
         view.status_line([], doing),
         gr.update(interactive=False),
         gr.update(interactive=True),

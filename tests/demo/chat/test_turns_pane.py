@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx_textgen_demo.chat.message_tree import ROOT, Figures, MessageTree
 from onnx_textgen_demo.chat.parts import Reasoning, Text, ToolCall, parts_of
 from onnx_textgen_demo.chat.stored import read_tree
-from onnx_textgen_demo.chat.turns_pane import turns_html
+from onnx_textgen_demo.chat.turns_pane import growing_html, turns_html
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
 ASKED = {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [CALL]}
@@ -67,7 +67,14 @@ def test_alternatives_are_paged_and_the_ends_have_no_next():
 def test_a_message_without_an_answer_can_be_answered():
     tree = MessageTree().add(ROOT, {"role": "user", "content": "a"})
     assert 'data-does="retry" data-index="0"' in turns_html(tree)
-    assert "retry" not in turns_html(tree, is_busy=True)
+
+
+def test_what_grows_is_drawn_alone_and_without_buttons():
+    tree = MessageTree().add(ROOT, {"role": "user", "content": "a"}).add(0, {"role": "assistant", "content": "b"})
+    assert "<p>b</p>" in growing_html(tree)
+    assert "<button" not in growing_html(tree)
+    assert "<p>b</p>" not in turns_html(tree, is_busy=True)
+    assert 'aria-busy="true"' in turns_html(tree, is_busy=True)
 
 
 HOSTILE = st.sampled_from(["<script>x</script>", '"><img src=x onerror=y>', "'", "&lt;", "</textarea><b>"])
