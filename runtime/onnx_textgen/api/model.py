@@ -175,6 +175,17 @@ class Model:
         """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""
         return self.encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
 
+    def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
+        r"""Token ids of a prompt for the text between a prefix and a suffix, by the model's control tokens.
+
+        `suffix_first`: whether the suffix comes before the prefix; default: as the model's family was trained. Raises `PromptError`
+        if the model has no such tokens.
+
+        >>> model.generate(model.encode_infill("def add(a, b):\n", "\n\nprint(add(1, 2))")).text  # doctest: +SKIP
+        '    return a + b'
+        """
+        return self.encoder.encode_infill(prefix, suffix, suffix_first=suffix_first)
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

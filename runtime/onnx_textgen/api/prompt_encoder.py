@@ -44,6 +44,17 @@ class PromptEncoder:
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
 
+    def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
+        """Token ids of a prompt for the text between a prefix and a suffix; see `Model.encode_infill`."""
+        tokenizer = self.opened.tokenizer
+        if tokenizer.infill is None:
+            name = self.opened.manifest.name
+            raise PromptError(f"{name} has no control tokens for a suffix; give it a text that it continues, without a suffix")
+        self.check_characters(prefix + suffix)
+        before, after = (tokenizer.encode(text, add_special_tokens=False) for text in (prefix, suffix))
+        beginning = [tokenizer.bos_id] if tokenizer.bos_id is not None and tokenizer.encode("")[:1] == [tokenizer.bos_id] else []
+        return self.encode([*beginning, *tokenizer.infill.prompt(before, after, suffix_first=suffix_first)])
+
     def encode_pair(
         self, text: Prompt, continuation: str | Sequence[int] | None, *, any_length: bool = False
     ) -> tuple[list[int], int]:

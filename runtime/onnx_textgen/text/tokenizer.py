@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from ..errors import PackageError, PromptError, TokenizerError
 from ..files.text_files import read_text
+from .infill import InfillTokens, find_infill_tokens
 from .tokenizer_json import (
     BYTE_TOKEN,
     Streaming,
@@ -57,6 +58,7 @@ class TextTokenizer:
         "_tokenizer",
         "bos_id",
         "eos_ids",
+        "infill",
         "streaming",
         "vocab_size",
     )
@@ -65,6 +67,8 @@ class TextTokenizer:
     """The id that begins a text, if the model has one."""
     eos_ids: tuple[int, ...]
     """The ids that end a text."""
+    infill: InfillTokens | None
+    """The tokens of prompts for text between a prefix and a suffix, if the model was trained to write it."""
     streaming: Streaming
     """How `StreamDecoder` must decode the tokens."""
     vocab_size: int
@@ -84,6 +88,7 @@ class TextTokenizer:
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
         self.vocab_size = 1 + max([*vocabulary_ids(spec), *added], default=-1)
+        self.infill = find_infill_tokens({token.content: token_id for token_id, token in added.items()})
         self._control = {token.content: token_id for token_id, token in added.items() if token.special}
         self._hidden = frozenset([*self._control.values(), *eos_ids, *([] if bos_id is None else [bos_id])])
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}

@@ -31,9 +31,20 @@ class Completion:
         options = body.options_of_call()
         if body.best_of is not None:  # the texts are then compared by their log-probabilities
             options.setdefault("logprobs", 0)
-        self.job = Job.begin(model, body.prompts, model.config(options), self.draws, max_seconds)
+        if body.suffix and model.tokenizer.infill is not None:
+            ends = model.tokenizer.infill.end_ids
+            options["stopping_criterion"] = lambda token_ids, _: token_ids[-1] in ends
+        self.job = Job.begin(
+            model, [self.encode(prompt) for prompt in body.prompts], model.config(options), self.draws, max_seconds
+        )
         self.envelope, self.tokens = Envelope("text_completion", name, fingerprint(model)), TokenFormatter(model)
         self.beginnings = [self.text_of(prompt) if body.echo else "" for prompt in body.prompts]
+
+    def encode(self, prompt: str | list[int]) -> str | list[int]:
+        """A prompt, with the suffix if there is one."""
+        if not self.body.suffix or not isinstance(prompt, str):
+            return prompt
+        return self.model.encode_infill(prompt, self.body.suffix, suffix_first=self.body.suffix_first)
 
     def text_of(self, prompt: str | list[int]) -> str:
         """A prompt as text."""
@@ -108,6 +119,12 @@ def check(body: CompletionRequest, texts: int, draws: int) -> None:
     """Raise `OptionError` for parameters that exclude each other."""
     if draws < texts:
         raise OptionError(f"best_of {draws} is less than n {texts}; raise it")
+    if body.suffix and not all(isinstance(prompt, str) for prompt in body.prompts):
+        raise OptionError("suffix needs a prompt that is text, not token ids; give text, or write the suffix into the ids")
+    if body.suffix and body.echo:
+        raise OptionError("echo with suffix would repeat a part of the text only; leave out one of them")
+    if body.suffix_first is not None and not body.suffix:
+        raise OptionError("suffix_first has no effect without a suffix; leave it out")
     if body.stream and draws > texts:
         raise OptionError("best_of compares whole texts, which cannot be streamed; leave out best_of or stream")
     if body.max_tokens == 0 and (not body.echo or body.stream):

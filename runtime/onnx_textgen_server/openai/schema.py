@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import DIGITS, shown
@@ -125,13 +125,6 @@ class GenerationRequest(BaseModel):
         return form.json_schema.json_schema
 
 
-def refuse_suffix(given: str | None) -> str | None:
-    """Allow only an empty suffix."""
-    if given:
-        raise ValueError("text is generated only after a prompt, not before a suffix; leave it out")
-    return given
-
-
 class CompletionRequest(GenerationRequest):
     """`POST /v1/completions`."""
 
@@ -143,7 +136,10 @@ class CompletionRequest(GenerationRequest):
     """Return each token's log-probability, and this many of the most likely tokens."""
     echo: bool | None = None
     """Begin the text with the prompt; with `logprobs` and `max_tokens` 0 the prompt is scored."""
-    suffix: Annotated[str | None, AfterValidator(refuse_suffix)] = None
+    suffix: str | None = None
+    """Text that comes after the generated one; for models that were trained to fill it in."""
+    suffix_first: bool | None = None
+    """Whether the prompt has the suffix before the text; default: as the model's family was trained."""
 
     @property
     def draws(self) -> int:
