@@ -227,6 +227,22 @@ class Model:
         inputs, others = divided(options)
         return stream_answer(self.generator, self.chats.turn(messages, **inputs), others, cancel)
 
+    async def achat(
+        self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
+    ) -> ChatAnswer:
+        """`chat` for asyncio: it does not block the event loop. Cancelling the task ends the answer, as `cancel` does."""
+        own = Cancellation(cancel)
+        return await call(lambda: self.chat(messages, cancel=own, **options), own)
+
+    async def astream_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
+    ) -> AsyncGenerator[ChatChunk, None]:
+        """`stream_chat` for asyncio; leaving the loop or cancelling the task ends the answer."""
+        own = Cancellation(cancel)
+        async with contextlib.aclosing(iterate(lambda: self.stream_chat(messages, cancel=own, **options), own)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The options that `generate` would use: `options`, then the package's defaults; raises `OptionError`."""
         return self.generator.config(options)

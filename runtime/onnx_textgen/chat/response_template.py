@@ -39,6 +39,11 @@ class Delimiter:
     """The texts, if it is not a regular expression."""
 
     @property
+    def text(self) -> str:
+        """The delimiter for people to read."""
+        return " or ".join(reversed(self.literals)) or self.pattern.pattern
+
+    @property
     def can_extend(self) -> bool:
         """Whether a match at the end of the text so far may become longer."""
         return not self.literals or any(one != other and one.startswith(other) for one in self.literals for other in self.literals)

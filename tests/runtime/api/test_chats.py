@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -105,6 +107,33 @@ def test_a_plain_answer_is_the_text_that_generate_writes(plain: Model) -> None:
         (),
     )
     assert answer.generation.token_ids == expected.token_ids
+
+
+def test_an_answer_for_asyncio_is_the_same(plain: Model) -> None:
+    async def both() -> tuple[Any, list[Any]]:
+        whole = await plain.achat(MESSAGES, max_new_tokens=20, seed=3)
+        return whole, [chunk async for chunk in plain.astream_chat(MESSAGES, max_new_tokens=20, seed=3)]
+
+    whole, chunks = asyncio.run(both())
+    assert whole.text == plain.chat(MESSAGES, max_new_tokens=20, seed=3).text
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert chunks[-1].answer.generation.token_ids == whole.generation.token_ids
+
+
+def test_a_session_keeps_each_answer_in_its_parts(thinker: Model) -> None:
+    session = thinker.session(tools=TOOLS)
+    session.append(MESSAGES)
+    call = '<call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</call>'
+    chunks = list(session.stream_chat(logits_processor=saying(thinker, f"Hm.</think>I look.{call}"), temperature=0))
+    answer = chunks[-1].answer
+    assert answer is not None
+    assert session.messages == [*MESSAGES, answer.message]
+    assert (answer.text, answer.reasoning, calls_of(answer)) == ("I look.", "Hm.", [("get_weather", {"city": "Oslo"})])
+    session.append(tool_result(answer.tool_calls[0], "rain"))
+    with contextlib.closing(session.stream_chat(seed=1, ignore_eos=True)) as cut:
+        seen = [next(cut) for _ in range(5)]
+    assert session.messages[-1]["role"] == "assistant"
+    assert session.messages[-1].get("reasoning_content", "") == "".join(chunk.reasoning for chunk in seen).rstrip()
 
 
 def test_a_call_is_read_and_its_result_continues_the_chat(plain: Model) -> None:

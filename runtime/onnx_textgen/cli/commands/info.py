@@ -107,8 +107,7 @@ def parts_of_answers(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]
     template = read_response_template(data)
     for name, field in (("thinking", template.reasoning), ("tool calls", template.tool_calls)):
         if field is not None:
-            opening, closing = (each.pattern.pattern if each is not None else "" for each in (field.open, field.close))
-            yield name, " ... ".join(each for each in (opening, closing) if each)
+            yield name, " ... ".join(each.text for each in (field.open, field.close) if each is not None)
 
 
 def adapter_in_words(record: AdapterRecord) -> str:
