@@ -7,12 +7,14 @@ import dataclasses
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
@@ -329,6 +331,7 @@ def test_twenty_clients_of_three_models_get_their_texts(folder: Path, most: int)
                 body = {"model": name, "prompt": PROMPT, "max_tokens": 8, "seed": seed, "temperature": 0.8, "stream": turn % 2 == 0}
                 while (answer := patient_http.post(f"{url}/v1/completions", json=body)).status_code == 503:
                     assert "try again later" in problem_of(answer)
+                    time.sleep(0.02)
                 assert answer.status_code == 200, answer.text
                 assert len(server.pool.loaded) <= most
                 assert text_of(answer, streamed=body["stream"]) == wanted[name][seed]
@@ -338,6 +341,27 @@ def test_twenty_clients_of_three_models_get_their_texts(folder: Path, most: int)
                 each.result()
         assert wait_until(lambda: not any(each.users for each in server.pool.members.values()))
         assert server.slots.taken == 0
+
+
+def test_clients_that_leave_while_models_are_exchanged_break_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names, slow = ["tiny", "small", "story"], ENDLESS | {"max_tokens": 3000}
+    with served_pool(pool_of(folder, max_loaded=1, idle_seconds=0.0)) as (url, server):
+
+        def client(number: int) -> None:
+            random = np.random.default_rng(number)
+            for turn in range(6):
+                body = slow | {"model": names[(number + turn) % 3], "stream": bool(turn % 2), "n": 1 + turn % 3}
+                with contextlib.suppress(httpx.TransportError):
+                    httpx.post(f"{url}/v1/completions", json=body, timeout=httpx.Timeout(LONGEST_WAIT, read=random.uniform(0, 0.2)))
+
+        with ThreadPoolExecutor(8) as threads:
+            for each in [threads.submit(client, number) for number in range(8)]:
+                each.result()
+        assert wait_until(lambda: not server.slots.taken and not any(each.users for each in server.pool.members.values()))
+        assert wait_until(lambda: not server.pool.loaded and not server.pool.closing)
+        for name in names:
+            assert ask(url, name).status_code == 200
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def text_of(answer: httpx.Response, *, streamed: bool) -> str:

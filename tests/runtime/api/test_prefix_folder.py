@@ -289,16 +289,25 @@ while True:
 """
 
 
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def kind_of(name: str) -> str:
+    return "partial" if PARTIAL.fullmatch(name) else "whole"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_a_process_that_is_killed_while_it_writes_leaves_a_folder_that_works(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for turn in range(6):
+        before = names_in(tmp_path)
         command = [sys.executable, "-c", WRITER, str(tmp_path), str(1000 * turn)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             end = time.monotonic() + LONGEST_WAIT
-            while len(files(tmp_path)) <= turn or not any(PARTIAL.fullmatch(path.name) for path in tmp_path.iterdir()):
+            while {"whole", "partial"} - {kind_of(name) for name in names_in(tmp_path) - before}:
                 assert time.monotonic() < end
             time.sleep(random.uniform(0, 0.01))
             process.send_signal(signal.SIGKILL)
