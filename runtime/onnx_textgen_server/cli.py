@@ -41,6 +41,12 @@ def serve(
         typer.Option(metavar="DIR", help="Folder where beginnings of prompts are saved for a restart.", show_default=False),
     ] = None,
     prefix_bytes: Annotated[int, typer.Option(metavar="N", help="Most bytes of the files in that folder.", min=1)] = 2**30,
+    response_template: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE", help="How the answers of a model are divided, instead of its own way.", show_default=False
+        ),
+    ] = None,
     max_texts: Annotated[int, typer.Option(metavar="N", help="Texts that may run or wait; more are refused.", min=1)] = 128,
     max_time: Annotated[float, typer.Option(metavar="S", help="Seconds after which a text ends.", min=1)] = 600,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
@@ -62,7 +68,7 @@ def serve(
     from .app import Settings, make_app  # noqa: PLC0415  (slow, and `--help` does not need it)
     from .models import ModelPool, PoolLimits  # noqa: PLC0415
     from .process import run_server  # noqa: PLC0415
-    from .sources import LoadOptions, find_sources  # noqa: PLC0415
+    from .sources import LoadOptions, find_sources, with_response_templates  # noqa: PLC0415
 
     check_access(host, api_key, allow_public=allow_public)
     settings = Settings(
@@ -78,6 +84,7 @@ def serve(
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:
         sources, at_start = find_sources(packages or [None], options)
+        sources = with_response_templates(sources, response_template or ())
         pool = ModelPool(sources, PoolLimits(max_loaded, idle_seconds, max_waiting=max_texts))
         server_app = make_app(pool, settings)
         pool.open_at_start(at_start)

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen.api.loading import given_template
 from onnx_textgen.api.prefix_folder import SIZE_BYTES
 from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.errors import OptionError
@@ -79,6 +80,8 @@ class FolderSource:
     name: str
     place: Path
     options: LoadOptions = dataclasses.field(default_factory=LoadOptions)
+    response_template: Path | None = None
+    """How answers are divided, instead of the package's own."""
     stays_open: bool = dataclasses.field(default=False, init=False)
 
     @property
@@ -97,7 +100,7 @@ class FolderSource:
 
     def open(self) -> Model:
         """See `Source`."""
-        return onnx_textgen.load(self.place, **dataclasses.asdict(self.options))
+        return onnx_textgen.load(self.place, response_template=self.response_template, **dataclasses.asdict(self.options))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,6 +158,25 @@ def find_sources(packages: Sequence[str] | Sequence[None], options: LoadOptions)
     if len(set(names)) < len(names):
         raise OptionError(f"two models are called {max(names, key=names.count)}; give them names with NAME=DIR")
     return sources, own
+
+
+def with_response_templates(sources: Sequence[FolderSource], given: Sequence[str]) -> list[FolderSource]:
+    """The models with the response templates that a command gives as `[NAME=]FILE`; without a name, there is one model.
+
+    Raises `OptionError` for a model that there is not, and `PackageError` for a template that is not valid.
+    """
+    found = {source.name: source for source in sources}
+    for each in given:
+        name, file = split_name(each)
+        if name is None and len(found) == 1:
+            name = next(iter(found))
+        if name not in found or file is None:
+            raise OptionError(
+                f"--response-template {each} should name one of the models: {', '.join(f'{one}=FILE' for one in found)}"
+            )
+        given_template(file)  # raises now, not at the first request
+        found[name] = dataclasses.replace(found[name], response_template=Path(file))
+    return list(found.values())
 
 
 def split_name(package: str | None) -> tuple[str | None, str | None]:

@@ -20,9 +20,11 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen.errors import OptionError, PackageError
+from onnx_textgen.package.locate import find_package
 from onnx_textgen_server import models
 from onnx_textgen_server.models import ModelPool, PoolLimits
-from onnx_textgen_server.sources import FolderSource, LoadOptions, OpenSource, find_sources
+from onnx_textgen_server.sources import FolderSource, LoadOptions, OpenSource, find_sources, with_response_templates
 from support import patient_http
 from support.live_server import served_pool, wait_until
 from support.patient_http import LONGEST_WAIT
@@ -418,3 +420,19 @@ def test_a_closed_model_finds_its_prompts_in_the_folder_of_prefixes(folder: Path
     assert first["choices"] == again["choices"]
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 60
+
+
+def test_a_response_template_is_given_to_one_model_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text('{"start_anchor": "<a>", "fields": {"thinking": {"open": "(", "close": ")"}, "content": {}}}')
+    two = [FolderSource(name, find_package("story")) for name in ("one", "two")]
+    assert [each.response_template for each in with_response_templates(two, [f"two={file}"])] == [None, file]
+    (one,) = with_response_templates(two[:1], [str(file)])
+    with one.open() as model:
+        assert model.opened.response_template is not None
+        assert "thinking" in model.opened.response_template["fields"]
+    with pytest.raises(OptionError, match="should name one of the models: one=FILE, two=FILE"):
+        with_response_templates(two, [str(file)])
+    file.write_text("{}")
+    with pytest.raises(PackageError, match="should have fields"):
+        with_response_templates(two, [f"one={file}"])
