@@ -44,7 +44,7 @@ def serve(
     response_template: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]FILE", help="How the answers of a model are divided, instead of its own way.", show_default=False
+            metavar="[NAME=]FILE", help="How the answers of a model are divided; default: the package says.", show_default=False
         ),
     ] = None,
     max_texts: Annotated[int, typer.Option(metavar="N", help="Texts that may run or wait; more are refused.", min=1)] = 128,
