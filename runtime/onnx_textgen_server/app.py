@@ -30,6 +30,7 @@ from .leases import Leases, hold
 from .measurements import Metrics
 from .member import Member
 from .models import ModelPool
+from .ollama.routes import add_routes as add_ollama_routes
 from .openai.chats import Chat
 from .openai.completions import Completion
 from .openai.embeddings import Embeddings, EmbeddingsRequest
@@ -146,6 +147,7 @@ def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
     add_routes(app, server)
     add_responses_routes(app, server)
     add_anthropic_routes(app, server)
+    add_ollama_routes(app, server)
     add_problems(app, server)
     app.add_middleware(Leases)
     app.add_middleware(BodyGuard, most=settings.max_body_bytes, seconds=settings.max_body_seconds, refuse=server.refuse)

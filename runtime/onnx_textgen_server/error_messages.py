@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from .serving.unknown_names import names_at, unknown_parameter
 
-TYPE_NAMES = re.compile(r"str|int|float|bool|dict|list\[.*\]|[A-Z]\w*")
+TYPE_NAMES = re.compile(r"str|int|float|bool|dict(\[.*\])?|list\[.*\]|[A-Z]\w*")
 """Parts of pydantic's `loc` that name a type of a union; no parameter has such a name."""
 MOST_OF_NAME = 100
 """Characters of a parameter's name in a message; a key of the body may be as long as the body."""
-ROUTES = "GET /v1/models, POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages; /openapi.json has all"
+ROUTES = "GET /v1/models, POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages, /api/chat; /openapi.json has all"
 
 
 def message_for_body(found: Mapping[str, Any], body: type[BaseModel] | None) -> str:

@@ -32,5 +32,8 @@ def test_the_blocks_about_completions_run(live: tuple, capsys: pytest.CaptureFix
 def test_every_other_block_runs(live: tuple, capsys: pytest.CaptureFixture[str], block: str) -> None:
     for name in ("llguidance", *re.findall(r"^(?:import|from) (\w+)", block, flags=re.MULTILINE)):
         pytest.importorskip(name)
-    run(block, live[0], {})
+    names: dict = {}
+    run(block, live[0], names)
+    for client in [each for each in names.values() if hasattr(each, "close")]:
+        client.close()
     assert capsys.readouterr().out

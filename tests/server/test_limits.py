@@ -330,23 +330,30 @@ def test_a_server_that_ends_tells_its_clients(story: Model) -> None:
         assert wait_until(lambda: not server.slots.jobs)
 
 
-SAID = {"messages": [{"role": "user", "content": "Tell me of a dog."}], "ignore_eos": True, "seed": 1}
+SAID = [{"role": "user", "content": "Tell me of a dog."}]
 ROUTES = {
-    "/v1/completions": LONG,
-    "/v1/chat/completions": SAID | {"max_tokens": 480},
-    "/v1/responses": {"input": SAID["messages"], "ignore_eos": True, "seed": 1, "max_output_tokens": 480},
-    "/v1/messages": SAID | {"max_tokens": 480},
+    "/v1/completions": {"prompt": "Once upon a time"},
+    "/v1/chat/completions": {"messages": SAID},
+    "/v1/responses": {"input": SAID},
+    "/v1/messages": {"messages": SAID},
+    "/api/chat": {"messages": SAID},
+    "/api/generate": {"prompt": "Once upon a time"},
 }
-"""Every route that generates, with a request for a long text."""
-MOST = {path: "max_output_tokens" if path == "/v1/responses" else "max_tokens" for path in ROUTES}
-ENDLESS = {path: body | {"context_limit": "shift", MOST[path]: 10**6} for path, body in ROUTES.items()}
-TOLD = {
-    "/v1/completions": "length",
-    "/v1/chat/completions": "length",
-    "/v1/responses": "max_output_tokens",
-    "/v1/messages": "max_tokens",
-}
-"""What a text that was cut off is told to have ended by."""
+"""Every route that generates, with what it is asked."""
+CUT_OFF = {"/v1/responses": "max_output_tokens", "/v1/messages": "max_tokens"}
+"""What a text that was cut off is told to have ended by; else `length`."""
+MOST_TOKENS = {"/v1/responses": "max_output_tokens", "/api/chat": "num_predict", "/api/generate": "num_predict"}
+
+
+def asked(path: str, tokens: int, *, stream: bool = False, **more: object) -> dict:
+    """A request for a text of so many tokens."""
+    options = {MOST_TOKENS.get(path, "max_tokens"): tokens, "ignore_eos": True, "seed": 1, **more}
+    return {**ROUTES[path], "stream": stream, **({"options": options} if path.startswith("/api") else options)}
+
+
+def endless(path: str, *, stream: bool = False) -> dict:
+    """A request for a text without end."""
+    return asked(path, 10**6, stream=stream, context_limit="shift")
 
 
 def problem_in(answer: httpx.Response) -> str:
@@ -357,7 +364,7 @@ def problem_in(answer: httpx.Response) -> str:
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_every_route_has_the_guards(chatty: Model, path: str) -> None:
-    key, body = {"Authorization": "Bearer secret"}, ROUTES[path] | {MOST[path]: 2}
+    key, body = {"Authorization": "Bearer secret"}, asked(path, 2)
     with served({"chatty": chatty}, api_key="secret", max_body_bytes=1000) as (url, _):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
             refused = patient_http.post(url + path, json=body, headers=headers)
@@ -380,9 +387,9 @@ def test_every_route_refuses_texts_when_the_server_is_full(chatty: Model, monkey
     step, go_on = chatty.generator.engine.scheduler.decode, threading.Event()
     monkeypatch.setattr(chatty.generator.engine.scheduler, "decode", lambda going: (go_on.wait(LONGEST_WAIT), step(going)))
     with served({"chatty": chatty}, max_texts=1) as (url, server), ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(patient_http.post, url + path, json=ROUTES[path])
+        taken = pool.submit(patient_http.post, url + path, json=asked(path, 480))
         assert wait_until(lambda: server.slots.taken == 1)
-        refused = patient_http.post(url + path, json=ROUTES[path])
+        refused = patient_http.post(url + path, json=asked(path, 480))
         go_on.set()
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert "already run or wait" in problem_in(refused)
@@ -394,21 +401,21 @@ def test_every_route_refuses_texts_when_the_server_is_full(chatty: Model, monkey
 @pytest.mark.parametrize("path", ROUTES)
 def test_no_route_takes_longer_than_the_server_allows(chatty: Model, path: str, stream: bool) -> None:
     with served({"chatty": chatty}, max_seconds=0.3) as (url, server):
-        answer = patient_http.post(url + path, json=ENDLESS[path] | {"stream": stream})
-        assert (answer.status_code, f'"{TOLD[path]}"' in answer.text) == (200, True)
+        answer = patient_http.post(url + path, json=endless(path, stream=stream))
+        assert (answer.status_code, f'"{CUT_OFF.get(path, "length")}"' in answer.text) == (200, True)
         assert wait_until(lambda: server.slots.taken == 0)
 
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_client_that_goes_away_frees_its_slot_on_every_route(chatty: Model, path: str) -> None:
     with served({"chatty": chatty}) as (url, server):
-        with patient_http.stream("POST", url + path, json=ENDLESS[path] | {"stream": True}) as stream:
+        with patient_http.stream("POST", url + path, json=endless(path, stream=True)) as stream:
             lines = stream.iter_lines()
             assert all(next(lines) is not None for _ in range(3))
             assert server.slots.taken == 1
         assert wait_until(lambda: server.slots.taken == 0)
         with pytest.raises(httpx.ReadTimeout):
-            patient_http.post(url + path, json=ENDLESS[path], timeout=httpx.Timeout(LONGEST_WAIT, read=0.5))
+            patient_http.post(url + path, json=endless(path), timeout=httpx.Timeout(LONGEST_WAIT, read=0.5))
         assert wait_until(lambda: server.slots.taken == 0)
         assert 'outcome="cancelled"' in patient_http.get(f"{url}/metrics").text
 
@@ -420,7 +427,7 @@ def test_what_goes_wrong_in_a_stream_is_told_on_every_route(chatty: Model, monke
 
     monkeypatch.setattr(chatty.generator.engine, "chunks", fail)
     with served({"chatty": chatty}) as (url, server):
-        last = [line for line in patient_http.post(url + path, json=ROUTES[path] | {"stream": True}).text.splitlines() if line][-1]
+        last = [line for line in patient_http.post(url + path, json=asked(path, 480, stream=True)).text.splitlines() if line][-1]
         event = json.loads(last.removeprefix("data: "))
         assert "the server failed (RuntimeError)" in str(event.get("response", event)["error"])
         assert "secret" not in last

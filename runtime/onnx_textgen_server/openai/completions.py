@@ -11,6 +11,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.beam_driver import best_drawn
 from onnx_textgen.generation.continuation import Continuation
 
+from ..serving.infill import ends_of_infill
 from ..serving.jobs import Job
 from ..serving.problems import Problem
 from .answers import Envelope, TextOffsets, TokenFormatter, ending, fingerprint, usage
@@ -31,9 +32,8 @@ class Completion:
         options = body.options_of_call()
         if body.best_of is not None:  # the texts are then compared by their log-probabilities
             options.setdefault("logprobs", 0)
-        if body.suffix and model.tokenizer.infill is not None:
-            ends = model.tokenizer.infill.end_ids
-            options["stopping_criterion"] = lambda token_ids, _: token_ids[-1] in ends
+        if body.suffix:
+            options |= ends_of_infill(model)
         self.job = Job.begin(
             model, [self.encode(prompt) for prompt in body.prompts], model.config(options), self.draws, max_seconds
         )

@@ -1,0 +1,1 @@
+"""The wire format of Ollama: `/api/chat`, `/api/generate` and what lists models."""

@@ -1,0 +1,122 @@
+"""`POST /api/chat` and `/api/generate`: an answer, and its counts and times."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from onnx_textgen import Model
+from onnx_textgen.chat.answer_reader import is_complete
+from onnx_textgen.chat.answers import ToolCall
+from onnx_textgen.generation.continuation import Continuation
+
+from ..serving.chat_job import ChatCall, ChatJob
+from ..serving.infill import ends_of_infill
+from ..serving.plain_job import PlainJob
+from ..serving.problems import Problem
+from .conversion import to_chat
+from .schema import ChatRequest, GenerateRequest
+from .wire import OLLAMA, problem_as_json
+
+Form = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]
+"""The part of an answer that has text, thinking and calls."""
+
+
+def now() -> str:
+    """The time as Ollama writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+
+
+def nanoseconds(seconds: float) -> int:
+    """A duration as Ollama writes it."""
+    return round(seconds * 10**9)
+
+
+class Answer:
+    """The answer to one request."""
+
+    wire = OLLAMA
+
+    def __init__(self, name: str, work: ChatJob | PlainJob, form: Form, operation: str) -> None:
+        self.name, self.work, self.form, self.operation = name, work, form, operation
+        self.job = work.job
+
+    async def whole(self) -> dict[str, Any]:
+        """See `Answer`."""
+        ((text, reader),) = await self.work.finish()
+        return self.part(reader.text, reader.reasoning, whole_calls(reader.calls)) | ending(text)
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """See `Answer`."""
+        (text,), (reader,), told = self.job.continuations, self.work.readers, 0
+        async with contextlib.aclosing(self.work.deltas()) as deltas:
+            async for _, delta, _ in deltas:
+                calls, told = whole_calls(reader.calls[told:]), len(reader.calls)
+                if delta.text or delta.reasoning or calls:
+                    yield self.part(delta.text, delta.reasoning, calls)
+        yield self.part("", "", ()) | ending(text)
+
+    def part(self, text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        """A part of the answer."""
+        return {"model": self.name, "created_at": now(), **self.form(text, thinking, calls), "done": False}
+
+    def failed(self, problem: Problem) -> dict[str, Any]:
+        """See `Answer`."""
+        return problem_as_json(problem)
+
+
+def whole_calls(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    """The calls whose arguments were not cut off."""
+    return [call for call in calls if is_complete(call.arguments_json)]
+
+
+def ending(text: Continuation) -> dict[str, Any]:
+    """The end of an answer, with its counts and times."""
+    stats = text.stats()
+    return {
+        "done": True,
+        "done_reason": "stop" if text.finish_reason in ("eos", "stop", "loop") else "length",
+        "total_duration": nanoseconds(stats.total_seconds),
+        "load_duration": 0,
+        "prompt_eval_count": stats.prompt_tokens,
+        "prompt_eval_duration": nanoseconds(stats.prefill_seconds),
+        "eval_count": stats.generated_tokens,
+        "eval_duration": nanoseconds(stats.total_seconds - stats.first_token_seconds),
+    }
+
+
+def as_message(text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """A part of the answer of a chat."""
+    functions = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in calls]
+    more = ({"thinking": thinking} if thinking else {}) | ({"tool_calls": functions} if functions else {})
+    return {"message": {"role": "assistant", "content": text, **more}}
+
+
+def as_response(text: str, thinking: str, _: Sequence[ToolCall]) -> dict[str, Any]:
+    """A part of a text."""
+    return {"response": text, **({"thinking": thinking} if thinking else {})}
+
+
+def answer_chat(name: str, model: Model, body: ChatRequest, max_seconds: float | None) -> Answer:
+    """The answer to `/api/chat`; raises `TemplateError`, `PromptError` and `OptionError`."""
+    inputs = {"tools": body.tools or []} | body.thinking_inputs(name, thinks=model.thinks)
+    call = ChatCall(to_chat(body.messages), inputs, body.options_of_call(model.encoder.context_length))
+    return Answer(name, ChatJob(name, model, call, max_seconds), as_message, "chat")
+
+
+def answer_generate(name: str, model: Model, body: GenerateRequest, max_seconds: float | None) -> Answer:
+    """The answer to `/api/generate`; raises `TemplateError`, `PromptError` and `OptionError`."""
+    options = body.options_of_call(model.encoder.context_length)
+    work: ChatJob | PlainJob
+    if body.suffix:
+        work = PlainJob(model, model.encode_infill(body.prompt, body.suffix), options | ends_of_infill(model), max_seconds)
+    elif body.raw or model.chat_template is None:
+        work = PlainJob(model, body.prompt, options, max_seconds)
+    else:
+        chat = [{"role": "system", "content": body.system}] if body.system else []
+        chat.append({"role": "user", "content": body.prompt})
+        inputs = body.thinking_inputs(name, thinks=model.thinks)
+        work = ChatJob(name, model, ChatCall(chat, inputs, options), max_seconds)
+    return Answer(name, work, as_response, "text_completion")

@@ -1,0 +1,41 @@
+"""From Ollama's messages to the ones that the runtime takes, which have OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..serving.turns import append_message
+from .schema import Message
+
+
+def to_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages. Calls without ids get some; a result belongs to the first open call of its tool."""
+    chat, open_calls, count = list[dict[str, Any]](), list[tuple[str, str]](), 0
+    for message in messages:
+        made: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+        if message.thinking:
+            made["reasoning_content"] = message.thinking
+        for call in message.tool_calls or ():
+            count += 1
+            call_id, function = call.id or f"call{count:05}", call.function  # nine letters and digits, which every template takes
+            open_calls.append((call_id, function.name))
+            arguments = json.dumps(function.arguments, ensure_ascii=False)
+            own = {"id": call_id, "type": "function", "function": {"name": function.name, "arguments": arguments}}
+            made.setdefault("tool_calls", []).append(own)
+        if message.role == "tool":
+            made |= result_of(message, open_calls)
+        append_message(chat, made)
+    return chat
+
+
+def result_of(message: Message, open_calls: list[tuple[str, str]]) -> dict[str, Any]:
+    """Which call a result belongs to; the call is no longer open."""
+    asked = (message.tool_call_id, message.tool_name)
+    found = next((call for call in open_calls if asked[0] == call[0]), None)
+    found = found or next((call for call in open_calls if asked[1] in (None, call[1])), None)
+    if found is not None:
+        open_calls.remove(found)
+    call_id, name = found or asked
+    return {key: value for key, value in (("tool_call_id", call_id), ("name", name)) if value is not None}

@@ -1,0 +1,148 @@
+"""Request bodies of Ollama's routes.
+
+`options` has Ollama's names, and every other option of `GenerationConfig` under its own name. What configures Ollama's engine
+(`num_ctx`, `num_gpu`, `keep_alive` ...) is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from onnx_textgen.errors import OptionError
+from onnx_textgen.options.checks import shown
+
+from ..serving.parameters import read_parameters, set_options
+from ..serving.thinking import thinking_inputs
+
+IGNORED_OPTIONS = frozenset(
+    {
+        *("f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa"),
+        *("embedding_only", "penalize_newline", "repeat_last_n", "tfs_z", "use_mlock", "use_mmap", "vocab_only"),
+    }
+)
+RENAMED_OPTIONS = {"max_new_tokens": "num_predict", "repetition_penalty": "repeat_penalty", "json_schema": "format"}
+MAX_MESSAGES = 4096
+UNLOAD = (0, "0", "0s", "0m")
+"""Values of `keep_alive` by which a client has a model unloaded."""
+
+
+def refuse_images(given: list[Any] | None) -> None:
+    """Allow only none."""
+    if given:
+        raise ValueError("the models here read text; leave the images out")
+
+
+def refuse_context(given: list[int] | None) -> None:
+    """Allow only none."""
+    if given:
+        raise ValueError("conversations are continued by /api/chat with messages; leave context out")
+
+
+NoImages = Annotated[list[Any] | None, AfterValidator(refuse_images)]
+
+
+class CalledFunction(BaseModel):
+    """The function of a call."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class Call(BaseModel):
+    """A call of a tool."""
+
+    id: str | None = None
+    function: CalledFunction
+
+
+class Message(BaseModel):
+    """One message of a chat."""
+
+    model_config = ConfigDict(extra="ignore")
+    role: Literal["user", "assistant", "system", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: NoImages = None
+    tool_calls: list[Call] | None = None
+    tool_name: str | None = None
+    """Of a result: the tool that was called."""
+    tool_call_id: str | None = None
+
+
+class TextRequest(BaseModel):
+    """The parameters that both routes share."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str | None = None
+    """A name from /api/tags; optional if the server has one model. `:latest` at its end is ignored."""
+    stream: bool = True
+    options: dict[str, Any] | None = None
+    format: dict[str, Any] | Literal["", "json"] | None = None
+    """A JSON Schema that the answer has to follow."""
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    """Whether the model thinks, or how long."""
+    keep_alive: float | str | None = None
+    logprobs: Literal[False] | None = None
+    adapter: str | None = None
+    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
+
+    @property
+    def ending_of_load(self) -> str:
+        """The `done_reason` of a request that has nothing to answer."""
+        return "unload" if self.keep_alive in UNLOAD else "load"
+
+    def thinking_inputs(self, name: str, *, thinks: bool) -> dict[str, Any]:
+        """The arguments of `ChatEncoder.turn` about thinking; `thinks`: whether the model does."""
+        if self.think and not thinks:
+            raise OptionError(f"{name} does not think; leave think out")
+        if self.think is None or not thinks:
+            return {}
+        if isinstance(self.think, bool):
+            return thinking_inputs(enabled=self.think)
+        return thinking_inputs(effort=self.think)
+
+    def options_of_call(self, context_length: int) -> dict[str, Any]:
+        """Options for `GenerationConfig`; raises `OptionError` for an unknown one."""
+        given = dict(self.options or {})
+        most = given.pop("num_predict", None)
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
+            raise OptionError(f"num_predict should be a whole number, found {shown(most)}")
+        options = {
+            "max_new_tokens": context_length if most is None or most < 0 else most,
+            "repetition_penalty": given.pop("repeat_penalty", None),
+            "stop": given.pop("stop", None) or None,
+            "json_schema": {"type": "object"} if self.format == "json" else self.format or None,
+            "adapter": self.adapter,
+        }
+        return set_options(options | read_parameters(given, renamed=RENAMED_OPTIONS, ignored=IGNORED_OPTIONS))
+
+
+class ChatRequest(TextRequest):
+    """`POST /api/chat`."""
+
+    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] = []
+    tools: list[dict[str, Any]] | None = None
+
+
+class GenerateRequest(TextRequest):
+    """`POST /api/generate`."""
+
+    prompt: str = ""
+    suffix: str | None = None
+    """Text that comes after the generated one; for models that were trained to fill it in."""
+    system: str | None = None
+    raw: bool = False
+    """Continue the prompt itself, without the chat template."""
+    images: NoImages = None
+    context: Annotated[list[int] | None, AfterValidator(refuse_context)] = None
+
+
+class ShowRequest(BaseModel):
+    """`POST /api/show`."""
+
+    model_config = ConfigDict(extra="ignore")
+    model: str | None = None
+    name: str | None = None
+    """The older name of `model`."""
