@@ -108,11 +108,13 @@ class MessageTree:
         node = self.nodes[index]
         return dataclasses.replace(self, leaf=node.parent if node.message["role"] == "assistant" else index)
 
-    def without_empty_answer(self) -> MessageTree:
-        """Without its last node if that is an answer without a text."""
-        if not self.nodes or self.nodes[-1].message != {"role": "assistant", "content": ""}:
-            return self
-        return dataclasses.replace(self, nodes=self.nodes[:-1], leaf=self.nodes[-1].parent)
+    def after_error(self) -> MessageTree:
+        """Without its last node if that is an answer without a text; an earlier answer to the same message is shown again."""
+        tree = self
+        if self.nodes and self.nodes[-1].message == {"role": "assistant", "content": ""}:
+            tree = dataclasses.replace(self, nodes=self.nodes[:-1], leaf=self.nodes[-1].parent)
+        answers = tree.alternatives().get(tree.leaf) if tree.leaf != ROOT else None
+        return tree.show(answers[-1]) if answers else tree
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, which `read_tree` reads."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,9 @@ import gradio as gr
 from onnx_textgen.errors import OnnxTextgenError, OptionError
 from onnx_textgen.options.checks import shown
 
-from .. import view
 from ..chat import conversations_pane, turns_pane
 from ..chat.answering import ChatSession, answers_to, session_for
+from ..chat.frames import FRAME_LENGTH, Frame, Pace, frame, growing_frame
 from ..chat.message_tree import Message, MessageTree
 from ..chat.no_template import TemplateOffer, make_offer
 from ..chat.stored import read_tree
@@ -31,17 +30,6 @@ if TYPE_CHECKING:
     from gradio.events import Dependency
 
     from ..fetch_panel import OpenerOf
-
-FRAME_SECONDS = 0.08
-SECONDS_PER_CHARACTER = 2e-6
-"""A browser takes longer to draw a longer answer: frames wait this long per character of its HTML."""
-KEEP_SECONDS = 1.0
-"""Interval at which the browser keeps a growing answer, so that a reload loses little of it."""
-
-FRAME_LENGTH = 8
-Frame = tuple[Any, ...]
-"""`FRAME_LENGTH` values for the components, in this order: session, conversation, turns, growing answer, message, note,
-Send, Stop."""
 
 
 def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency, opener_of: OpenerOf | None = None) -> None:
@@ -181,57 +169,11 @@ class Answers:
             yield frame(chat, tree)
         except OnnxTextgenError as error:
             # What could not be sent stays in the field.
-            yield frame(chat, before if clears_field and not has_begun else tree.without_empty_answer(), problem=str(error))
+            yield frame(chat, before if clears_field and not has_begun else tree.after_error(), problem=str(error))
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
 
 Change = Callable[[MessageTree], MessageTree]
-
-
-@dataclasses.dataclass(slots=True)
-class Pace:
-    """When a growing answer is drawn, and when the browser keeps it."""
-
-    next_frame: float = 0.0
-    next_kept: float = 0.0
-
-    def is_due(self) -> bool:
-        """Whether it is time for a frame."""
-        return time.perf_counter() >= self.next_frame
-
-    def is_kept(self) -> bool:
-        """Whether the browser should keep what is drawn."""
-        now = time.perf_counter()
-        if now < self.next_kept:
-            return False
-        self.next_kept = now + KEEP_SECONDS
-        return True
-
-    def drawn(self, latest: Frame) -> None:
-        """A frame was drawn; a longer answer takes a browser longer."""
-        self.next_frame = time.perf_counter() + FRAME_SECONDS + SECONDS_PER_CHARACTER * len(latest[3])
-
-
-def frame(chat: ChatSession | None, tree: MessageTree, *, problem: str | None = None) -> Frame:
-    """Values for the components while no answer grows; the field keeps its text."""
-    note = view.status_line([], problem, is_problem=True) if problem else ""
-    buttons = gr.update(interactive=True), gr.update(interactive=False)
-    return (chat, tree.to_json(), turns_pane.turns_html(tree), "", gr.skip(), note, *buttons)
-
-
-def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, is_first: bool, clears_field: bool) -> Frame:
-    """Values for the components while an answer grows. `is_first`: with the messages before it, which then stay."""
-    doing = "writing ..." if tree.nodes[tree.leaf].message["content"] else "reading ..."
-    return (
-        chat,
-        tree.to_json() if is_kept else gr.skip(),
-        turns_pane.turns_html(tree, is_busy=True) if is_first else gr.skip(),
-        turns_pane.growing_html(tree),
-        "" if is_first and clears_field else gr.skip(),
-        view.status_line([], doing),
-        gr.update(interactive=False),
-        gr.update(interactive=True),
-    )
 
 
 def tree_in(stored: object) -> MessageTree:

@@ -55,8 +55,12 @@ def test_an_edited_message_is_a_branch_too():
 
 def test_an_answer_without_a_text_is_dropped_after_an_error():
     tree = MessageTree().add(ROOT, said("a"))
-    assert tree.add(0, answered("")).without_empty_answer() == tree
-    assert tree.add(0, answered("b")).without_empty_answer() != tree
+    assert tree.add(0, answered("")).after_error() == tree
+    both = tree.add(0, answered("b"))
+    assert both.after_error() == both
+    assert both.before_answer(1).add(0, answered("")).after_error() == both, "the answer before is shown again"
+    assert both.before_answer(1).after_error() == both
+    assert MessageTree().after_error().nodes == ()
 
 
 @st.composite
