@@ -32,6 +32,8 @@ LIMITS: dict[str, Any] = {
 """Limits of the work for a rule: a rule that would take seconds per token is refused (the units are llguidance's)."""
 MOST_RULES = 500
 """Rules of a grammar, or references in a schema: llguidance 1.9 follows them recursively, and a chain of 3,000 ends the process."""
+SUBJECTS = {"tools": "the grammar of tool calls"}
+"""What messages call a rule that no option is named after."""
 MARKS = {"grammar": ":", "json_schema": '"$ref"', "tools": '"$ref"'}
 """The mark by which rules or references are counted."""
 MOST_KEPT = 16
@@ -72,7 +74,7 @@ class Rules:
         if (count := rule.count(MARKS[name]) if name in MARKS else 0) > MOST_RULES:
             what = "rules" if name == "grammar" else "references"
             raise OptionError(
-                f"{name} cannot be used: it has about {count:,} {what}, and {MOST_RULES} is the limit; make it simpler"
+                f"{SUBJECTS.get(name, name)} cannot be used: it has about {count:,} {what}, and {MOST_RULES} is the limit; make it simpler"
             )
         vocabulary = self.vocabulary(name)
         from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 - only for texts with a rule
@@ -88,24 +90,25 @@ class Rules:
         except ValueError as caught:
             error = str(caught)
         if error:
-            raise OptionError(f"{name} cannot be used: {reason_in(error)}")
+            raise OptionError(f"{SUBJECTS.get(name, name)} cannot be used: {reason_in(error)}")
         return matcher
 
     def vocabulary(self, name: str) -> Any:  # noqa: ANN401 - llguidance's LLTokenizer
         """The package's vocabulary in llguidance's form."""
+        subject = SUBJECTS.get(name, name)
         if self.tokenizer is None:
-            raise OptionError(f"{name} needs a tokenizer, which this package does not have; export it again with --tokenizer")
+            raise OptionError(f"{subject} needs a tokenizer, which this package does not have; export it again with --tokenizer")
         try:
             from llguidance import LLTokenizer  # noqa: PLC0415
         except ImportError as error:
-            raise OptionError(f"{name} needs llguidance, which is not installed; run: {INSTALL}") from error
+            raise OptionError(f"{subject} needs llguidance, which is not installed; run: {INSTALL}") from error
         if self._vocabulary is None:
             # If the package has no end-of-text id, the id after the last one takes its place: it is never chosen.
             ends = list(self.eos_ids) or [self.vocab_size]
             try:
                 self._vocabulary = LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size + 1, eos_token=ends)
             except ValueError as error:
-                raise PackageError(f"{name} does not work with this package's tokenizer: {first_line(error)}") from error
+                raise PackageError(f"{subject} does not work with this package's tokenizer: {first_line(error)}") from error
         return self._vocabulary
 
 

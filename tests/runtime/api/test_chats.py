@@ -250,7 +250,10 @@ def test_another_response_template_can_be_given(tmp_path: Any, story: Model) -> 
         ),
         ({"thinking_budget": 5}, "thinking_budget has no effect: this model does not think"),
         ({"num_return_sequences": 2}, "a chat has one answer"),
-        ({"tools": [{"name": "f", "strict": True, "parameters": {"properties": {"a": {"pattern": "("}}}}]}, "tools cannot be used"),
+        (
+            {"tools": [{"name": "f", "strict": True, "parameters": {"properties": {"a": {"pattern": "("}}}}]},
+            "the grammar of tool calls cannot be used",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_said(plain: Model, options: dict[str, Any], said: str) -> None:
