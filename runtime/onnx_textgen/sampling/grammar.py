@@ -74,7 +74,8 @@ class Rules:
         if (count := rule.count(MARKS[name]) if name in MARKS else 0) > MOST_RULES:
             what = "rules" if name == "grammar" else "references"
             raise OptionError(
-                f"{SUBJECTS.get(name, name)} cannot be used: it has about {count:,} {what}, and {MOST_RULES} is the limit; make it simpler"
+                f"{SUBJECTS.get(name, name)} cannot be used: it has about {count:,} {what}, and {MOST_RULES} is the limit; "
+                "make it simpler"
             )
         vocabulary = self.vocabulary(name)
         from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 - only for texts with a rule
