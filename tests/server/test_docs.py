@@ -1,5 +1,6 @@
 """Every Python block about serving runs against a live server."""
 
+import gc
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ FIRST = BLOCKS[:2]
 
 
 def run(block: str, url: str, names: dict) -> None:
-    own = block.replace("http://127.0.0.1:8000", url).replace('"small"', '"chatty"')
+    own = block.replace("http://127.0.0.1:8000", url).replace('small"', 'chatty"')
     exec(compile(own, "serving.md", "exec"), names)  # noqa: S102 - our own page
 
 
@@ -28,8 +29,12 @@ def test_the_blocks_about_completions_run(live: tuple, capsys: pytest.CaptureFix
     names["client"].close()
 
 
+@pytest.mark.filterwarnings("ignore")  # other projects' warnings
 @pytest.mark.parametrize("block", BLOCKS[2:])
-def test_every_other_block_runs(live: tuple, capsys: pytest.CaptureFixture[str], block: str) -> None:
+def test_every_other_block_runs(
+    live: tuple, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, block: str
+) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # which it would fetch from the net
     for name in ("llguidance", *re.findall(r"^(?:import|from) (\w+)", block, flags=re.MULTILINE)):
         pytest.importorskip(name)
     names: dict = {}
@@ -37,3 +42,4 @@ def test_every_other_block_runs(live: tuple, capsys: pytest.CaptureFixture[str],
     for client in [each for each in names.values() if hasattr(each, "close")]:
         client.close()
     assert capsys.readouterr().out
+    gc.collect()

@@ -238,3 +238,11 @@ def test_what_generate_cannot_take_is_said(live: tuple) -> None:
     for asked, said in (({"context": [1, 2]}, told), ({"template": "x"}, "template")):
         answer = patient_http.post(f"{live[0]}/api/generate", json={"model": "story", "prompt": "A", **asked})
         assert (answer.status_code, said in answer.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
+def test_a_body_needs_no_content_type_unless_a_web_page_sends_it(live: tuple, kind: str | None) -> None:
+    body, headers = b'{"model": "story", "prompt": "A", "options": {"num_predict": 1}}', {"Content-Type": kind} if kind else {}
+    assert patient_http.post(f"{live[0]}/api/generate", content=body, headers=headers).status_code == 200
+    answer = patient_http.post(f"{live[0]}/api/generate", content=body, headers=headers | {"Origin": "https://evil.example"})
+    assert (answer.status_code, "Content-Type: application/json" in answer.json()["error"]) == (400, True)

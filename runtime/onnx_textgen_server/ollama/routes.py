@@ -13,6 +13,7 @@ import onnx_textgen
 
 from ..serving.delivery import deliver
 from .answer import answer_chat, answer_generate, as_message, as_response, now
+from .content_type import JSONBodies
 from .descriptions import entry, running, show
 from .schema import ChatRequest, GenerateRequest, ShowRequest
 
@@ -24,6 +25,7 @@ LATEST = ":latest"
 
 def add_routes(app: FastAPI, server: Server) -> None:
     """Add the routes."""
+    app.add_middleware(JSONBodies)
 
     @app.post("/api/chat")
     async def chat(body: ChatRequest, http: Request) -> Response:
