@@ -38,6 +38,8 @@ class GrowingCall:
     """The part of the arguments that was reported."""
     gap: str = ""
     """The white space before it, which counts only if it is no call."""
+    follows_field: bool = False
+    """Whether another field came just before it."""
 
 
 class AnswerReader:
@@ -96,6 +98,8 @@ class AnswerReader:
                 yield self.said(event.text)
             elif name == TOOL_CALLS:
                 yield from self.called(event)
+            elif isinstance(event, Opened) and name in REASONING_FIELDS:
+                self.gap = "\n" if self.reasoning else ""
             elif isinstance(event, Closed) and name in REASONING_FIELDS:
                 self.after_field, self.gap = True, ""
             elif isinstance(event, Broken):
@@ -105,19 +109,20 @@ class AnswerReader:
         """More of the thinking, without white space around it."""
         text = self.gap + text if self.reasoning else text.lstrip()
         kept = text.rstrip()
-        self.gap = text[len(kept) :] if self.reasoning or kept else ""
+        self.gap = text[len(kept) :]
         self.reasoning += kept
         return AnswerDelta(reasoning=kept)
 
     def said(self, text: str) -> AnswerDelta:
         """More of the text; white space next to thinking and calls is left out."""
+        text = self.gap + text
         if self.after_field:
             stripped = text.lstrip()
             if not stripped:
+                self.gap = text  # it counts if more text follows, however the text is divided into pieces
                 return AnswerDelta()
             text = (text[: len(text) - len(stripped)] or "\n") + stripped if self.text else stripped
             self.after_field = False
-        text = self.gap + text
         kept = text.rstrip()
         self.gap = text[len(kept) :]
         self.text += kept
@@ -126,7 +131,7 @@ class AnswerReader:
     def called(self, event: Event) -> Iterator[AnswerDelta]:
         """A part of a tool call, or a whole one."""
         if isinstance(event, Opened):
-            self.growing = GrowingCall(event.field, event.captures, gap=self.gap)
+            self.growing = GrowingCall(event.field, event.captures, gap=self.gap, follows_field=self.after_field)
             self.after_field, self.gap = True, ""
         elif isinstance(event, Piece) and self.growing is not None:
             self.growing.body += event.text
@@ -172,7 +177,7 @@ class AnswerReader:
         """A call that cannot be read: text. If a part of it was reported as a call, it was cut off, and is none."""
         growing, self.growing = self.growing, None
         if growing is None or growing.name is None:
-            self.after_field, self.gap = False, "" if growing is None else growing.gap
+            self.after_field, self.gap = (False, "") if growing is None else (growing.follows_field, growing.gap)
             yield self.said(event.text)
 
 
