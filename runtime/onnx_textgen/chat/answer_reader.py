@@ -40,6 +40,12 @@ class GrowingCall:
     """The white space before it, which counts only if it is no call."""
     follows_field: bool = False
     """Whether another field came just before it."""
+    tags: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The arguments of complete tags."""
+    place: int = 0
+    """Where the last complete tag ended."""
+    wanted: int = 0
+    """Length of the body at which the next tag is searched: a long value would be searched again with each token."""
 
 
 class AnswerReader:
@@ -142,7 +148,7 @@ class AnswerReader:
         elif isinstance(event, Closed):
             made = calls_in(event.value)
             if made is None:
-                yield from self.broken(Broken(event.field, self.growing.body if self.growing else "", event.is_cut))
+                yield from self.broken(Broken(event.field, event.text, event.is_cut))
                 return
             for name, arguments in made:
                 yield self.complete(name, arguments)
@@ -205,7 +211,7 @@ def calls_in(value: object) -> list[tuple[str, Mapping[str, Any] | str]] | None:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
         if not isinstance(arguments, Mapping | None):
             return None
@@ -226,11 +232,20 @@ def name_and_arguments(growing: GrowingCall, tools: Mapping[str, Tool]) -> tuple
             return (json.loads(found[1]), json_so_far(body[found.end() :])) if found else None
     tool = tools.get(growing.captures.get("name", ""))
     if field.content == "xml-inline" and tool is not None:
-        pairs = tool.typed(dict(tags_in(body, field.content_args)))
+        pairs = tool.typed(tags_so_far(growing))
         return tool.name, "{" + ", ".join(
             f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in pairs.items()
         )
     return None
+
+
+def tags_so_far(growing: GrowingCall) -> Mapping[str, Any]:
+    """The arguments of a growing call's complete tags, of which each is read once."""
+    if len(growing.body) >= growing.wanted:
+        for key, value, end in tags_in(growing.body, growing.field.content_args, growing.place):
+            growing.tags[key], growing.place = value, end
+        growing.wanted = len(growing.body) + (len(growing.body) - growing.place) // 32
+    return growing.tags
 
 
 def key_of(transform: object, part: str) -> str | None:
@@ -246,7 +261,7 @@ def json_so_far(text: str) -> str:
     """The JSON object that a text begins with; all of the text if the object is not complete yet."""
     try:
         return text[: json.JSONDecoder().raw_decode(text)[1]] if text else ""
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.rstrip()
 
 
@@ -254,6 +269,6 @@ def is_complete(text: str) -> bool:
     """Whether a text is JSON."""
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

@@ -113,6 +113,8 @@ def json_values(text: str, before: int) -> Iterator[tuple[int, Any, int]]:
             value, end = decoder.raw_decode(text, found.start())
         except ValueError:
             place = found.start() + 1
+        except RecursionError:
+            return  # no template of a model nests so deeply
         else:
             yield found.start(), value, end
             place = end

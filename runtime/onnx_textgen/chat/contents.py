@@ -70,19 +70,19 @@ def refuse_constant(name: str) -> NoReturn:
 def as_tags(text: str, args: Args) -> dict[str, Any]:
     """Tags, one for each key; `tag_pattern` has the groups `key` and `value`."""
     found = dict[str, list[Any]]()
-    for key, value in tags_in(text, args):
+    for key, value, _ in tags_in(text, args):
         found.setdefault(key, []).append(value)
     merges = args.get("merge_duplicates", False)
     return {key: values if merges and len(values) > 1 else values[-1] for key, values in found.items()}
 
 
-def tags_in(text: str, args: Args) -> Iterator[tuple[str, Any]]:
-    """The complete tags of a text."""
+def tags_in(text: str, args: Args, start: int = 0) -> Iterator[tuple[str, Any, int]]:
+    """The complete tags of a text from a place on: the key, the value, and where the tag ends."""
     pattern = regex.compile(args["tag_pattern"], regex.DOTALL)
     if not {"key", "value"} <= pattern.groupindex.keys():
         raise ValueError("tag_pattern needs the groups key and value")
-    for found in pattern.finditer(text, timeout=MATCH_SECONDS):
-        yield found["key"], value_of(found["value"], args)
+    for found in pattern.finditer(text, start, timeout=MATCH_SECONDS):
+        yield found["key"], value_of(found["value"], args), found.end()
 
 
 def value_of(text: str, args: Args) -> Any:  # noqa: ANN401 - any JSON value

@@ -25,6 +25,8 @@ CALL_ID = "abcdef123"
 """Nine letters and digits: some templates refuse other ids."""
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates switch thinking off."""
+MOST_NAMES = 32
+"""Names of tags in a template that are tried as marks of thinking, each with a rendering."""
 EXAMPLE = re.compile(r'(<[\w|]+>)\s*\{"(name)": <[^>]*>, "(arguments|parameters)": <[^>]*>\}\s*(</?[\w|/]+>)')
 """An example of a call in the instructions that a template writes before the tools."""
 
@@ -165,7 +167,7 @@ def thinking_in_prompt(probe: Probe, anchor: str) -> tuple[str, str] | None:
 
 def thinking_removed(probe: Probe, prefix: str) -> tuple[str, str] | None:
     """The marks of thinking that the template removes from earlier answers, or that it opens before an answer."""
-    for name in dict.fromkeys(re.findall(r"</(\w+)>", probe.template)):
+    for name in list(dict.fromkeys(re.findall(r"</(\w+)>", probe.template)))[:MOST_NAMES]:
         text = probe.after_user({"content": f"<{name}>{THOUGHT}</{name}>{ANSWER}"})
         opens = prefix.strip() == f"<{name}>"
         if text is not None and ANSWER in text and (opens or THOUGHT not in text):

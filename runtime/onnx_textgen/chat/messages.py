@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import TemplateError
+from ..options.checks import shown
+from ..text.chat_template import check_message
 from .answer_form import PROMPTED
 from .derivation import Derived
 from .response_template import REASONING_FIELDS
@@ -46,13 +48,15 @@ Messages = list[dict[str, Any]]
 def prepare(messages: Sequence[Message], tools: Sequence[Tool], derived: Derived) -> tuple[Messages, Messages | None]:
     """The messages and the tools for the template; raises `TemplateError` for a call that is not in OpenAI's form."""
     prepared = list[dict[str, Any]]()
-    for message in messages:
+    for position, message in enumerate(messages):
+        check_message(message, position)
         if message.get("role") == "assistant":
             prepared.append(answer_for(message, derived))
         elif message.get("role") == "tool" and not derived.takes_results:
             result = RESULT.format(content=text_of(message))
-            if prepared and prepared[-1].get("role") == "user" and prepared[-1]["content"].startswith("<tool_response>"):
-                prepared[-1] = {"role": "user", "content": prepared[-1]["content"] + "\n" + result}
+            before = text_of(prepared[-1]) if prepared and prepared[-1].get("role") == "user" else ""
+            if before.startswith("<tool_response>"):
+                prepared[-1] = {"role": "user", "content": before + "\n" + result}
             else:
                 prepared.append({"role": "user", "content": result})
         else:
@@ -71,6 +75,8 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
     given, text = made.pop("tool_calls", None) or (), text_of(message)
     if not given:
         return made
+    if not isinstance(given, Sequence):
+        raise TemplateError(f"tool_calls should be a list of calls, found {shown(given)}")
     calls = [read_call(call) for call in given]
     if not derived.writes_calls or (text and derived.messages.content is None):
         written = (form.calls or PROMPTED).write(calls)
@@ -96,7 +102,7 @@ def read_call(call: object) -> tuple[str, dict[str, Any]]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TemplateError(f"the arguments of the call of {name} should be JSON: {error}") from error
     if not isinstance(arguments, Mapping):
         raise TemplateError(f"the arguments of the call of {name} should be a JSON object")

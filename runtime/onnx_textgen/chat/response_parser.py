@@ -40,6 +40,8 @@ class Closed:
 
     field: Field
     value: Any
+    text: str
+    """All of it, delimiters too."""
     is_cut: bool
     """Whether the text ended before the field's delimiter."""
 
@@ -175,7 +177,7 @@ class ResponseParser:
         except ValueError:
             yield Broken(field, current.opening + text + closing, is_cut)
         else:
-            yield Closed(field, value, is_cut)
+            yield Closed(field, value, current.opening + text + closing, is_cut)
 
 
 def groups(match: regex.Match[str]) -> dict[str, str]:

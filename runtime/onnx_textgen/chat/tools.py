@@ -53,7 +53,7 @@ class Tool:
 
     def ordered_properties(self) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
         """Each argument, its schema and whether it is required; those that are required come first."""
-        required = self.schema.get("required", ())
+        required = as_list(self.schema.get("required"))
         for key, schema in sorted(self.schema["properties"].items(), key=lambda item: item[0] not in required):
             yield key, schema, key in required
 
@@ -176,11 +176,16 @@ def types_of(schema: object) -> tuple[str, ...]:
     """The JSON types that a schema allows, in its order."""
     if not isinstance(schema, Mapping):
         return ()
-    declared = schema.get("type", [])
-    found = [declared] if isinstance(declared, str) else [each for each in declared if isinstance(each, str)]
+    declared = schema.get("type")
+    found = [declared] if isinstance(declared, str) else [each for each in as_list(declared) if isinstance(each, str)]
     for union in ("anyOf", "oneOf"):
-        found += [kind for choice in schema.get(union) or () for kind in types_of(choice)]
+        found += [kind for choice in as_list(schema.get(union)) for kind in types_of(choice)]
     return (*found, "null") if schema.get("nullable") and "null" not in found else tuple(found)
+
+
+def as_list(value: object) -> list[Any]:
+    """The value if it is a list, else an empty one: a schema comes from a client, and no validator has seen it."""
+    return value if isinstance(value, list) else []
 
 
 def typed(value: Any, kinds: Sequence[str]) -> Any:  # noqa: ANN401 - any JSON value
@@ -215,7 +220,10 @@ def converted(text: str, kind: str) -> Any:  # noqa: ANN401 - any JSON value
     if kind == "null" and stripped in ("null", "None"):
         return None
     if kind in ("object", "array"):
-        value = json.loads(text)
+        try:
+            value = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
         if isinstance(value, dict if kind == "object" else list):
             return value
     raise ValueError(f"{text} is no {kind}")

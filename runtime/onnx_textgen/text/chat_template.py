@@ -94,12 +94,18 @@ def cut_at_mark(rendered: str) -> str:
 
 def plain_message(message: object, position: int) -> dict[str, object]:
     """Copy one message; raises `TemplateError` if it is not a mapping of JSON values."""
+    given = check_message(message, position)
+    return {str(key): plain_data(value, f"message {position}") for key, value in given.items()}
+
+
+def check_message(message: object, position: int) -> Mapping[str, object]:
+    """The message; raises `TemplateError` if it is not a mapping."""
     if not isinstance(message, Mapping):
         raise TemplateError(
             f"message {position} is of type {type(message).__name__}; give each message as a dict such as "
             '{"role": "user", "content": "Hello"}'
         )
-    return {str(key): plain_data(value, f"message {position}") for key, value in message.items()}
+    return message
 
 
 def plain_data(value: object, where: str, depth: int = 0) -> object:

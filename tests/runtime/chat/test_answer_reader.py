@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onnx_textgen.chat import answer_reader
 from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, ReasoningForm, response_template_of
 from onnx_textgen.chat.answer_reader import AnswerReader
+from onnx_textgen.chat.contents import tags_in
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.chat.tools import Tool
 
@@ -37,7 +41,7 @@ def reader_of(form: CallForm, *, grows: bool = False) -> AnswerReader:
 
 def in_pieces(text: str, cuts: list[int]) -> Iterator[str]:
     places = sorted({cut % (len(text) + 1) for cut in cuts} | {0, len(text)})
-    yield from (text[begin:end] for begin, end in zip(places[:-1], places[1:], strict=True))
+    yield from (text[begin:end] for begin, end in itertools.pairwise(places))
 
 
 def read(text: str, cuts: list[int]) -> tuple[str, str, list[Any]]:
@@ -60,3 +64,47 @@ def test_white_space_after_a_call_counts_if_text_follows_in_another_piece() -> N
 
 def test_thinking_in_two_parts_is_two_lines() -> None:
     assert read("<think>One.</think>So. <think>Two.</think>", [])[:2] == ("So.", "One.\nTwo.")
+
+
+def test_arguments_in_tags_grow_while_they_are_written_and_are_not_read_again_with_each_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = 0
+
+    def counting(text: str, args: Any, start: int = 0) -> Iterator[tuple[str, Any, int]]:
+        nonlocal searched
+        searched += len(text) - start
+        yield from tags_in(text, args, start)
+
+    monkeypatch.setattr(answer_reader, "tags_in", counting)
+    value = "word " * 10_000
+    text, reader = TAGS.write([("write", {"text": value, "more": "x"})]), reader_of(TAGS, grows=True)
+    deltas = [*(reader.push(text[place : place + 5]) for place in range(0, len(text), 5)), reader.flush()]
+    written = [part.arguments for delta in deltas for part in delta.tool_calls]
+    assert "".join(written) == reader.calls[0].arguments_json == json.dumps({"text": value, "more": "x"})
+    assert len(written) >= 2, "the name comes first"
+    assert searched < 50 * len(text), "linear: with each token it would be 5,000 times its length"
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("arguments", [json.dumps(DEEP), DEEP, f'{{"text": {DEEP}}}', '"no JSON"', "5"])
+@pytest.mark.parametrize("close", ["\n</tool_call>", ""])
+def test_json_that_is_no_call_stays_in_the_text_with_its_marks(arguments: str, close: str) -> None:
+    text = f'<tool_call>\n{{"name": "write", "arguments": {arguments}}}{close}'
+    for grows in (False, True):
+        reader = reader_of(PROMPTED, grows=grows)
+        reader.push(text)
+        reader.flush()
+        assert (reader.text == text) or (grows and reader.text == ""), "what was reported as a call is not taken back"
+        assert reader.calls == []
+
+
+def test_an_argument_that_is_nested_too_deeply_stays_a_text() -> None:
+    reader = AnswerReader(
+        reader_of(TAGS).parser.template, tools=[Tool("write", parameters={"properties": {"text": {"type": "array"}}})]
+    )
+    reader.push(TAGS.write([("write", {"text": DEEP})]))
+    reader.flush()
+    assert [call.arguments for call in reader.calls] == [{"text": DEEP}]

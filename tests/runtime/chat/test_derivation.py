@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from onnx_textgen.chat import derivation
 from onnx_textgen.chat.answer_form import PROMPTED, response_template_of
 from onnx_textgen.chat.answer_reader import AnswerReader
 from onnx_textgen.chat.derivation import NOTHING, Derived, derive
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.chat.tools import Tool
+from onnx_textgen.text.chat_template import render_chat
 
 WEATHER = Tool("get_weather", parameters={"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}})
 STOP = Tool("stop")
@@ -213,7 +215,6 @@ def test_other_forms_of_calls_are_found_too(name: str) -> None:
 
 def derived_texts(template: str) -> str:
     """A history with one call, as the template writes it."""
-    from onnx_textgen.text.chat_template import render_chat  # noqa: PLC0415
 
     call = {"id": "x", "type": "function", "function": {"name": PARIS[0], "arguments": PARIS[1]}}
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -241,3 +242,22 @@ def test_transformers_reads_the_same_by_the_derived_template(name: str, shared: 
         assert [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])] == calls
         assert message.get("reasoning_content", "") == reasoning
     assert compared >= 4
+
+
+@pytest.mark.parametrize("size", [900, 100_000])
+def test_lists_in_lists_in_a_template_do_no_harm(size: int) -> None:
+    template = BEGIN + TURN.replace("CALLS", "{{ '[' * " + str(size) + " }}" + EACH + NAME + ARGUMENTS + "{% endfor %}") + PROMPT
+    assert derive(template, bos_token="", eos_token="<|end|>").writes_calls
+
+
+def test_a_template_with_thousands_of_tags_is_rendered_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered = 0
+
+    def counting(*given: Any, **how: Any) -> str:
+        nonlocal rendered
+        rendered += 1
+        return render_chat(*given, **how)
+
+    monkeypatch.setattr(derivation, "render_chat", counting)
+    derive("{#" + "".join(f"</a{number}>" for number in range(3000)) + "#}" + TURN + PROMPT, bos_token="", eos_token="<|end|>")
+    assert rendered < 80

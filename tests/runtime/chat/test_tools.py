@@ -141,3 +141,11 @@ def test_what_cannot_be_a_tool_is_said(tools: Any, said: str) -> None:
 def test_arguments_that_a_schema_does_not_name_are_refused_by_default() -> None:
     assert Tool("f").schema == {"type": "object", "properties": {}, "additionalProperties": False}
     assert Tool("f", parameters={"additionalProperties": True}).schema["additionalProperties"] is True
+
+
+@pytest.mark.parametrize("schema", [{"type": None}, {"type": 5}, {"type": {"a": 1}}, {"anyOf": 5}, {"oneOf": [5]}])
+@pytest.mark.parametrize("required", [None, 5, "a", ["b"]])
+def test_a_schema_that_no_validator_has_seen_does_no_harm(schema: dict[str, Any], required: Any) -> None:
+    (tool,) = read_tools([{"name": "f", "parameters": {"type": "object", "properties": {"a": schema}, "required": required}}])
+    assert tool.typed({"a": "1"}) == {"a": "1"}
+    assert list(tool.ordered_properties()) == [("a", schema, False)]

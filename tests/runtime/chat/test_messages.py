@@ -1,0 +1,46 @@
+"""Earlier messages in odd forms, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onnx_textgen.chat.derivation import derive
+from onnx_textgen.chat.messages import prepare
+from onnx_textgen.errors import TemplateError
+
+PLAIN = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}<{{ m.role }}>{{ m.content }}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+"""A template that knows no tools."""
+RESULT = {"role": "tool", "content": "rain"}
+
+
+def call_with(arguments: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("hi", "message 0 is of type str"),
+        ({"role": "assistant", "tool_calls": 5}, "tool_calls should be a list of calls, found 5"),
+        ({"role": "assistant", "tool_calls": {"name": "f"}}, "tool_calls should be a list of calls"),
+        ({"role": "assistant", "tool_calls": ["f"]}, "a tool call should be"),
+        (call_with("{"), "the arguments of the call of f should be JSON"),
+        (call_with("[" * 100_000 + "]" * 100_000), "the arguments of the call of f should be JSON"),
+        (call_with("[]"), "the arguments of the call of f should be a JSON object"),
+    ],
+)
+def test_what_is_wrong_with_a_message_is_said(message: Any, said: str) -> None:
+    with pytest.raises(TemplateError, match=said):
+        prepare([message, RESULT], [], derive(PLAIN, bos_token=None, eos_token=None))
+
+
+@pytest.mark.parametrize("content", ["Hi", None, [{"type": "text", "text": "Hi"}], [{"type": "text", "text": "<tool_response>"}]])
+def test_a_result_follows_a_message_of_any_form(content: Any) -> None:
+    prepared, _ = prepare([{"role": "user", "content": content}, RESULT, RESULT], [], derive(PLAIN, bos_token=None, eos_token=None))
+    assert prepared[-1]["role"] == "user"
+    assert prepared[-1]["content"].endswith("<tool_response>\nrain\n</tool_response>\n<tool_response>\nrain\n</tool_response>")
