@@ -16,7 +16,10 @@ import regex
 from .response_template import ResponseTemplate
 
 Kind = Literal["object", "list", "named", "tags", "python"]
-NAME = r"(?P<name>[^\s<>{}()\"]+?)"
+NAME_CHARACTER = r"[^\s<>{}()\"]"
+NAME = rf"(?P<name>{NAME_CHARACTER}+?)"
+CALL_ID = "abcdef123"
+"""Stands for the id of a call: nine letters and digits, as some templates refuse other ids."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,7 +151,8 @@ def field_of_calls(form: CallForm) -> dict[str, Any]:
         )
         return {**(bare or delimiters), "content": "json", "repeats": True, "transform": whole}
     pattern = optional(begin) + loose(opening) + r"\s*" + NAME + spaced(form.middle)
-    field = {"open_pattern": pattern, **closing_of(closing, end), "repeats": True, "transform": as_function("{name}", "{content}")}
+    closes = closing_of(closing, end) or ({"close_pattern": rf"(?={loose(opening)})"} if opening else {})
+    field = {"open_pattern": pattern, **closes, "repeats": True, "transform": as_function("{name}", "{content}")}
     if form.kind == "named":
         return {**field, "content": "json"}
     return {**field, "content": "xml-inline", "content_args": {"tag_pattern": tag_pattern(form)}}
@@ -206,5 +210,7 @@ def loose(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """A pattern of a text, with any white space around it."""
-    return rf"\s*{loose(text)}" if text.strip() else r"\s+"
+    """A pattern of a text, with any white space around it; of none, one that only the end of a name fits."""
+    if not text.strip():
+        return rf"\s*(?!{NAME_CHARACTER})"
+    return r"\s*" + r"\s*\w+?\s*".join(map(loose, text.split(CALL_ID)))

@@ -26,6 +26,7 @@ class CallReader:
     two: str
     wide: str
     turn_end: str
+    eos_token: str
 
     def read(self) -> CallForm | None:
         """The form; None if the calls are written in another way than `CallForm` knows."""
@@ -35,7 +36,8 @@ class CallReader:
             if found and (form := self.read_json(self.one[:start], found, end, is_list=isinstance(value, list))) is not None:
                 return form
         if re.match(rf"\[?{NAMES[0]}\(argone=", self.one[max(0, at_name - 1) :]):
-            return CallForm("python", begin=self.one[:at_name].removesuffix("["))
+            after = self.without_turn_end(self.one[at_name:].partition(")")[2].removeprefix("]"))
+            return CallForm("python", begin=self.one[:at_name].removesuffix("["), end=after)
         arguments = next(((i, j) for i, _, j in json_values(self.one, len(self.one)) if i > at_name), None)
         if arguments is not None:
             return self.read_named(at_name, *arguments)
@@ -101,8 +103,9 @@ class CallReader:
 
     def without_turn_end(self, text: str) -> str:
         """A text without the end of the turn."""
-        end = self.turn_end if self.turn_end and self.turn_end in text else self.turn_end.strip()
-        return text.partition(end)[0] if end else text
+        ends = (self.turn_end, self.turn_end.strip(), self.eos_token)
+        found = next((end for end in ends if end and end in text), "")
+        return text.partition(found)[0] if found else text
 
 
 def json_values(text: str, before: int) -> Iterator[tuple[int, Any, int]]:

@@ -16,13 +16,11 @@ from typing import Any
 
 from ..errors import TemplateError
 from ..text.chat_template import render_chat
-from .answer_form import AnswerForm, CallForm, ReasoningForm
+from .answer_form import CALL_ID, AnswerForm, CallForm, ReasoningForm
 from .call_reader import ARGUMENTS, BOTH, NAMES, CallReader, shared_beginning
 from .response_template import REASONING_FIELDS
 
 USER, ANSWER, THOUGHT = "question from a user", "answer of the model", "thought of the model"
-CALL_ID = "abcdef123"
-"""Nine letters and digits: some templates refuse other ids."""
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates switch thinking off."""
 MOST_NAMES = 32
@@ -112,14 +110,16 @@ def derive(template: str, *, bos_token: str | None, eos_token: str | None) -> De
     answered, prompted = probe.after_user({"content": ANSWER}), probe.after_user(prompt=True)
     if answered is None or prompted is None or ANSWER not in answered:
         return NOTHING
-    user_end = (probe.after_user() or "").removesuffix(eos_token or "")
+    user_end = probe.after_user() or ""
+    if not prompted.startswith(user_end):  # some templates end every chat with it that has no beginning of an answer
+        user_end = user_end.removesuffix(eos_token or "")
     headers = [text.removeprefix(user_end) for text in (answered, prompted)]
-    anchor = shared_beginning(headers[0].partition(ANSWER)[0], headers[1]) or user_end
+    turn_end = answered.rpartition(ANSWER)[2]
+    anchor = without_marks(shared_beginning(headers[0].partition(ANSWER)[0], headers[1]) or user_end, template, turn_end)
     if not anchor.strip():
         return NOTHING
-    turn_end = answered.rpartition(ANSWER)[2]
     reasoning = derive_reasoning(probe, anchor, headers[1])
-    calls, messages = derive_calls(probe, anchor, turn_end, reasoning)
+    calls, messages, writes_calls = derive_calls(probe, anchor, turn_end, reasoning)
     shown = probe.render([{"role": "user", "content": USER}], prompt=True, tools=TOOLS) or ""
     takes_tools = NAMES[0] in shown
     form = calls or (call_form_of_example(probe, shown) if takes_tools else None)
@@ -137,10 +137,24 @@ def derive(template: str, *, bos_token: str | None, eos_token: str | None) -> De
         AnswerForm(anchor, reasoning, form),
         messages,
         takes_tools=takes_tools,
-        writes_calls=calls is not None,
+        writes_calls=writes_calls,
         takes_results=THOUGHT in (results or ""),
         takes_system=THOUGHT in (system or ""),
     )
+
+
+def without_marks(anchor: str, template: str, turn_end: str) -> str:
+    """What comes before an answer, without the marks of thinking that some templates write before every answer.
+
+    >>> without_marks("<|assistant|></think>", "<think>...</think>", "<|end|>")
+    '<|assistant|>'
+    """
+    while (found := re.search(r"</?(\w+)>\s*$", anchor)) is not None and found.start() > 0:
+        opening, closing = f"<{found[1]}>", f"</{found[1]}>"
+        if opening not in template or closing not in template or closing in turn_end:
+            break
+        anchor = anchor[: found.start()]
+    return anchor
 
 
 def derive_reasoning(probe: Probe, anchor: str, prompted: str) -> ReasoningForm | None:
@@ -184,23 +198,41 @@ def calls_of(names: Sequence[str], arguments: Sequence[Mapping[str, Any]], form:
     ]
 
 
-def derive_calls(probe: Probe, anchor: str, turn_end: str, reasoning: ReasoningForm | None) -> tuple[CallForm | None, MessageForm]:
-    """How the model writes calls, and how the template wants those of earlier messages; None if it writes none."""
+def derive_calls(
+    probe: Probe, anchor: str, turn_end: str, reasoning: ReasoningForm | None
+) -> tuple[CallForm | None, MessageForm, bool]:
+    """How the model writes calls, how the template wants those of earlier messages, and whether it writes them.
+
+    The first is None if it writes none, or in a form that `CallForm` does not have.
+    """
 
     def written(form: MessageForm, names: Sequence[str], arguments: Sequence[Mapping[str, Any]]) -> str:
         answer = {"content": form.content, "tool_calls": calls_of(names, arguments, form)}
-        text = (probe.after_user(answer, tools=TOOLS) or "").rpartition(anchor)[2]
+        text = (probe.after_user(answer, tools=TOOLS) or "").split(anchor, 1)[-1]
         if reasoning is not None:
-            text = re.sub(rf"^\s*{re.escape(reasoning.open.strip())}\s*{re.escape(reasoning.close.strip())}\s*", "", text)
+            opening, closing = map(re.escape, reasoning.marks)
+            text = re.sub(rf"^\s*(?:{opening}\s*)?{closing}\s*", "", text)
         return text
 
     forms = (MessageForm(as_text, content) for as_text in (False, True) for content in ("", None))
     for form in forms:
         one = written(form, NAMES[:1], ARGUMENTS[:1])
-        if NAMES[0] in one and "valueone" in one:
+        if "valueone" in one:
             two, wide = written(form, NAMES, ARGUMENTS), written(form, NAMES[:1], [BOTH])
-            return CallReader(one, two, wide, turn_end).read(), form
-    return None, MessageForm()
+            found = CallReader(one, two, wide, turn_end, probe.eos_token or "").read() if NAMES[0] in one else None
+            number = {"argone": 1}
+            shown = [(one, ARGUMENTS[0]), (written(form, NAMES[:1], [number]), number)]
+            return (found if found is not None and all(is_written(found, *each) for each in shown) else None), form, True
+    return None, MessageForm(), False
+
+
+def is_written(form: CallForm, text: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call in this form is what the template wrote, apart from white space. JSON may be written in many ways."""
+    if form.kind not in ("named", "tags"):
+        return True
+    written = dataclasses.replace(form, end="").write([(NAMES[0], arguments)])  # DeepSeek R1 has the end after two calls only
+    wanted, found = ("".join(each.split()) for each in (written, text))
+    return found.startswith(wanted)
 
 
 def call_form_of_example(probe: Probe, shown: str) -> CallForm | None:

@@ -146,6 +146,24 @@ MADE_UP = {
         "<calls>" + EACH + "<call name=" + NAME + ">" + ARGUMENTS + "</call>{% endfor %}</calls>",
         '<calls><call name=get_weather>{"city": "Paris"}</call><call name=stop>{}</call></calls>',
     ),
+    "a name, and JSON to the next call": (
+        EACH + "[TOOL_CALLS]" + NAME + "[ARGS]" + ARGUMENTS + "{% endfor %}",
+        '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]stop[ARGS]{}',
+    ),
+    "a name, an id and JSON": (
+        EACH + "[TOOL_CALLS]" + NAME + "[CALL_ID]abcdef123[ARGS]" + ARGUMENTS + "{% endfor %}",
+        '[TOOL_CALLS]get_weather[CALL_ID]z9y8x7w6v[ARGS]{"city": "Paris"}[TOOL_CALLS]stop[CALL_ID]000000000[ARGS]{}',
+    ),
+    "calls of Python between marks": (
+        "<|call|>[{% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}="
+        "{{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %}){{ ', ' if not loop.last }}{% endfor %}]<|/call|>",
+        "<|call|>[get_weather(city='Paris'), stop()]<|/call|>",
+    ),
+    "a name, and tags at once": (
+        "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}<key>{{ k }}</key>"
+        "<value>{{ v }}</value>{% endfor %}</call>{% endfor %}",
+        "<call>get_weather<key>city</key><value>Paris</value></call><call>stop</call>",
+    ),
     "arguments in tags in a block": (
         "<calls>\n{% for c in m.tool_calls %}<invoke name={{ c.function.name }}>\n{% for k, v in c.function.arguments.items() %}"
         "<arg key={{ k }}>{{ v }}</arg>\n{% endfor %}</invoke>\n{% endfor %}</calls>",
@@ -261,3 +279,38 @@ def test_a_template_with_thousands_of_tags_is_rendered_a_few_times(monkeypatch: 
     monkeypatch.setattr(derivation, "render_chat", counting)
     derive("{#" + "".join(f"</a{number}>" for number in range(3000)) + "#}" + TURN + PROMPT, bos_token="", eos_token="<|end|>")
     assert rendered < 80
+
+
+def test_a_form_that_would_be_written_otherwise_than_the_template_writes_it_is_refused() -> None:
+    calls = (
+        EACH + "<call>" + NAME + "{{ '{' }}{% for k, v in c.function.arguments.items() %}{{ k }}:{% if v is string %}'{{ v }}'"
+        "{% else %}{{ v }}{% endif %}{{ ',' if not loop.last }}{% endfor %}{{ '}' }}</call>{% endfor %}"
+    )
+    derived = derive(BEGIN + TURN.replace("CALLS", calls) + PROMPT, bos_token="", eos_token="<|end|>")
+    assert derived.form.calls is None, "text is between quotes, and numbers are not"
+    assert derived.writes_calls, "earlier calls are written by the template"
+
+
+@pytest.mark.parametrize("mark", ["</think>", "<think>\n"])
+def test_marks_of_thinking_that_a_template_writes_before_each_answer_are_not_part_of_the_anchor(mark: str) -> None:
+    answer = (
+        "{% if m.role == 'assistant' %}{% if not m.tool_calls %}"
+        + mark
+        + "{% endif %}{{ m.content.split('</think>') | last }}{% else %}{{ m.content }}{% endif %}"
+    )
+    prompt = PROMPT.replace("<|assistant|>", "<|assistant|>{% if think %}<think>\n{% else %}" + mark + "{% endif %}")
+    template = TURN.replace("{{ m.content or '' }}", answer).replace("CALLS", EACH + NAME + ARGUMENTS + "{% endfor %}") + prompt
+    derived = derive(template, bos_token="", eos_token="<|end|>")
+    assert derived.form.anchor == "<|assistant|>"
+    assert derived.form.reasoning is not None
+    assert derived.form.reasoning.marks == ("<think>", "</think>")
+    assert derived.form.calls is not None
+    assert "think" not in derived.form.calls.write([PARIS])
+
+
+def test_the_end_of_the_text_is_not_part_of_what_ends_the_calls() -> None:
+    turn = "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}<calls>" + EACH + "<call>" + NAME + " " + ARGUMENTS
+    turn += "</call>{% endfor %}</calls>{% else %}<answer>{{ m.content }}</answer>{% endif %}<|end|>{% endfor %}"
+    derived = derive(BEGIN + turn + PROMPT, bos_token="", eos_token="<|end|>")
+    assert derived.form.calls is not None
+    assert derived.form.calls.end == "</calls>"
