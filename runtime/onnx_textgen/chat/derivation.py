@@ -221,7 +221,7 @@ def derive_calls(
             two, wide = written(form, NAMES, ARGUMENTS), written(form, NAMES[:1], [BOTH])
             found = CallReader(one, two, wide, turn_end, probe.eos_token or "").read() if NAMES[0] in one else None
             number = {"argone": 1}
-            shown = [(one, ARGUMENTS[0]), (written(form, NAMES[:1], [number]), number)]
+            shown: list[tuple[str, Mapping[str, Any]]] = [(one, ARGUMENTS[0]), (written(form, NAMES[:1], [number]), number)]
             return (found if found is not None and all(is_written(found, *each) for each in shown) else None), form, True
     return None, MessageForm(), False
 
