@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ..errors import OptionError
+from ..errors import OptionError, PackageError
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..sampling.grammar import Rules
@@ -17,6 +17,7 @@ from ..text.tokenizer import TextTokenizer
 from .answer_form import PROMPTED, CallForm, ReasoningForm, read_reasoning, response_template_of
 from .answer_reader import AnswerReader
 from .call_grammar import grammar_of_calls
+from .contents import MATCH_SECONDS
 from .derivation import Derived, derive
 from .response_template import ResponseTemplate, read_response_template
 from .tools import Tool
@@ -100,7 +101,10 @@ class ChatFormat:
 
         `before`: the same messages without the beginning of an answer.
         """
-        ends = [match.end() for match in self.response.anchor.pattern.finditer(prompt)]
+        try:
+            ends = [match.end() for match in self.response.anchor.pattern.finditer(prompt, timeout=MATCH_SECONDS)]
+        except TimeoutError as error:
+            raise PackageError("the start_anchor_pattern of the response template takes too long; give another template") from error
         shared = len(before) if prompt.startswith(before) else 0
         return prompt[ends[-1] :] if ends and ends[-1] > shared else ""
 

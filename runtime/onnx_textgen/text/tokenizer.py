@@ -53,6 +53,7 @@ class TextTokenizer:
     __slots__ = (
         "_byte_of_character",
         "_control",
+        "_control_pattern",
         "_hidden",
         "_space",
         "_tokenizer",
@@ -90,6 +91,8 @@ class TextTokenizer:
         self.vocab_size = 1 + max([*vocabulary_ids(spec), *added], default=-1)
         self.infill = find_infill_tokens({token.content: token_id for token_id, token in added.items()})
         self._control = {token.content: token_id for token_id, token in added.items() if token.special}
+        longest_first = sorted(self._control, key=len, reverse=True)
+        self._control_pattern = f"({'|'.join(map(re.escape, longest_first))})"
         self._hidden = frozenset([*self._control.values(), *eos_ids, *([] if bos_id is None else [bos_id])])
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}
 
@@ -170,8 +173,7 @@ class TextTokenizer:
         """The pieces of a text between control tokens, each with None, and each control token with its id."""
         if not self._control:
             return [(text, None)]
-        longest_first = sorted(self._control, key=len, reverse=True)
-        pieces = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+        pieces = re.split(self._control_pattern, text)  # `re` keeps the compiled pattern
         return [(piece, self._control.get(piece)) for piece in pieces if piece]
 
     def to_json(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_parsing import parse_response
 
+from onnx_textgen.chat.chat_format import ChatFormat
 from onnx_textgen.chat.response_parser import Broken, Closed, Event, Piece, ResponseParser
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.errors import PackageError
+from onnx_textgen.text.tokenizer import TextTokenizer
 
 CALL = {"type": "function", "function": "{content}"}
 NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
@@ -201,3 +204,11 @@ def test_a_regular_expression_that_never_ends_is_stopped() -> None:
     with pytest.raises(PackageError, match="takes too long"):
         list(parser.push("a" * 5_000 + "c"))
         list(parser.flush())
+
+
+def test_an_anchor_that_is_never_found_is_not_searched_for_without_end() -> None:
+    template = {"start_anchor_pattern": "(a|aa)+$b", "fields": {"content": {}}}
+    tokenizer = TextTokenizer(json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}))
+    chats = ChatFormat("", tokenizer, bos_token=None, eos_token=None, response_template=template)
+    with pytest.raises(PackageError, match="start_anchor_pattern of the response template takes too long"):
+        chats.prefix("a" * 5_000 + "c", "")

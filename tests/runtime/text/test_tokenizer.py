@@ -411,3 +411,13 @@ def test_truncation_and_padding_that_a_file_asks_for_are_left_out() -> None:
 
 def test_a_long_text_takes_seconds_at_most() -> None:
     assert len(small("byte-level BPE").encode(STORY * 2_000)) > 50_000
+
+
+def test_a_text_is_split_at_the_longest_control_tokens() -> None:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [{"id": number, "content": f"<{number}>", "special": True, **flags} for number in range(1, 2000)]
+    added.append({"id": 2000, "content": "<1><2>", "special": True, **flags})
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    tokenizer = TextTokenizer(json.dumps({"version": "1.0", "added_tokens": added, "model": model}))
+    assert tokenizer.split_at_control_tokens("a<1><2><1999>b<3") == [("a", None), ("<1><2>", 2000), ("<1999>", 1999), ("b<3", None)]
+    assert tokenizer.showing("<1>".__eq__).split_at_control_tokens("<1>a") == [("<1>", 1), ("a", None)]

@@ -19,16 +19,18 @@ THINKING = "thinking ..."
 def collect_answer(chunks: Iterator[ChatChunk]) -> tuple[screen.Answer, ChatAnswer | None]:
     """Show a stream's chunks as they come; Ctrl-C ends the stream and keeps the answer so far, which is then not returned whole."""
     made: list[ChatChunk] = []
-    whole, began = None, time.monotonic()
+    whole, began, words, has_text = None, time.monotonic(), 0, False
     try:
         for chunk in chunks:
             made.append(chunk)
             whole = chunk.answer or whole
-            if chunk.reasoning and not any(each.text for each in made):
-                screen.progress(f"{THINKING} {sum(len(each.reasoning.split()) for each in made):,} words")
-            elif chunk.text and any(each.reasoning for each in made) and not any(each.text for each in made[:-1]):
+            words += len(chunk.reasoning.split())
+            if chunk.reasoning and not has_text:
+                screen.progress(f"{THINKING} {words:,} words")
+            elif chunk.text and words and not has_text:
                 screen.progress("")
                 screen.note_dim(f"thought for {time.monotonic() - began:.0f} s; /thinking shows it")
+            has_text = has_text or bool(chunk.text)
             screen.write(chunk.text, sys.stdout)
     except KeyboardInterrupt:
         pass

@@ -42,9 +42,9 @@ class OwnTools:
             return NOT_ALLOWED
         try:
             result = tool.function(**call.arguments)
+            return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except Exception as error:  # noqa: BLE001 - of a function that is not ours, and the model may do better next time
             return f"{type(error).__name__}: {first_line(error)}"
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
     def may_run(self, call: ToolCall) -> bool:
         """Whether the user allows a call: this one, or all of its function. Without a terminal none is allowed."""

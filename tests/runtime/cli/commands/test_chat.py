@@ -462,6 +462,17 @@ def test_a_function_that_fails_or_is_unknown_is_a_result_too(tools):
     assert own.run(call("look")[0]) == "there is no function look; the functions are: add, fail"
 
 
+def test_a_result_that_json_does_not_have_is_a_result_too(tmp_path):
+    (tmp_path / "keys.py").write_text(
+        "def keys() -> dict:\n    return {(1, 2): 3}\n\n\ndef loop() -> list:\n    made = []\n"
+        "    made.append(made)\n    return made\n"
+    )
+    own = OwnTools(tmp_path / "keys.py")
+    own.allowed = {"keys", "loop"}
+    assert own.run(call("keys")[0]).startswith("TypeError: keys must be str")
+    assert own.run(call("loop")[0]).startswith("ValueError: Circular reference")
+
+
 @pytest.mark.usefixtures("at_a_terminal")
 def test_a_model_that_calls_without_end_is_stopped(chat, tools, capsys):
     model = CallingModel(*[(call("add", a=1, b=1), "")] * 50)
