@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -10,8 +11,10 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import regex
+
 from .answers import AnswerDelta, ToolCall, ToolCallDelta, message_of
-from .contents import tags_in
+from .contents import MATCH_SECONDS, tags_in
 from .response_parser import Broken, Closed, Event, Opened, Piece, ResponseParser
 from .response_template import CONTENT, REASONING_FIELDS, TOOL_CALLS, Field, ResponseTemplate
 from .tools import Tool
@@ -40,6 +43,10 @@ class GrowingCall:
     """The white space before it, which counts only if it is no call."""
     follows_field: bool = False
     """Whether another field came just before it."""
+    latest: str = ""
+    """The last piece of the body."""
+    whole_arguments: str | None = None
+    """The arguments as JSON, once they are complete."""
     tags: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The arguments of complete tags."""
     place: int = 0
@@ -140,14 +147,14 @@ class AnswerReader:
             self.growing = GrowingCall(event.field, event.captures, gap=self.gap, follows_field=self.after_field)
             self.after_field, self.gap = True, ""
         elif isinstance(event, Piece) and self.growing is not None:
-            self.growing.body += event.text
+            self.growing.body, self.growing.latest = self.growing.body + event.text, event.text
             if self.grows and (found := name_and_arguments(self.growing, self.tools)) is not None:
                 yield from self.grown(self.growing, *found)
         elif isinstance(event, Broken):
             yield from self.broken(event)
         elif isinstance(event, Closed):
             made = calls_in(event.value)
-            if made is None:
+            if made is None or (self.growing is not None and has_unread_text(self.growing)):
                 yield from self.broken(Broken(event.field, event.text, event.is_cut))
                 return
             for name, arguments in made:
@@ -224,12 +231,12 @@ def name_and_arguments(growing: GrowingCall, tools: Mapping[str, Tool]) -> tuple
     field, body = growing.field, growing.body
     if field.content == "json" and not field.content_args and not field.transform_each:
         if "name" in growing.captures:
-            return growing.captures["name"], json_so_far(body.lstrip())
+            return growing.captures["name"], json_so_far(growing, body.lstrip())
         keys = [key_of(field.transform, part) for part in ("name", "arguments")]
         if all(keys):
             name, arguments = (re.escape(json.dumps(key)) for key in keys)
             found = re.match(rf'\s*\{{\s*{name}\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*{arguments}\s*:\s*(?=\{{)', body)
-            return (json.loads(found[1]), json_so_far(body[found.end() :])) if found else None
+            return (json.loads(found[1]), json_so_far(growing, body[found.end() :])) if found else None
     tool = tools.get(growing.captures.get("name", ""))
     if field.content == "xml-inline" and tool is not None:
         pairs = tool.typed(tags_so_far(growing))
@@ -257,12 +264,23 @@ def key_of(transform: object, part: str) -> str | None:
     return found[1] if found else None
 
 
-def json_so_far(text: str) -> str:
+def json_so_far(growing: GrowingCall, text: str) -> str:
     """The JSON object that a text begins with; all of the text if the object is not complete yet."""
+    if growing.whole_arguments is None and "}" in growing.latest:  # otherwise long arguments would be parsed with each token
+        with contextlib.suppress(ValueError, RecursionError):
+            growing.whole_arguments = text[: json.JSONDecoder().raw_decode(text)[1]]
+    return text.rstrip() if growing.whole_arguments is None else growing.whole_arguments
+
+
+def has_unread_text(growing: GrowingCall) -> bool:
+    """Whether tags of a call leave out a part of what was written, which would be lost."""
+    if growing.field.content != "xml-inline":
+        return False
+    pattern = growing.field.content_args["tag_pattern"]
     try:
-        return text[: json.JSONDecoder().raw_decode(text)[1]] if text else ""
-    except (ValueError, RecursionError):
-        return text.rstrip()
+        return bool(regex.sub(pattern, "", growing.body, flags=regex.DOTALL, timeout=MATCH_SECONDS).strip())
+    except TimeoutError:
+        return True
 
 
 def is_complete(text: str) -> bool:

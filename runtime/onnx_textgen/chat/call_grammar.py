@@ -127,7 +127,7 @@ class Writer:
 
 def json_rule(schema: Mapping[str, Any]) -> str:
     """A JSON value that follows a schema."""
-    return "%json " + json.dumps({"x-guidance": PYTHON_STYLE, **schema})
+    return "%json " + json.dumps({**schema, "x-guidance": PYTHON_STYLE})
 
 
 def with_definitions(schema: Mapping[str, Any], tool: Tool) -> dict[str, Any]:

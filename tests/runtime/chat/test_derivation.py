@@ -91,7 +91,9 @@ LIKE_R1 = [
     (f"</think>Let me look.{r1(QUOTES)}", "Let me look.", "", [QUOTES]),
     (f"</think>{r1(PARIS).replace(R1_END, '')}", "", "", [PARIS]),
 ]
+CUT_TAG = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</function>\n</tool_call>"
 LIKE_CODER = [
+    (CUT_TAG, CUT_TAG, "", []),
     (as_tags(*PARIS), "", "", [PARIS]),
     (f"I look.\n\n{as_tags(*PARIS)}\n{as_tags('stop', {})}", "I look.", "", [PARIS, ("stop", {})]),
     (as_tags(*QUOTES), "", "", [QUOTES]),
@@ -256,6 +258,8 @@ def test_transformers_reads_the_same_by_the_derived_template(name: str, shared: 
             message = parsing.parse_response(answer, template, prefix=derived.form.anchor + PREFIXES.get(name, ""), tools=tools)
         except ValueError:
             continue  # of a broken call, which we keep as text
+        if answer == CUT_TAG:
+            continue  # transformers leaves the unfinished argument out
         compared += 1
         assert [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", [])] == calls
         assert message.get("reasoning_content", "") == reasoning
