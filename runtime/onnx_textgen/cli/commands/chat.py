@@ -88,8 +88,8 @@ def read_tools(path: Path) -> OwnTools:
     from ..terminal.own_tools import OwnTools  # noqa: PLC0415  (only for chats with tools)
 
     own = OwnTools(path)
-    screen.note(f"{path} was run, and the model may call: {', '.join(own.tools)}")
-    screen.note("These functions can do whatever you can. The model may be wrong, or misled by what it reads: look at each call.")
+    for line in own.functions.warning():
+        screen.note(line)
     return own
 
 

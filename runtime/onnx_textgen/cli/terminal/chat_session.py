@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...chat.answers import tool_result
+from ...chat.own_functions import MOST_ROUNDS, TOO_MANY_ROUNDS
 from ...errors import OptionError, PromptError
 from . import chat_answer, line_input, screen
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from .own_tools import OwnTools
 
 
-MOST_ROUNDS = 16
-"""Most answers with calls to one question."""
 MOST_SHOWN = 2000
 """Last characters of a loaded conversation that are shown."""
 
@@ -126,7 +125,7 @@ class Chat:
             if whole is None or not whole.tool_calls or self.tools is None:
                 return answer
             if rounds == MOST_ROUNDS:
-                screen.note(f"the model has called tools {MOST_ROUNDS} times for one question, and was stopped")
+                screen.note(TOO_MANY_ROUNDS)
                 return answer
             for call in whole.tool_calls:
                 chat_answer.show_call(call)
