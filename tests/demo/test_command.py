@@ -1,11 +1,15 @@
 """`onnx-textgen demo` as a person starts it."""
 
+import re
 import signal
 import socket
 import subprocess
 import sys
 
+import pytest
+
 from support import patient_http
+from support.calling_model import TOOLS
 from support.patient_http import LONGEST_WAIT
 from support.scripted_model import TINY_PACKAGE
 
@@ -33,7 +37,7 @@ def test_it_says_where_the_page_is_serves_it_and_ends_with_ctrl_c(free_port):
 def test_help_names_every_option():
     result = run("--help")
     assert result.returncode == 0
-    for option in ("--host", "--port", "--device", "--threads", "--no-open", "--mcp", "--allow-public"):
+    for option in ("--host", "--port", "--device", "--threads", "--no-open", "--mcp", "--tools", "--allow-public"):
         assert option in result.stdout
 
 
@@ -53,3 +57,36 @@ def test_a_taken_port_is_one_line():
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert f"port {port}" in result.stderr
+
+
+def test_functions_come_with_a_warning_and_an_address_with_a_key(free_port, tmp_path):
+    (tmp_path / "tools.py").write_text(TOOLS)
+    command = [*COMMAND, str(TINY_PACKAGE), "--no-open", "--port", str(free_port), "--tools", str(tmp_path / "tools.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            named, warning, address = (process.stderr.readline() for _ in range(3))
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=LONGEST_WAIT)
+        finally:
+            process.kill()
+    assert "the model may call: mark, fail" in named
+    assert "can do whatever you can" in warning
+    assert re.search(rf"http://127\.0\.0\.1:{free_port}/\?key=[\w-]{{32}} ", address)
+
+
+@pytest.mark.parametrize("more", [[], ["--allow-public"]])
+def test_functions_on_a_page_for_others_are_refused_in_one_line_and_their_file_is_not_run(tmp_path, more):
+    (tmp_path / "tools.py").write_text("print('run')")
+    result = run(str(TINY_PACKAGE), "--no-open", "--host", "0.0.0.0", *more, "--tools", str(tmp_path / "tools.py"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "error: --tools runs functions of yours, and --host 0.0.0.0 lets others use this page; leave one of them out"
+    ]
+
+
+def test_a_file_without_functions_is_one_line(tmp_path):
+    (tmp_path / "tools.py").write_text("x = ")
+    result = run(str(TINY_PACKAGE), "--no-open", "--tools", str(tmp_path / "tools.py"))
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "cannot be run (SyntaxError" in result.stderr

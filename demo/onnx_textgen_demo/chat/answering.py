@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_textgen import Cancellation
 from onnx_textgen.api.conversation import Conversation
+from onnx_textgen.chat.answers import message_of
 
 from .message_tree import Figures, MessageTree
+from .open_calls import in_order_of_calls
 
 if TYPE_CHECKING:
     from onnx_textgen import ChatAnswer, ChatChunk, Model
+    from onnx_textgen.chat.own_functions import OwnFunctions
 
 
 @dataclasses.dataclass(slots=True)
@@ -27,12 +30,18 @@ class ChatSession:
 
     model: Model
     session: Conversation
+    functions: OwnFunctions | None = None
+    """The functions that its model may call."""
     cancel: Cancellation = dataclasses.field(default_factory=Cancellation)
 
 
-def session_for(model: Model, kept: ChatSession | None) -> ChatSession:
-    """The session that was kept, if it is of this model; else another one."""
-    return kept if kept is not None and kept.model is model else ChatSession(model, model.session())
+def session_for(model: Model, kept: ChatSession | None, functions: OwnFunctions | None = None) -> ChatSession:
+    """The session that was kept, if it is of this model and these functions; else another one. It is not cancelled."""
+    if kept is not None and kept.model is model and kept.functions is functions:
+        kept.cancel = Cancellation()
+        return kept
+    session = model.session() if functions is None else model.session(tools=list(functions.tools.values()))
+    return ChatSession(model, session, functions)
 
 
 def answers_to(
@@ -42,9 +51,8 @@ def answers_to(
 
     Raises as `Model.stream_chat` does; what was yielded last then has the text so far. `chat.cancel` ends the answer.
     """
-    chat.cancel = Cancellation()
     chat.session.rewind(messages=0)  # keeps the cache
-    chat.session.append(tree.messages_to(parent))
+    chat.session.append(in_order_of_calls(tree.messages_to(parent)))
     growing = GrowingAnswer(chat, name)
     yield growing.in_tree(tree, parent)
     with contextlib.closing(chat.session.stream_chat(cancel=chat.cancel, **options)) as chunks:
@@ -76,8 +84,8 @@ class GrowingAnswer:
 
     def in_tree(self, tree: MessageTree, parent: int) -> MessageTree:
         """The conversation with the answer so far."""
-        message = {"role": "assistant", "content": self.text} | ({"reasoning_content": self.reasoning} if self.reasoning else {})
-        return tree.add(parent, message, self.figures())
+        so_far = message_of(self.text, self.reasoning, ())
+        return tree.add(parent, so_far if self.answer is None else self.answer.message, self.figures())
 
     def figures(self) -> Figures:
         """The figures so far; exact with the last chunk."""

@@ -1,4 +1,4 @@
-"""What the components of the tab show, while an answer grows and while none does, and how often it is drawn."""
+"""Values for the components of the tab Chat: while an answer grows, while a function runs, and at rest."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 import gradio as gr
 
+from onnx_textgen.chat.own_functions import TOO_MANY_ROUNDS
+
 from .. import view
 from . import turns_pane
 from .answering import ChatSession
 from .message_tree import MessageTree
+from .open_calls import is_stopped, open_calls
+from .tool_rounds import Progress
 
 FRAME_SECONDS = 0.08
 SECONDS_PER_CHARACTER = 2e-6
@@ -23,6 +27,8 @@ FRAME_LENGTH = 8
 Frame = tuple[Any, ...]
 """`FRAME_LENGTH` values for the components, in this order: session, conversation, turns, growing answer, message, note,
 Send, Stop."""
+FIELD = 4
+"""The place of the message in a frame."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,22 +55,63 @@ class Pace:
         self.next_frame = time.perf_counter() + FRAME_SECONDS + SECONDS_PER_CHARACTER * len(latest[3])
 
 
-def frame(chat: ChatSession | None, tree: MessageTree, *, problem: str | None = None) -> Frame:
-    """Values for the components while no answer grows; the field keeps its text."""
-    note = view.status_line([], problem, is_problem=True) if problem else ""
+UNCHANGED = (gr.skip(),) * FRAME_LENGTH
+"""A frame that changes nothing: Gradio ends a listener only where it yields."""
+
+
+@dataclasses.dataclass(slots=True)
+class Drawing:
+    """The frames of a run, each with what has changed since the one before."""
+
+    clears_field: bool
+    has_begun: bool = False
+    pace: Pace = dataclasses.field(default_factory=Pace)
+    drawn: object = None
+    """The messages that are drawn: those before the answer that grows, or all while a function runs."""
+
+    def frame_of(self, chat: ChatSession, progress: Progress) -> Frame | None:
+        """The next frame; None where it is too early for one."""
+        tree, now = progress.tree, (progress.running, progress.tree.leaf)
+        if progress.running is None:
+            if not self.pace.is_due():
+                return None
+            now = (None, tree.nodes[tree.leaf].parent)
+            latest = growing_frame(chat, tree, is_kept=self.pace.is_kept(), is_first=self.drawn != now)
+            self.pace.drawn(latest)
+        elif self.drawn == now:
+            return UNCHANGED
+        else:
+            latest = running_frame(chat, tree, progress.running)
+        field = "" if self.clears_field and not self.has_begun else gr.skip()
+        self.drawn, self.has_begun = now, True
+        return (*latest[:FIELD], field, *latest[FIELD + 1 :])
+
+
+def frame(chat: ChatSession | None, tree: MessageTree, *, asks: bool, problem: str | None = None) -> Frame:
+    """Values for the components while no answer grows; the field keeps its text. `asks`: the user decides about open calls."""
+    problem = problem or (TOO_MANY_ROUNDS if asks and is_stopped(tree) else None)
+    waits = "waiting for you: run or refuse the call" if asks and open_calls(tree) else ""
+    note = view.status_line([], problem or waits, is_problem=bool(problem)) if problem or waits else ""
     buttons = gr.update(interactive=True), gr.update(interactive=False)
-    return (chat, tree.to_json(), turns_pane.turns_html(tree), "", gr.skip(), note, *buttons)
+    return (chat, tree.to_json(), turns_pane.turns_html(tree, asks=asks), "", gr.skip(), note, *buttons)
 
 
-def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, is_first: bool, clears_field: bool) -> Frame:
+def running_frame(chat: ChatSession, tree: MessageTree, name: str) -> Frame:
+    """Values for the components while a function runs, or has just run."""
+    doing = view.status_line([], f"running {name} ..." if name else "")
+    buttons = gr.update(interactive=False), gr.update(interactive=True)
+    return (chat, tree.to_json(), turns_pane.turns_html(tree, runs=True), "", gr.skip(), doing, *buttons)
+
+
+def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, is_first: bool) -> Frame:
     """Values for the components while an answer grows. `is_first`: with the messages before it, which then stay."""
     doing = "writing ..." if tree.nodes[tree.leaf].message["content"] else "reading ..."
     return (
         chat,
         tree.to_json() if is_kept else gr.skip(),
-        turns_pane.turns_html(tree, is_busy=True) if is_first else gr.skip(),
+        turns_pane.turns_html(tree, grows=True) if is_first else gr.skip(),
         turns_pane.growing_html(tree),
-        "" if is_first and clears_field else gr.skip(),
+        gr.skip(),
         view.status_line([], doing),
         gr.update(interactive=False),
         gr.update(interactive=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .message_tree import Message
@@ -49,15 +49,21 @@ def parts_of(message: Message, results: Sequence[Message] = (), *, thinking_seco
         parts.append(Reasoning(thoughts, thinking_seconds, is_over=bool(content or calls)))
     if content:
         parts.append(Text(content))
-    left = list(results)
-    for call in calls:
-        result = next((each for each in left if each.get("tool_call_id") == call["id"]), None)
-        if result is not None:
-            left.remove(result)
+    found, others = results_of(calls, results)
+    for call, result in zip(calls, found, strict=True):
         function = call["function"]
         parts.append(ToolCall(function["name"], pretty(function["arguments"]), content_in(result)))
-    parts += [ToolCall(each.get("name") or "tool", "", content_in(each)) for each in left]
+    parts += [ToolCall(each.get("name") or "tool", "", content_in(each)) for each in others]
     return parts
+
+
+def results_of(calls: Sequence[Mapping[str, Any]], results: Sequence[Message]) -> tuple[list[Message | None], list[Message]]:
+    """The result of each call, by its id, None for one without; and the results of no call."""
+    left, found = list(results), list[Message | None]()
+    for call in calls:
+        found.append(next((each for each in left if each.get("tool_call_id") == call["id"]), None))
+        left = [each for each in left if each is not found[-1]]
+    return found, left
 
 
 def content_in(result: Message | None) -> str | None:

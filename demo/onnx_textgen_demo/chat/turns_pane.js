@@ -21,9 +21,22 @@ element.addEventListener("click", (event) => {
   if (button.matches(".copy")) copy(button);
   else if (button.dataset.says) ask("submit", { text: button.dataset.says });
   else if (button.dataset.does === "edit") edit(button.closest(".turn"));
+  else if (button.dataset.does === "decide") decide(button.dataset);
   else if (button.dataset.does === "retry") ask("retry", { index: Number(button.dataset.index) });
   else if (button.dataset.does) trigger(button.dataset.does, { index: Number(button.dataset.index), value: "" });
 });
+
+// A decision takes its buttons away: the next ones get the focus, or the conversation.
+let decided = false;
+const decide = ({ index, call, decision }) => {
+  decided = true;
+  ask("apply", { index: Number(index), call: Number(call), decision });
+};
+const focusAfterDecision = () => {
+  if (!decided || isBusy()) return;
+  decided = false;
+  if (document.activeElement === document.body) (element.querySelector("[data-does=decide]") ?? scroller).focus();
+};
 
 const copy = async (button) => {
   const text = button.dataset.text ?? button.closest(".code").querySelector("code").textContent;
@@ -118,5 +131,6 @@ new MutationObserver(() => {
   const now = `${turns()?.dataset.key} ${[...scroller.querySelectorAll(".turn")].at(-1)?.dataset.node}`;
   if (now !== last) follows = true;
   last = now;
+  focusAfterDecision();
   if (follows) scroller.scrollTop = scroller.scrollHeight;
 }).observe(scroller, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["open", "data-node", "data-key"] });

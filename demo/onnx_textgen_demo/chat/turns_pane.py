@@ -6,13 +6,17 @@ Every text is escaped here, or is Markdown that `markdown_html` renders.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from onnx_textgen.chat.own_functions import NOT_ALLOWED
+
 from ..view import ENDINGS
 from .markdown import markdown_html
-from .message_tree import Figures, MessageTree
+from .message_tree import Figures, Message, MessageTree
+from .open_calls import open_calls
 from .parts import Part, Reasoning, Text, ToolCall, parts_of
 
 EVENTS = Path(__file__).with_name("turns_pane.js").read_text(encoding="utf-8")
@@ -34,14 +38,28 @@ class Turn:
     """The messages at its place, itself included."""
 
 
-def turns_html(tree: MessageTree, *, is_busy: bool = False) -> str:
-    """The shown branch of a conversation; suggestions if it is empty. `is_busy`: without its last message, which grows."""
+def turns_html(tree: MessageTree, *, grows: bool = False, runs: bool = False, asks: bool = False) -> str:
+    """The shown branch of a conversation; suggestions if it is empty.
+
+    `grows`: without its last message, which grows. `runs`: a function runs. `asks`: the user decides about open calls.
+    """
     if not tree.nodes:
         return f'<section class="turns empty" aria-label="Messages">{invitation()}</section>'
-    turns = turns_of(tree)[:-1] if is_busy else turns_of(tree)
+    is_busy = grows or runs
+    turns = turns_of(tree)[:-1] if grows else turns_of(tree)
+    waiting = open_calls(tree) if asks and not is_busy else None
     models = {node.figures.model for node in (tree.nodes[turn.index] for turn in turns) if node.figures}
-    shown = [turn_html(tree, turn, is_growing=False, names_model=len(models) > 1) for turn in turns]
-    if not is_busy and tree.nodes[tree.leaf].message["role"] != "assistant":
+    shown = [
+        turn_html(
+            tree,
+            turn,
+            is_growing=False,
+            names_model=len(models) > 1,
+            asked=waiting.numbers if waiting is not None and waiting.answer == turn.index else (),
+        )
+        for turn in turns
+    ]
+    if not is_busy and waiting is None and tree.nodes[tree.leaf].message["role"] != "assistant":
         shown.append(f'<p class="unanswered">{button("retry", tree.leaf, "Answer", "Let the model answer")}</p>')
     busy = "true" if is_busy else "false"
     state = f'role="log" aria-label="Messages" aria-busy="{busy}" data-key="{tree.key}"'
@@ -72,8 +90,11 @@ def turns_of(tree: MessageTree) -> list[Turn]:
     return turns
 
 
-def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool, names_model: bool) -> str:
-    """One message, with its buttons unless it still grows. `names_model`: several models wrote the answers."""
+def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool, names_model: bool, asked: Sequence[int] = ()) -> str:
+    """One message, with its buttons unless it still grows.
+
+    `names_model`: several models wrote the answers. `asked`: the numbers of its calls that the user decides about.
+    """
     node = tree.nodes[turn.index]
     if node.message["role"] == "user":
         text = str(node.message["content"] or "")
@@ -83,7 +104,8 @@ def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool, names_model: b
     seconds = node.figures.thinking_seconds if node.figures else 0.0
     results = [tree.nodes[each].message for each in turn.results]
     parts = parts_of(node.message, results, thinking_seconds=seconds)
-    body = "".join(part_html(part) for part in parts) or f'<p class="aside">{"…" if is_growing else "(empty)"}</p>'
+    buttons = {number: call_buttons(node.message, turn.index, number) for number in asked}
+    body = parts_html(parts, buttons) or f'<p class="aside">{"…" if is_growing else "(empty)"}</p>'
     figures = figures_html(node.figures, names_model=names_model) if node.figures else ""
     if is_growing:
         return article(turn.index, "assistant", "Model", f"{body}{figures}")
@@ -97,15 +119,22 @@ def article(index: int, kind: str, name: str, body: str) -> str:
     return f'<article class="turn {kind}" data-node="{index}" aria-label="{name}">{body}</article>'
 
 
-def part_html(part: Part) -> str:
-    """A part of an answer."""
+def parts_html(parts: Sequence[Part], buttons: Mapping[int, str]) -> str:
+    """The parts of an answer; `buttons`: of calls that the user decides about, by number."""
+    numbers = itertools.count()
+    asked = [buttons.get(next(numbers), "") if isinstance(part, ToolCall) else "" for part in parts]
+    return "".join(map(part_html, parts, asked))
+
+
+def part_html(part: Part, buttons: str = "") -> str:
+    """A part of an answer; `buttons`: of a call that the user decides about."""
     match part:
         case Text(text):
             return f'<div class="markdown">{markdown_html(text)}</div>'
         case Reasoning():
             return reasoning_html(part)
         case ToolCall():
-            return tool_call_html(part)
+            return tool_call_html(part, buttons)
 
 
 def reasoning_html(part: Reasoning) -> str:
@@ -116,13 +145,27 @@ def reasoning_html(part: Reasoning) -> str:
     return f'<details class="thoughts"><summary>{title}</summary><div class="markdown">{text}</div></details>'
 
 
-def tool_call_html(part: ToolCall) -> str:
-    """A tool call as a card: its name, its arguments, and its result if there is one."""
+def tool_call_html(part: ToolCall, buttons: str = "") -> str:
+    """A tool call as a card: its name, its arguments, and its result, or the buttons that decide about it."""
     arguments = f"<pre tabindex=0><code>{escape(part.arguments)}</code></pre>" if part.arguments else ""
-    state = "no result yet" if part.result is None else "done"
+    waits = "waits for you" if buttons else "no result yet"
+    state = waits if part.result is None else "refused" if part.result == NOT_ALLOWED else "done"
     result = "" if part.result is None else f'<p class="label">Result</p><pre tabindex=0><code>{escape(part.result)}</code></pre>'
     head = f"<summary>Tool <code>{escape(part.name)}</code> <small>{state}</small></summary>"
-    return f'<details class="tool-call" open>{head}{arguments}{result}</details>'
+    return f'<details class="tool-call" open>{head}{arguments}{result}{buttons}</details>'
+
+
+def call_buttons(message: Message, index: int, number: int) -> str:
+    """The buttons that decide about a call: its answer, that one's index, and the number of the call there."""
+    name = escape(message["tool_calls"][number]["function"]["name"])
+    labels = {"run": ("Run", f"Run {name}"), "always": ("Always run this function", f"Always run this function: {name}")}
+    labels["refuse"] = ("Refuse", f"Refuse {name}")
+    made = "".join(
+        f'<button type="button" data-does="decide" data-index="{index}" data-call="{number}" data-decision="{decision}"'
+        f' aria-label="{said}">{label}</button>'
+        for decision, (label, said) in labels.items()
+    )
+    return f'<div class="decide" role="group" aria-label="The model wants to run {name}">{made}</div>'
 
 
 def figures_html(figures: Figures, *, names_model: bool = False) -> str:
@@ -138,7 +181,7 @@ def figures_html(figures: Figures, *, names_model: bool = False) -> str:
         facts.append(context_html(figures))
     if figures.reused_tokens:
         facts.append(f"from cache <b>{figures.reused_tokens:,} of {figures.prompt_tokens:,}</b>")
-    if figures.finish_reason not in ("", "eos"):
+    if figures.finish_reason not in ("", "eos", "tool_calls"):  # the cards say the last
         facts.append(escape(ENDINGS.get(figures.finish_reason, figures.finish_reason)))
     return f'<p class="figures">{"".join(f"<span>{fact}</span>" for fact in facts)}</p>' if facts else ""
 

@@ -77,11 +77,19 @@ class Served:
 
 
 def serve(
-    page: gr.Blocks, *, host: str, port: int, allow_public: bool = False, open_browser: bool = False, mcp: bool = False
+    page: gr.Blocks,
+    *,
+    host: str,
+    port: int,
+    allow_public: bool = False,
+    open_browser: bool = False,
+    query: str = "",
+    mcp: bool = False,
 ) -> Served:
     """Start serving in the background.
 
-    `port`: 0 takes a free one. `mcp`: offer the page's function `generate` as a tool of the Model Context Protocol too.
+    `port`: 0 takes a free one. `query`: follows the address that the browser opens. `mcp`: offer the page's function `generate`
+    as a tool of the Model Context Protocol too.
 
     Raises `OptionError` for an invalid host, a host that others can reach without `allow_public`, a port in use, and an
     environment that would open more than the page.
@@ -119,7 +127,7 @@ def serve(
     served = Served(page, app, listeners, f"http://{name}:{listeners[0].getsockname()[1]}/")
     served.wait_until_started()
     if open_browser:
-        webbrowser.open(served.address)
+        webbrowser.open(f"{served.address}{query}")
     return served
 
 

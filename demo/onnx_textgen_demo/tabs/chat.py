@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,14 @@ from onnx_textgen.errors import OnnxTextgenError, OptionError
 from onnx_textgen.options.checks import shown
 
 from ..chat import conversations_pane, turns_pane
-from ..chat.answering import ChatSession, answers_to, session_for
-from ..chat.frames import FRAME_LENGTH, Frame, Pace, frame, growing_frame
+from ..chat.answering import ChatSession, session_for
+from ..chat.frames import FRAME_LENGTH, Drawing, Frame, frame
 from ..chat.message_tree import Message, MessageTree
 from ..chat.no_template import TemplateOffer, make_offer
+from ..chat.open_calls import open_calls, with_the_rest_refused
+from ..chat.own_tools import OwnTools, Permissions, ToolUse, described, tool_use
 from ..chat.stored import read_tree
+from ..chat.tool_rounds import DECISIONS, Decision, Progress, answered, decided, is_answerable
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
 from ..sampling_controls import SamplingControls, make_sampling_controls
@@ -32,10 +35,16 @@ if TYPE_CHECKING:
     from ..fetch_panel import OpenerOf
 
 
-def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency, opener_of: OpenerOf | None = None) -> None:
-    """Add the tab's components in the current Gradio context, and their listeners."""
+def make_tab(
+    registry: ModelRegistry,
+    picker: gr.Dropdown,
+    picked: Dependency,
+    opener_of: OpenerOf | None = None,
+    own: OwnTools | None = None,
+) -> None:
+    """Add the tab's components in the current Gradio context, and their listeners. `own`: functions that the model may call."""
     first = registry.model()
-    session = gr.State()
+    session, permissions = gr.State(), gr.State(Permissions())
     offer = make_offer(registry, picker, opener_of)
     with gr.Row(elem_id="chat", visible=first.chat_template is not None) as chat:
         conversations = gr.HTML(
@@ -49,27 +58,32 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency, o
             turns, growing = make_messages()
             message, send, stop = make_composer()
             note = gr.HTML("", apply_default_css=False, elem_id="chat-note")
+            if own is not None:
+                make_tools_line(own)
         with gr.Column(elem_id="chat-settings"):
             system, sampling = make_settings(registry)
     outputs = [session, conversations, turns, growing, message, note, send, stop]
     running = {"outputs": outputs, **RUNNING}
 
-    answers = Answers(registry, sampling)
-    inputs = [session, conversations, picker, system, *sampling.inputs]
+    answers, branches = Answers(registry, sampling, own), Branches(own)
+    inputs = [session, permissions, conversations, picker, system, *sampling.inputs]
     runs = [
         gr.on([send.click, message.submit], answers.say, [message, *inputs], **running),
         turns.submit(answers.suggested, inputs, **running),
         turns.retry(answers.retry, inputs, **running),
         turns.edit(answers.edit, inputs, **running),
+        turns.apply(answers.decide, inputs, **running),
     ]
     # Stop does not use `cancels`: the answer then ends by itself, and draws its last frame.
     stop.click(lambda kept: kept.cancel.cancel() if kept else None, session, None, **QUICK)
-    turns.select(show_branch, [session, conversations], outputs, **QUICK)
-    conversations.select(open_conversation, session, [*outputs, system], cancels=runs, **QUICK)
-    conversations.clear(lambda kept: (*frame(kept, MessageTree()), ""), session, [*outputs, system], cancels=runs, **QUICK)
+    turns.select(branches.show, [session, conversations], outputs, **QUICK)
+    conversations.select(branches.open, session, [*outputs, system], cancels=runs, **QUICK)
+    conversations.clear(
+        lambda kept: (*frame(kept, MessageTree(), asks=False), ""), session, [*outputs, system], cancels=runs, **QUICK
+    )
 
     picked.then(
-        lambda name, now: pick(name, now, registry, sampling, offer),
+        Picks(registry, sampling, offer, branches).pick,
         [picker, conversations],
         [*offer.outputs, chat, *outputs, *sampling.inputs],
         cancels=runs,
@@ -84,6 +98,16 @@ def make_messages() -> tuple[gr.HTML, gr.HTML]:
         turns = gr.HTML(empty, js_on_load=turns_pane.EVENTS, apply_default_css=False, elem_id="turns")
         growing = gr.HTML("", apply_default_css=False, elem_id="growing")
     return turns, growing
+
+
+def make_tools_line(own: OwnTools) -> None:
+    """A line that names the functions, or says how to open them; it depends on the address by which the page was opened."""
+    line = gr.HTML("", apply_default_css=False, elem_id="chat-tools")
+
+    def describe(request: gr.Request) -> str:
+        return escape(described(own, request))
+
+    gr.on(None, describe, None, line, **QUICK)  # when the page is loaded
 
 
 def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
@@ -126,54 +150,116 @@ def make_settings(registry: ModelRegistry) -> tuple[gr.Textbox, SamplingControls
 class Answers:
     """Listeners after which the model answers; each yields frames until the answer is complete.
 
-    Their inputs are the session, the conversation, the model's name, the system prompt, and the values of the sampling controls.
+    Their inputs are the request, the session, what the user has permitted, the conversation, the model's name, the system prompt,
+    and the values of the sampling controls.
     """
 
     registry: ModelRegistry
     sampling: SamplingControls
+    own: OwnTools | None
 
-    def say(self, text: str, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - values of components
+    def say(self, request: gr.Request, text: str, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - values of components
         """Send a message after the last one."""
+
+        def change(tree: MessageTree, use: ToolUse | None) -> MessageTree:
+            tree = tree if use is None else with_the_rest_refused(tree)
+            return tree.add(tree.leaf, user_message(text))
+
         if text and text.strip():
-            yield from self.after(inputs, lambda tree: tree.add(tree.leaf, user_message(text)), clears_field=True)
+            yield from self.after(request, inputs, change, clears_field=True)
 
-    def suggested(self, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+    def suggested(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
         """Send a suggestion of the empty conversation."""
-        yield from self.after(inputs, lambda tree: tree.add(tree.leaf, user_message(text_of(event))))
+        yield from self.after(request, inputs, lambda tree, _: tree.add(tree.leaf, user_message(text_of(event))))
 
-    def edit(self, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+    def edit(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
         """Send a message in another version, as another branch."""
-        yield from self.after(inputs, lambda tree: tree.add(tree.nodes[place_in(tree, event)].parent, user_message(text_of(event))))
 
-    def retry(self, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        def change(tree: MessageTree, _: ToolUse | None) -> MessageTree:
+            return tree.add(tree.nodes[place_in(tree, event)].parent, user_message(text_of(event)))
+
+        yield from self.after(request, inputs, change)
+
+    def retry(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
         """Write another answer, or the missing one to the last message."""
-        yield from self.after(inputs, lambda tree: tree.before_answer(place_in(tree, event)))
+        yield from self.after(request, inputs, lambda tree, _: tree.before_answer(place_in(tree, event)))
 
-    def after(self, inputs: tuple[Any, ...], change: Change, *, clears_field: bool = False) -> Iterator[Frame]:
+    def decide(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        """Run or refuse a call of the last answer; the model answers again when all its calls are decided."""
+
+        def begin(run: Run) -> Iterator[Progress]:
+            number, decision = decision_in(run.tree, event)
+            tree = yield from decided(run.tree, run.chat, opened(run.use), number, decision)
+            if is_answerable(tree, run.chat):
+                yield from answered(tree, run.chat, run.options, name=run.name, use=run.use)
+
+        def check(tree: MessageTree, use: ToolUse | None) -> MessageTree:
+            opened(use)
+            return tree
+
+        yield from self.drawn(request, inputs, check, begin)
+
+    def after(self, request: gr.Request, inputs: tuple[Any, ...], change: Change, *, clears_field: bool = False) -> Iterator[Frame]:
         """Change the conversation, then let the model answer its last message; after an error the text so far stays."""
-        kept, stored, name, system, *values = inputs
+
+        def begin(run: Run) -> Iterator[Progress]:
+            return answered(run.tree, run.chat, run.options, name=run.name, use=run.use)
+
+        yield from self.drawn(request, inputs, change, begin, clears_field=clears_field)
+
+    def drawn(
+        self,
+        request: gr.Request,
+        inputs: tuple[Any, ...],
+        change: Change,
+        begin: Callable[[Run], Iterator[Progress]],
+        *,
+        clears_field: bool = False,
+    ) -> Iterator[Frame]:
+        """Change the conversation, and yield frames of what begins then; after an error the text so far stays."""
+        kept, permissions, stored, name, system, *values = inputs
+        use = tool_use(self.own, permissions, request)
         before = tree = MessageTree()
-        chat, has_begun = kept, False
+        chat, drawing = kept, Drawing(clears_field=clears_field)
         try:
             before = tree = tree_in(stored)
-            tree = change(dataclasses.replace(tree, system=checked(system)))
+            tree = change(dataclasses.replace(tree, system=checked(system)), use)
             options = self.sampling.read_options(*values)
-            chat = session_for(self.registry.model(name), kept)
-            pace, asked = Pace(), tree
-            for tree in answers_to(asked, asked.leaf, chat, options, name=name):
-                if pace.is_due():
-                    latest = growing_frame(chat, tree, is_kept=pace.is_kept(), is_first=not has_begun, clears_field=clears_field)
-                    has_begun = True
+            chat = session_for(self.registry.model(name), kept, None if use is None else use.functions)
+            for progress in begin(Run(tree, chat, options, name, use)):
+                tree = progress.tree
+                if (latest := drawing.frame_of(chat, progress)) is not None:
                     yield latest
-                    pace.drawn(latest)
-            yield frame(chat, tree)
+            yield frame(chat, tree, asks=use is not None)
         except OnnxTextgenError as error:
             # What could not be sent stays in the field.
-            yield frame(chat, before if clears_field and not has_begun else tree.after_error(), problem=str(error))
+            shown_tree = before if clears_field and not drawing.has_begun else tree.after_error()
+            yield frame(chat, shown_tree, asks=use is not None, problem=str(error))
             raise gr.Error(escape(str(error)), print_exception=False) from error
 
 
-Change = Callable[[MessageTree], MessageTree]
+Change = Callable[[MessageTree, "ToolUse | None"], MessageTree]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What an answer begins with."""
+
+    tree: MessageTree
+    chat: ChatSession
+    options: Mapping[str, Any]
+    name: str
+    """The model's on the page."""
+    use: ToolUse | None
+
+
+def opened(use: ToolUse | None) -> ToolUse:
+    """The functions; raises `OptionError` for a page that has none, or was opened without the key."""
+    if use is None:
+        raise OptionError(
+            "no function can run here: start the page with --tools FILE, and open it by the address that the terminal shows"
+        )
+    return use
 
 
 def tree_in(stored: object) -> MessageTree:
@@ -202,6 +288,17 @@ def place_in(tree: MessageTree, event: gr.EventData) -> int:
     return place
 
 
+def decision_in(tree: MessageTree, event: gr.EventData) -> tuple[int, Decision]:
+    """The number of an open call and what the user decided; raises `OptionError` for a call that is not open."""
+    waiting, place, number = open_calls(tree), place_in(tree, event), event.call
+    if waiting is None or waiting.answer != place or number not in waiting.numbers:
+        raise OptionError("this call does not wait for a decision; reload the page")
+    decision = next((each for each in DECISIONS if each == event.decision), None)
+    if decision is None:
+        raise OptionError(f"a decision is one of {', '.join(DECISIONS)}, found {shown(event.decision)}; reload the page")
+    return int(number), decision
+
+
 @contextlib.contextmanager
 def shown_errors() -> Iterator[None]:
     """Show an error of the library on the page."""
@@ -211,28 +308,46 @@ def shown_errors() -> Iterator[None]:
         raise gr.Error(escape(str(error)), print_exception=False) from error
 
 
-def show_branch(chat: ChatSession | None, stored: object, event: gr.EventData) -> Frame:
-    """Show the latest branch through a message."""
-    with shown_errors():
-        tree = tree_in(stored)
-        return frame(chat, tree.show(place_in(tree, event)))
+@dataclasses.dataclass(frozen=True, slots=True)
+class Branches:
+    """Listeners that show another branch, or another conversation, with its open calls."""
+
+    own: OwnTools | None
+
+    def asks(self, request: gr.Request) -> bool:
+        """Whether the page of a request offers to run open calls."""
+        return self.own is not None and self.own.is_open_to(request)
+
+    def show(self, request: gr.Request, chat: ChatSession | None, stored: object, event: gr.EventData) -> Frame:
+        """Show the latest branch through a message."""
+        with shown_errors():
+            tree = tree_in(stored)
+            return frame(chat, tree.show(place_in(tree, event)), asks=self.asks(request))
+
+    def open(self, request: gr.Request, chat: ChatSession | None, event: gr.EventData) -> tuple[Any, ...]:
+        """Show a conversation that the browser kept or the reader imported, and its system prompt."""
+        with shown_errors():
+            tree = read_tree(event.conversation)
+            if event.is_imported:
+                tree = dataclasses.replace(tree, key=MessageTree().key)  # never instead of one that is kept
+            return (*frame(chat, tree, asks=self.asks(request)), tree.system)
 
 
-def open_conversation(chat: ChatSession | None, event: gr.EventData) -> tuple[Any, ...]:
-    """Show a conversation that the browser kept or the reader imported, and its system prompt."""
-    with shown_errors():
-        tree = read_tree(event.conversation)
-        if event.is_imported:
-            tree = dataclasses.replace(tree, key=MessageTree().key)  # never instead of one that is kept
-        return (*frame(chat, tree), tree.system)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Picks:
+    """The listener after another model was picked."""
 
+    registry: ModelRegistry
+    sampling: SamplingControls
+    offer: TemplateOffer
+    branches: Branches
 
-def pick(name: str, stored: object, registry: ModelRegistry, sampling: SamplingControls, offer: TemplateOffer) -> tuple[Any, ...]:
-    """Values after another model was picked: it continues the conversation, or an explanation says why it cannot chat."""
-    model = registry.loaded(name)
-    if model is None:  # it could not be loaded; the top of the page says so
-        return (gr.skip(),) * (len(offer.outputs) + 1 + FRAME_LENGTH + len(sampling.inputs))
-    has_chat = model.chat_template is not None
-    with shown_errors():
-        shown_frame = frame(None, tree_in(stored))
-    return (*offer.updates(name, has_chat), gr.update(visible=has_chat), *shown_frame, *sampling.defaults_of(model))
+    def pick(self, request: gr.Request, name: str, stored: object) -> tuple[Any, ...]:
+        """Values: the model continues the conversation, or an explanation says why it cannot chat."""
+        model = self.registry.loaded(name)
+        if model is None:  # it could not be loaded; the top of the page says so
+            return (gr.skip(),) * (len(self.offer.outputs) + 1 + FRAME_LENGTH + len(self.sampling.inputs))
+        has_chat = model.chat_template is not None
+        with shown_errors():
+            shown_frame = frame(None, tree_in(stored), asks=self.branches.asks(request))
+        return (*self.offer.updates(name, has_chat), gr.update(visible=has_chat), *shown_frame, *self.sampling.defaults_of(model))

@@ -73,8 +73,8 @@ def test_what_grows_is_drawn_alone_and_without_buttons():
     tree = MessageTree().add(ROOT, {"role": "user", "content": "a"}).add(0, {"role": "assistant", "content": "b"})
     assert "<p>b</p>" in growing_html(tree)
     assert "<button" not in growing_html(tree)
-    assert "<p>b</p>" not in turns_html(tree, is_busy=True)
-    assert 'aria-busy="true"' in turns_html(tree, is_busy=True)
+    assert "<p>b</p>" not in turns_html(tree, grows=True)
+    assert 'aria-busy="true"' in turns_html(tree, grows=True)
 
 
 HOSTILE = st.sampled_from(["<script>x</script>", '"><img src=x onerror=y>', "'", "&lt;", "</textarea><b>"])
