@@ -69,7 +69,7 @@ def test_llama_index_chats_and_calls_tools(url: str) -> None:
         api_base=f"{url}/v1",
         api_key="unused",
         context_window=512,
-        max_tokens=60,
+        max_tokens=200,
         temperature=0,
         is_chat_model=True,
         is_function_calling_model=True,
