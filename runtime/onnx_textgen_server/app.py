@@ -76,6 +76,7 @@ class Server:
         self.pool, self.settings = pool, settings
         self.slots = Slots(settings.max_texts)
         self.metrics = Metrics(lambda: self.slots.taken, lambda: len(pool.loaded))
+        self.work = WorkQueue(self.slots, self.metrics, settings.max_seconds)
         pool.on_open, pool.on_close = self.metrics.opened, self.metrics.closed
         self.started = int(time.time())
 
@@ -254,14 +255,12 @@ def add_routes(app: FastAPI, server: Server) -> None:
         make = functools.partial(Chat, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.n or 1, server.slots, server.metrics, streams=bool(body.stream))
 
-    work = WorkQueue(server.slots, server.metrics, server.settings.max_seconds)
-
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest, http: Request) -> Response:
-        return await work.answer(http, Embeddings(*await server.model_for(http, body), body))
+        return await server.work.answer(http, Embeddings(*await server.model_for(http, body), body))
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank", include_in_schema=False)
     @app.post("/rerank", include_in_schema=False)
     async def rerank(body: RerankRequest, http: Request) -> Response:
-        return await work.answer(http, Rerank(*await server.model_for(http, body), body))
+        return await server.work.answer(http, Rerank(*await server.model_for(http, body), body))

@@ -190,3 +190,20 @@ def test_the_block_about_embeddings_runs(url: str, capsys: pytest.CaptureFixture
     exec(compile(block.replace("http://127.0.0.1:8000", url), "serving.md", "exec"), names)  # noqa: S102 - our own page
     assert capsys.readouterr().out
     names["client"].close()
+
+
+def test_clients_of_ollama_get_the_same_vectors(url: str, vectors: Model) -> None:
+    ollama, wanted = pytest.importorskip("ollama"), vectors.embed(TEXTS)
+    with ollama.Client(url) as own:
+        for given, count in ((TEXTS, 3), (TEXTS[0], 1)):
+            found = own.embed("vectors:latest", given, keep_alive="5m", options={"num_ctx": 64})
+            np.testing.assert_array_equal(np.float32(found.embeddings), wanted[:count])
+            assert found.prompt_eval_count == sum(map(len, vectors.embedder.encode(TEXTS[:count])))
+            assert (found.model, found.total_duration > 0) == ("vectors", True)
+        assert len(own.embed("vectors", "A dog.", dimensions=16).embeddings[0]) == 16
+        assert "embedding" in own.show("vectors").capabilities
+        for model, given, said in (("story", "A dog.", "gives no hidden states"), ("vectors", "a " * 5000, "this model takes")):
+            with pytest.raises(ollama.ResponseError, match=said):
+                own.embed(model, given)
+        with pytest.raises(ollama.ResponseError, match="truncate"):
+            own.embed("vectors", "A dog.", truncate=True)

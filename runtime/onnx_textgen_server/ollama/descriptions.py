@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnx_textgen import Model
+from onnx_textgen.backends.signature import HIDDEN_STATES
 
 
 def as_time(seconds: int) -> str:
@@ -50,6 +51,7 @@ def capabilities_of(model: Model) -> list[str]:
         "completion": True,
         "tools": model.chat_template is not None,
         "thinking": model.thinks,
+        "embedding": model.graph.name_of(HIDDEN_STATES) in model.graph.outputs,
         "insert": model.has_tokenizer and model.tokenizer.infill is not None,
     }
     return [name for name, can in found.items() if can]

@@ -15,6 +15,7 @@ from ..serving.delivery import deliver
 from .answer import answer_chat, answer_generate, as_message, as_response, now
 from .content_type import JSONBodies
 from .descriptions import entry, running, show
+from .embed import Embed, EmbedRequest
 from .schema import ChatRequest, GenerateRequest, ShowRequest
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ def add_routes(app: FastAPI, server: Server) -> None:
             return loaded(name, as_response("", "", ()), body.ending_of_load)
         make = functools.partial(answer_generate, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, 1, server.slots, server.metrics, streams=body.stream)
+
+    @app.post("/api/embed")
+    async def embed(body: EmbedRequest, http: Request) -> Response:
+        """Texts as vectors, for clients of Ollama."""
+        body.model = own_name(body.model)
+        return await server.work.answer(http, Embed(*await server.model_for(http, body), body))
 
     @app.get("/api/tags")
     def tags() -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""`POST /api/embed`: texts as vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from onnx_textgen import Cancellation, Model
+from onnx_textgen.cancellation import CancelScope
+
+from ..openai.embeddings import PART, Inputs
+from .answer import nanoseconds
+
+if TYPE_CHECKING:
+    from ..work_queue import Compute
+
+
+class EmbedRequest(BaseModel):
+    """`POST /api/embed`."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str | None = None
+    inputs: Inputs = Field(alias="input")
+    dimensions: int | None = None
+    truncate: Literal[False] | None = None
+    """A text that is longer than the context is refused."""
+    options: dict[str, Any] | None = None
+    """Ignored: they configure Ollama's engine."""
+    keep_alive: float | str | None = None
+    """Ignored."""
+    adapter: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Embed:
+    """The answer to one request."""
+
+    name: str
+    model: Model
+    body: EmbedRequest
+    operation: str = "embeddings"
+
+    async def whole(self, compute: Compute) -> str:
+        """See `Work`."""
+        start, vectors = time.perf_counter(), list[str]()
+        encoded = await compute(lambda _: self.model.embedder.encode(self.body.inputs))
+        for first in range(0, len(encoded), PART):
+            vectors += await compute(functools.partial(self.part, encoded[first : first + PART]))
+        count, seconds = sum(map(len, encoded)), time.perf_counter() - start
+        more = {"total_duration": nanoseconds(seconds), "load_duration": 0, "prompt_eval_count": count}
+        return f'{{"model":{json.dumps(self.name)},"embeddings":[{",".join(vectors)}],{json.dumps(more)[1:]}'
+
+    def part(self, encoded: Sequence[Sequence[int]], cancel: Cancellation) -> list[str]:
+        """The vectors of texts, each as JSON."""
+        body, scope = self.body, CancelScope(cancel)
+        found = self.model.embedder.vectors(encoded, dimensions=body.dimensions, adapter=body.adapter, scope=scope)
+        return [json.dumps(vector.tolist()) for vector in found]
