@@ -1,6 +1,7 @@
 """Every Python block about serving runs against a live server."""
 
 import gc
+import inspect
 import re
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def test_every_other_block_runs(
         pytest.importorskip(name)
     names: dict = {}
     run(block, live[0], names)
-    for client in [each for each in names.values() if hasattr(each, "close")]:
-        client.close()
+    for close in [each.close for each in names.values() if hasattr(each, "close") and not inspect.iscoroutinefunction(each.close)]:
+        close()
+    names.clear()
     assert capsys.readouterr().out
     gc.collect()
