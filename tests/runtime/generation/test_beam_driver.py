@@ -198,7 +198,8 @@ def test_options_that_leave_nothing_to_choose_are_to_blame_and_not_the_model(sto
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_no_numbers_are_the_models_fault_whatever_the_options(story, monkeypatch, way, bad):
-    real = Decoder.feed
-    monkeypatch.setattr(Decoder, "feed", lambda *given, **more: np.full_like(real(*given, **more), bad))
+    for name in ("feed", "prefill_rows", "step"):  # two texts whose rows are free at once are prefilled together
+        real = getattr(Decoder, name)
+        monkeypatch.setattr(Decoder, name, lambda *given, real=real, **more: np.full_like(real(*given, **more), bad))
     with pytest.raises(ModelError, match=r"the model's logits are no numbers to choose by .* verify DIR"):
         story.generate(PROMPT, suppress_tokens=[5], **way)
