@@ -6,7 +6,6 @@ Every option of `GenerationConfig` is a parameter under the same name, in additi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -14,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from ..serving.content_parts import refuse_other_types
 from ..serving.parameters import read_parameters, set_options
 from ..serving.thinking import thinking_inputs
 
@@ -34,11 +34,7 @@ def as_blocks(given: object) -> object:
     """A content that is a text as one block; raises `ValueError` for a block that models here cannot read, such as an image."""
     if isinstance(given, str):
         return [{"type": "text", "text": given}]
-    for block in given if isinstance(given, list) else ():
-        kind = block.get("type") if isinstance(block, Mapping) else None
-        if kind not in BLOCK_TYPES:
-            found = "one that is not an object" if kind is None else f"one of the type {shown(kind)}"
-            raise ValueError(f"the models here read text: a block should be of the type {', '.join(BLOCK_TYPES)}, found {found}")
+    refuse_other_types(given, BLOCK_TYPES, f"the models here read text: a block should be of the type {', '.join(BLOCK_TYPES)}")
     return given
 
 

@@ -15,6 +15,7 @@ from onnx_textgen.options.checks import DIGITS, shown
 from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES
 from onnx_textgen.text.prompts import is_id
 
+from ..serving.content_parts import refuse_other_types
 from ..serving.parameters import read_parameters, set_options
 from ..serving.thinking import thinking_inputs
 from ..serving.unknown_names import names_of
@@ -167,11 +168,7 @@ class TextPart(BaseModel):
 
 def refuse_other_parts(given: object) -> object:
     """The content of a message; raises `ValueError` if a part is an image, a sound or a file."""
-    for part in given if isinstance(given, list) else ():
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind != "text":
-            found = "one that is not an object" if kind is None else f"one of the type {shown(kind)}"
-            raise ValueError(f"the models here read text: a part should be of the type 'text', found {found}; leave it out")
+    refuse_other_types(given, ["text"], "the models here read text: a part should be of the type 'text'", "; leave it out")
     return given
 
 

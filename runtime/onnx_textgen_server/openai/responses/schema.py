@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from ...serving.content_parts import refuse_other_types
 from ...serving.parameters import read_parameters, set_options
 from ...serving.thinking import thinking_inputs
 from ..schema import MAX_MESSAGES, Effort
@@ -38,11 +39,7 @@ def as_parts(given: object) -> object:
     """A content that is a text as one part; raises `ValueError` for a part that models here cannot read, such as an image."""
     if isinstance(given, str):
         return [{"type": "text", "text": given}]
-    for part in given if isinstance(given, list) else ():
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in PART_TYPES:
-            found = "one that is not an object" if kind is None else f"one of the type {shown(kind)}"
-            raise ValueError(f"the models here read text: a part should be of the type {', '.join(PART_TYPES)}, found {found}")
+    refuse_other_types(given, PART_TYPES, f"the models here read text: a part should be of the type {', '.join(PART_TYPES)}")
     return given
 
 
@@ -53,11 +50,7 @@ def as_items(given: object) -> object:
     if not isinstance(given, list):
         return given
     items = [{"type": "message", **each} if isinstance(each, Mapping) else each for each in given]
-    for item in items:
-        kind = item["type"] if isinstance(item, Mapping) else None
-        if kind not in ITEM_TYPES:
-            found = "one that is not an object" if kind is None else f"one of the type {shown(kind)}"
-            raise ValueError(f"an item should be of the type {', '.join(ITEM_TYPES)}, found {found}; leave it out")
+    refuse_other_types(items, ITEM_TYPES, f"an item should be of the type {', '.join(ITEM_TYPES)}", "; leave it out")
     return items
 
 
