@@ -1,6 +1,6 @@
 """Snapshots of prompts in a folder, so that a long beginning is not computed again after a restart.
 
-Each file is a saved session that holds one prompt (`session_file`), with its checks. Models, versions and processes may share a
+Each file is a saved session that holds one prompt (`session_file`), with its sha256. Models, versions and processes may share a
 folder: a file is read only by a model, an adapter and an engine that are the same as when it was written. What cannot be read is
 ignored and removed. A file is written by a background thread; prompts that come meanwhile wait for it, the latest one alone.
 """
@@ -27,7 +27,7 @@ from ..inference.decoder import Decoder
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.snapshot import Snapshot
 from .open_model import OpenModel
-from .session_file import read_beginning, read_session, write_session
+from .session_file import FORMAT, read_beginning, read_session, write_session
 
 SIZE_BYTES = 2**30
 """Default limit of the bytes of a folder's files."""
@@ -200,12 +200,12 @@ class PrefixFolder:
 
 
 def engine_digest(opened: OpenModel) -> str:
-    """A digest of all that the bits of keys and values depend on: graph, weights, device, threads, libraries, processor."""
+    """A digest of the format and all that the bits of keys and values depend on: graph, device, threads, libraries, processor."""
     versions = list[str]()
     for name in ("onnxruntime", "onnxruntime-gpu", "openvino"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{name} {importlib.metadata.version(name)}")
-    return digest_of([opened.digest, str(opened.graph.device), opened.graph.threads, os.cpu_count(), versions, processor()])
+    return digest_of([FORMAT, opened.digest, str(opened.graph.device), opened.graph.threads, os.cpu_count(), versions, processor()])
 
 
 def processor() -> str:

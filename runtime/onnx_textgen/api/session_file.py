@@ -1,11 +1,12 @@
 """The file of a saved session: an archive of NumPy arrays with token ids, messages, a cache and the digest of its model.
 
-The archive has a checksum of every entry. It holds no code, and a file that is larger than any session of the model is refused.
+The archive has a sha256 of all its arrays. It holds no code, and a file that is larger than any session of the model is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -24,8 +25,10 @@ from ..errors import PackageError, first_line
 from ..inference.decoder import Decoder
 from ..kv_cache.snapshot import Arrays, Snapshot
 
-FORMAT = "onnx-textgen session 1"
-HEADER, TOKENS, CACHE, STATE = "header", "token_ids", "cache/", "state/"
+FORMAT = "onnx-textgen session 2"
+EARLIER_FORMAT = "onnx-textgen session 1"
+"""Without a digest; the archive's own checksums remain."""
+HEADER, TOKENS, CACHE, STATE, DIGEST = "header", "token_ids", "cache/", "state/", "sha256"
 BROKEN = (
     *(zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError),
     *(EOFError, NotImplementedError, RuntimeError, MemoryError, OverflowError),
@@ -66,6 +69,7 @@ def write_session(
     arrays |= {CACHE + name: array for name, array in snapshot.tensors.items()}
     for length, states in snapshot.states.items():
         arrays |= {f"{STATE}{length}/{name}": array for name, array in states.items()}
+    arrays[DIGEST] = arrays_digest(arrays)
     try:
         remove_partial_files(path)
         with partial.open("wb") as file:
@@ -116,18 +120,20 @@ def read_session(
                 raise ValueError(TOO_LARGE)
             for entry in archive.infolist():
                 check_declared_size(archive, entry)
-        with np.load(path, allow_pickle=False) as arrays:
-            header = read_header(arrays, path, digest)
-            token_ids, cached_ids = arrays[TOKENS].tolist(), arrays[f"{TOKENS}_held"].tolist()
-            check_ids(token_ids, cached_ids, context)
-            messages: list[Mapping[str, Any]] = [dict(message) for message in header["messages"]]
-            states = {
-                int(length): {one.past: arrays[f"{STATE}{length}/{one.past}"] for one in context.cache.states.tensors}
-                for length in header["states"]
-            }
-            cache_tensors = [one for one in context.cache.tensors if one.length_axis is not None]
-            tensors = {one.past: arrays[CACHE + one.past] for one in cache_tensors if cached_ids}
-    with reading_errors(path):
+        with np.load(path, allow_pickle=False) as entries:
+            header = read_header(entries, path, digest)
+            arrays = dict(entries)
+        if header["format"] == FORMAT and not np.array_equal(arrays.pop(DIGEST), arrays_digest(arrays)):
+            raise ValueError("its sha256 differs from the one it was saved with")
+        token_ids, cached_ids = arrays[TOKENS].tolist(), arrays[f"{TOKENS}_held"].tolist()
+        check_ids(token_ids, cached_ids, context)
+        messages: list[Mapping[str, Any]] = [dict(message) for message in header["messages"]]
+        states = {
+            int(length): {one.past: arrays[f"{STATE}{length}/{one.past}"] for one in context.cache.states.tensors}
+            for length in header["states"]
+        }
+        cache_tensors = [one for one in context.cache.tensors if one.length_axis is not None]
+        tensors = {one.past: arrays[CACHE + one.past] for one in cache_tensors if cached_ids}
         for one in cache_tensors if cached_ids else ():
             check_array(tensors[one.past], one.sized(1, len(cached_ids)), one.dtype)
         for length, each in states.items():
@@ -163,6 +169,15 @@ def read_beginning(path: Path, digest: str, context: Decoder, *, adapters: Mappi
         return Snapshot(tuple(cached_ids), {}, states, adapter=adapter) if is_known else None
 
 
+def arrays_digest(arrays: Arrays) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The sha256 of the names, types, shapes and bytes of arrays, as uint8 [32]."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
 def most_bytes(context: Decoder) -> int:
     """The most bytes that a session of a model may have."""
     return 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
@@ -179,7 +194,7 @@ def check_file(path: Path, context: Decoder) -> None:
 def read_header(arrays: Mapping[str, Any], path: Path, digest: str) -> dict[str, Any]:
     """The header of a file; raises `ValueError` for another format, and `PackageError` for another model."""
     header: dict[str, Any] = json.loads(arrays[HEADER].tobytes())
-    if header["format"] != FORMAT:
+    if header["format"] not in (FORMAT, EARLIER_FORMAT):
         raise ValueError(f"its format is {header['format']!r:.60}")
     if header["model"] != digest:
         raise PackageError(f"{path} was saved with another model; load it with that one")

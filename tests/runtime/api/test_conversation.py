@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
+from onnx_textgen.api.session_file import arrays_digest
 from onnx_textgen.errors import OptionError, PackageError, PromptError, TemplateError
 from support.cache_graphs import GRAPHS
 
@@ -335,6 +336,26 @@ def test_entries_that_are_no_arrays_or_claim_too_much_are_refused(forgetful: Mod
                 forgetful.load_session(path)
 
 
+def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model, tmp_path: Path) -> None:
+    session, path = forgetful.session(), tmp_path / "saved"
+    session.append(BEGIN)
+    session.generate(max_new_tokens=3)
+    session.save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    del arrays["sha256"]
+    header = json.loads(arrays["header"].tobytes())
+    arrays["header"] = np.frombuffer(json.dumps(header | {"format": "onnx-textgen session 1"}).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    assert forgetful.load_session(path).token_ids == session.token_ids
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    with pytest.raises(PackageError, match="is damaged"):
+        forgetful.load_session(path)
+
+
 def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, tmp_path: Path) -> None:
     session, path = forgetful.session(), tmp_path / "saved"
     session.append(BEGIN)
@@ -344,6 +365,8 @@ def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, tmp_pat
         arrays = dict(archive)
     header = json.loads(arrays["header"].tobytes())
     arrays["header"] = np.frombuffer(json.dumps(header | {"states": [3]}).encode(), np.uint8)
+    del arrays["sha256"]
+    arrays["sha256"] = arrays_digest(arrays)
     with path.open("wb") as file:
         np.savez(file, **arrays)
     with pytest.raises(PackageError, match="not a saved session, or is damaged"):

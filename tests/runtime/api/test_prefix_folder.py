@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -173,6 +174,28 @@ def test_a_damaged_file_is_ignored_and_removed(
     model.prefixes.prepare(decoder, ids)
     assert path.exists() == bool(decoder.token_ids[0]), "it is used, as nobody reads the bit, or removed"
     np.testing.assert_array_equal(prefill(decoder, ids), SHARED["logits"])
+    model.prefixes.clear()
+    model.prefixes.close()
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_values_that_changed_under_right_checksums_are_found_by_the_digest(written: Path, data: st.DataObject) -> None:
+    (path,) = files(written)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    name = data.draw(st.sampled_from([each for each in sorted(arrays) if each.startswith(("cache/", "sha256"))]))
+    changed = arrays[name].copy()
+    place = data.draw(st.integers(0, changed.nbytes - 1))
+    changed.reshape(-1).view(np.uint8)[place] ^= 1 << data.draw(st.integers(0, 7))
+    folder = Path(tempfile.mkdtemp(dir=written.parent))
+    np.savez(folder / path.name, **{**arrays, name: changed})
+    model = SHARED["mindful"]
+    model.prefixes.saved = PrefixFolder(folder, 2**30, model.opened)
+    decoder = model.new_context()
+    model.prefixes.prepare(decoder, SHARED["forgetful"].encode(BEGIN + "The cat sat"))
+    assert not decoder.token_ids[0]
+    assert not (folder / path.name).exists()
     model.prefixes.clear()
     model.prefixes.close()
 
