@@ -135,6 +135,21 @@ def test_a_tool_is_called_and_its_result_is_taken(claude: anthropic.Anthropic, c
     assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens > 20
 
 
+def test_a_call_that_is_cut_off_is_a_block_with_no_whole_input(claude: anthropic.Anthropic) -> None:
+    pytest.importorskip("llguidance")
+    asked = {"model": "chatty", "tools": [WEATHER], "tool_choice": {"type": "any"}, "extra_body": {"temperature": 0}}
+    for tokens in range(200, 0, -1):  # at most as many as the call has
+        found = claude.messages.create(**asked, max_tokens=tokens, messages=USER)
+        if found.stop_reason == "max_tokens" and found.content[-1].type == "tool_use" and not found.content[-1].input:
+            break
+    assert found.content[-1].name == "get_weather"
+    events = claude.messages.create(**asked, max_tokens=tokens, messages=USER, stream=True)
+    told = [event.content_block.name for event in events if event.type == "content_block_start"]
+    assert told == [block.name for block in found.content]
+    more = [{"role": "assistant", "content": found.content}, *USER]
+    assert claude.messages.create(**asked, max_tokens=2, messages=[*USER, *more]).usage
+
+
 def test_calls_and_results_are_written_as_the_template_writes_them(claude: anthropic.Anthropic, chatty: Model) -> None:
     call = {"type": "tool_use", "id": "abc123def", "name": "get_weather", "input": {"city": "Oslo", "days": 2}}
     turns = [

@@ -78,6 +78,34 @@ def test_a_required_call_fits_its_schema_whole_and_streamed(client: openai.OpenA
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("tokens", [30, 33])
+def test_a_call_that_is_cut_off_is_the_same_whole_and_streamed_and_the_chat_goes_on(client: openai.OpenAI, tokens: int) -> None:
+    asked = {**CALLS, "seed": 1, "tool_choice": {"type": "function", "function": {"name": "book"}}, "max_tokens": tokens}
+    found = client.chat.completions.create(**asked).choices[0]  # type: ignore[call-overload]
+    (call,) = found.message.tool_calls
+    assert (found.finish_reason, found.message.content, call.function.name) == ("length", None, "book")
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
+        json.loads(call.function.arguments)
+    calls, chunks = parts_of(client.chat.completions.create(**asked, stream=True))  # type: ignore[call-overload]
+    assert [each["arguments"] for each in calls.values()] == [call.function.arguments]
+    assert chunks[-1].choices[0].finish_reason == "length"
+    answered = {"role": "tool", "tool_call_id": call.id, "content": "These arguments are no JSON."}
+    for later in ([], [answered]):
+        history = [*MESSAGES, found.message.model_dump(exclude_none=True), *later, *MESSAGES]
+        assert client.chat.completions.create(model="caller", messages=history, tools=TOOLS, max_tokens=2).choices
+
+    own = {"type": "function", **TOOLS[0]["function"]}
+    responses = {"model": "caller", "input": "Is it raining in Oslo?", "tools": [own], "tool_choice": "required", "top_p": 1}
+    responses |= {"reasoning": {"effort": "none"}, "max_output_tokens": tokens, "extra_body": {"seed": 1}}
+    response = client.responses.create(**responses)  # type: ignore[call-overload]
+    (item,) = response.output
+    assert (response.status, item.status, item.name) == ("incomplete", "incomplete", "book")
+    *_, last = client.responses.create(**responses, stream=True)  # type: ignore[call-overload]
+    assert [each.arguments for each in last.response.output] == [item.arguments]
+    again = {**responses, "previous_response_id": response.id}
+    assert client.responses.create(**again).output  # type: ignore[call-overload]
+
+
 def test_the_result_of_a_call_continues_the_chat(client: openai.OpenAI, caller: Model) -> None:
     answer = client.chat.completions.create(**CALLS).choices[0].message  # type: ignore[call-overload]
     result = {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "It is booked."}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cancellation import Cancellation, CancelScope
 from ..chat.answer_reader import AnswerReader
-from ..chat.answers import AnswerDelta, ChatAnswer, ChatChunk, finish_reason_of
+from ..chat.answers import AnswerDelta, ChatAnswer, ChatChunk, finish_reason_of, whole_calls
 from ..chat.chat_format import Turn
 from ..errors import OptionError
 from ..generation.continuation import Continuation
@@ -49,9 +49,10 @@ def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 def answer_of(continuation: Continuation, reader: AnswerReader) -> ChatAnswer:
     """A finished answer."""
-    generation = continuation.result()
-    reason = finish_reason_of(generation.finish_reason, len(reader.calls))
-    return ChatAnswer(reader.text, reader.reasoning, tuple(reader.calls), reason, generation)
+    generation, calls = continuation.result(), whole_calls(reader.calls)
+    reason = finish_reason_of(generation.finish_reason, len(calls))
+    cut = next((call for call in reader.calls if call.is_cut), None)
+    return ChatAnswer(reader.text, reader.reasoning, tuple(calls), reason, generation, cut)
 
 
 def chunk_of(delta: AnswerDelta, token_ids: tuple[int, ...] = (), answer: ChatAnswer | None = None) -> ChatChunk:

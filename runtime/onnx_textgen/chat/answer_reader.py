@@ -58,8 +58,9 @@ class GrowingCall:
 class AnswerReader:
     """Reads one answer.
 
-    With `grows`, a call is reported while it is written, which only a grammar justifies: what was reported cannot be taken back. A
-    call without a grammar is reported when it is complete; if it cannot be read, it becomes part of the answer's text.
+    With `grows`, a call is reported while it is written, which only a grammar justifies: what was reported cannot be taken back. If
+    the call is cut off, it keeps the arguments so far. A call without a grammar is reported when it is complete; if it cannot be
+    read, it becomes part of the answer's text.
     """
 
     def __init__(self, template: ResponseTemplate, *, prefix: str = "", tools: Sequence[Tool] = (), grows: bool = False) -> None:
@@ -154,7 +155,7 @@ class AnswerReader:
             yield from self.broken(event)
         elif isinstance(event, Closed):
             made = calls_in(event.value)
-            if made is None or (self.growing is not None and has_unread_text(self.growing)):
+            if made is None or (self.growing is not None and (is_cut_in_tags(event) or has_unread_text(self.growing))):
                 yield from self.broken(Broken(event.field, event.text, event.is_cut))
                 return
             for name, arguments in made:
@@ -179,7 +180,8 @@ class AnswerReader:
             found = name_and_arguments(growing, self.tools)
             written = found[1] if found is not None and is_complete(found[1]) else written
             written = written if written.startswith(growing.reported) else growing.reported
-        call = ToolCall(growing.id if growing else new_call_id(), name, typed, written)
+        is_cut = not is_complete(written)
+        call = ToolCall(growing.id if growing else new_call_id(), name, {} if is_cut else typed, written, is_cut)
         self.calls.append(call)
         first = {} if growing is not None else {"id": call.id, "name": name}
         more = written[len(growing.reported) if growing is not None else 0 :]
@@ -187,11 +189,21 @@ class AnswerReader:
         return AnswerDelta(tool_calls=(ToolCallDelta(len(self.calls) - 1, more, **first),)) if more or first else AnswerDelta()
 
     def broken(self, event: Broken) -> Iterator[AnswerDelta]:
-        """A call that cannot be read: text. If a part of it was reported as a call, it was cut off, and is none."""
-        growing, self.growing = self.growing, None
+        """A call that cannot be read: text. If a part of it was reported as a call, it was cut off."""
+        growing = self.growing
         if growing is None or growing.name is None:
+            self.growing = None
             self.after_field, self.gap = (False, "") if growing is None else (growing.follows_field, growing.gap)
             yield self.said(event.text)
+            return
+        growing.wanted = 0  # all tags are searched
+        if (found := name_and_arguments(growing, self.tools)) is not None:
+            yield from self.grown(growing, *found)
+        if is_complete(growing.reported):
+            yield self.complete(growing.name, growing.reported)  # only what is around the arguments is missing
+        else:
+            self.calls.append(ToolCall(growing.id, growing.name, {}, growing.reported, is_cut=True))
+            self.growing = None
 
 
 def joined(deltas: Iterable[AnswerDelta]) -> AnswerDelta:
@@ -272,6 +284,11 @@ def json_so_far(growing: GrowingCall, text: str) -> str:
     return text.rstrip() if growing.whole_arguments is None else growing.whole_arguments
 
 
+def is_cut_in_tags(event: Closed) -> bool:
+    """Whether the text ended in a call with tags, of which more could have followed."""
+    return event.is_cut and event.field.content == "xml-inline" and event.field.close is not None
+
+
 def has_unread_text(growing: GrowingCall) -> bool:
     """Whether tags of a call leave out a part of what was written, which would be lost."""
     if growing.field.content != "xml-inline":
@@ -284,9 +301,8 @@ def has_unread_text(growing: GrowingCall) -> bool:
 
 
 def is_complete(text: str) -> bool:
-    """Whether a text is JSON."""
+    """Whether a text is a whole JSON object."""
     try:
-        json.loads(text)
+        return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-    return True

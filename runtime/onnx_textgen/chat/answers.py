@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..results import FinishReason, Generation, Stats
@@ -20,6 +20,8 @@ class ToolCall:
     arguments: dict[str, Any]
     arguments_json: str
     """The arguments as JSON, as they were streamed."""
+    is_cut: bool = False
+    """Whether `arguments_json` is only the beginning of the arguments; `arguments` is empty then, and the call must not be run."""
 
     def as_json(self) -> dict[str, Any]:
         """The call in OpenAI's form."""
@@ -81,6 +83,8 @@ class ChatAnswer:
     """`tool_calls` if the answer ended with calls; otherwise as in `Generation`."""
     generation: Generation
     """All that the model wrote, as it wrote it."""
+    cut_call: ToolCall | None = None
+    """A call that the answer was cut off in, which is none of `tool_calls`, and cannot be run."""
 
     @property
     def stats(self) -> Stats:
@@ -97,14 +101,20 @@ class ChatAnswer:
         return f"<ChatAnswer {self.text!r:.80}{calls}: {self.finish_reason}>"
 
 
+def whole_calls(calls: Iterable[ToolCall]) -> list[ToolCall]:
+    """The calls whose arguments were not cut off."""
+    return [call for call in calls if not call.is_cut]
+
+
 def message_of(text: str, reasoning: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """An answer as a message in OpenAI's form."""
-    tool_calls = {"tool_calls": [call.as_json() for call in calls]} if calls else {}
+    """An answer as a message in OpenAI's form, for the next turn; without a call that was cut off, which no template can write."""
+    whole = whole_calls(calls)
+    tool_calls = {"tool_calls": [call.as_json() for call in whole]} if whole else {}
     return {"role": "assistant", "content": text, **({"reasoning_content": reasoning} if reasoning else {}), **tool_calls}
 
 
 def finish_reason_of(reason: FinishReason, calls: int) -> str:
-    """Why an answer ended: with calls, if it has some and was not cut off."""
+    """Why an answer ended: with calls, if it has some whole ones and was not cut off."""
     return "tool_calls" if calls and reason in ("eos", "stop") else reason
 
 

@@ -93,7 +93,10 @@ def call_for(call: Message, arguments: Mapping[str, Any], derived: Derived) -> d
 
 
 def read_call(call: object) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a call in OpenAI's form; arguments may be JSON in a text."""
+    """The name and the arguments of a call in OpenAI's form; arguments may be JSON in a text.
+
+    Of a call that was cut off, whose JSON has only begun, no arguments are left: a template takes all or none.
+    """
     function = call.get("function", call) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str):
@@ -103,6 +106,8 @@ def read_call(call: object) -> tuple[str, dict[str, Any]]:
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError) as error:
+            if isinstance(error, json.JSONDecodeError) and arguments.lstrip().startswith("{"):
+                return name, {}
             raise TemplateError(f"the arguments of the call of {name} should be JSON: {error}") from error
     if not isinstance(arguments, Mapping):
         raise TemplateError(f"the arguments of the call of {name} should be a JSON object")

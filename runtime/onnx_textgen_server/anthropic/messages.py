@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx_textgen import Model
 from onnx_textgen.chat.answer_reader import AnswerReader
+from onnx_textgen.chat.answers import whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
 from ..serving.chat_job import ChatCall, ChatJob
@@ -95,7 +96,7 @@ def ending(text: Continuation, reader: AnswerReader) -> dict[str, str | None]:
     if stop is not None:
         reason = "stop_sequence"
     elif text.finish_reason in ("eos", "stop", "loop"):
-        reason = "tool_use" if reader.calls else "end_turn"
+        reason = "tool_use" if whole_calls(reader.calls) else "end_turn"
     else:
         reason = "model_context_window_exceeded" if text.finish_reason == "context" else "max_tokens"
     return {"stop_reason": reason, "stop_sequence": stop}

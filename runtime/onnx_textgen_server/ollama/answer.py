@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from onnx_textgen import Model
-from onnx_textgen.chat.answer_reader import is_complete
-from onnx_textgen.chat.answers import ToolCall
+from onnx_textgen.chat.answers import ToolCall, whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
 from ..serving.chat_job import ChatCall, ChatJob
@@ -65,11 +64,6 @@ class Answer:
     def failed(self, problem: Problem) -> dict[str, Any]:
         """See `Answer`."""
         return problem_as_json(problem)
-
-
-def whole_calls(calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """The calls whose arguments were not cut off."""
-    return [call for call in calls if is_complete(call.arguments_json)]
 
 
 def ending(text: Continuation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Chunk, Model
-from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta
+from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, whole_calls
 
 from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.problems import Problem
@@ -42,7 +42,7 @@ class Chat:
             if reader.reasoning:
                 message |= {"reasoning_content": reader.reasoning, "reasoning": reader.reasoning}
             logprobs = self.logprobs(each.token_ids, each.logprobs, each.alternatives)
-            reason = ending(each.finish_reason, calls=len(reader.calls))
+            reason = ending(each.finish_reason, calls=len(whole_calls(reader.calls)))
             choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
         return self.envelope.wrap(choices, usage=usage(self.job))
 
@@ -55,7 +55,7 @@ class Chat:
 
         def event(index: int, delta: dict[str, Any], chunk: Chunk) -> dict[str, Any]:
             logprobs = self.logprobs(chunk.token_ids, chunk.logprobs, chunk.alternatives) if chunk.token_ids else None
-            reason = ending(chunk.finish_reason, calls=len(self.chat.readers[index].calls))
+            reason = ending(chunk.finish_reason, calls=len(whole_calls(self.chat.readers[index].calls)))
             choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             return self.envelope.wrap([choice], is_chunk=True)
 

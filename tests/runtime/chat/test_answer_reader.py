@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx_textgen.chat import answer_reader
 from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, ReasoningForm, response_template_of
 from onnx_textgen.chat.answer_reader import AnswerReader
+from onnx_textgen.chat.answers import AnswerDelta
 from onnx_textgen.chat.contents import tags_in
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.chat.tools import Tool
@@ -31,7 +32,7 @@ TAGS = CallForm(
     tag_middle=">\n",
     tag_close="\n</parameter>\n",
 )
-WRITE = Tool("write", parameters={"properties": {"text": {"type": "string"}, "more": {}}})
+WRITE = Tool("write", parameters={"properties": {"text": {"type": "string"}, "more": {"type": "array"}}})
 
 
 def reader_of(form: CallForm, *, grows: bool = False) -> AnswerReader:
@@ -86,6 +87,47 @@ def test_arguments_in_tags_grow_while_they_are_written_and_are_not_read_again_wi
     assert searched < 50 * len(text), "linear: with each token it would be 5,000 times its length"
 
 
+NAMED = CallForm("named", open="<call>", middle="\n", close="</call>")
+LIST = CallForm("list", begin="[CALLS]", end="[END]", name_keys=("name",))
+PYTHON = CallForm("python", begin="<calls>", end="</calls>")
+TWO = [("write", {"text": 'a "b" <c> {d} \n ', "more": [1, {"e": "}"}]}), ("write", {"text": "fin"})]
+
+
+def joined_calls(deltas: Iterable[AnswerDelta]) -> dict[int, tuple[str | None, str | None, str]]:
+    """The calls that a stream's deltas make: id, name and arguments of each."""
+    calls = dict[int, tuple[str | None, str | None, str]]()
+    for part in (part for delta in deltas for part in delta.tool_calls):
+        call_id, name, arguments = calls.get(part.index, (part.id, part.name, ""))
+        calls[part.index] = (call_id, name, arguments + part.arguments)
+    return calls
+
+
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("form", [PROMPTED, TAGS, NAMED, LIST, PYTHON], ids=["object", "tags", "named", "list", "python"])
+def test_a_stream_that_is_cut_anywhere_has_what_the_whole_answer_has(form: CallForm, grows: bool) -> None:
+    text, cut = f"I look.\n{form.write(TWO)}", 0
+    for end in range(len(text) + 1):
+        whole = reader_of(form, grows=grows)
+        at_once = [whole.push(text[:end]), whole.flush()]
+        for step in (1, 7):
+            reader = reader_of(form, grows=grows)
+            deltas = [*(reader.push(text[place : min(end, place + step)]) for place in range(0, end, step)), reader.flush()]
+            assert "".join(delta.text for delta in deltas) == reader.text == whole.text
+            calls = [(call.id, call.name, call.arguments_json) for call in reader.calls]
+            assert joined_calls(deltas) == dict(enumerate(calls))
+            assert [call[1:] for call in calls] == [(call.name, call.arguments_json) for call in whole.calls]
+        assert list(joined_calls(at_once)) == list(range(len(whole.calls)))
+        for call, (name, arguments) in zip(whole.calls, TWO, strict=False):
+            assert (call.name, call.arguments) == (name, {} if call.is_cut else arguments)
+            assert call.is_cut or json.loads(call.arguments_json) == arguments
+            assert json.dumps(arguments, ensure_ascii=False).startswith(call.arguments_json)
+        assert [call.is_cut for call in whole.calls[:-1]] == [False] * (len(whole.calls) - 1), "only the last is cut"
+        assert whole.message().get("tool_calls", []) == [call.as_json() for call in whole.calls if not call.is_cut]
+        cut += sum(call.is_cut for call in whole.calls)
+    assert len(whole.calls) == 2
+    assert (cut > 40) == (grows and form in (PROMPTED, TAGS, NAMED)), "other calls are text until they are whole"
+
+
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
@@ -98,7 +140,7 @@ def test_json_that_is_no_call_stays_in_the_text_with_its_marks(arguments: str, c
         reader.push(text)
         reader.flush()
         assert (reader.text == text) or (grows and reader.text == ""), "what was reported as a call is not taken back"
-        assert reader.calls == []
+        assert [call.is_cut for call in reader.calls] == ([] if reader.text else [True])
 
 
 def test_an_argument_that_is_nested_too_deeply_stays_a_text() -> None:

@@ -29,7 +29,7 @@ def call_with(arguments: object) -> dict[str, Any]:
         ({"role": "assistant", "tool_calls": 5}, "tool_calls should be a list of calls, found 5"),
         ({"role": "assistant", "tool_calls": {"name": "f"}}, "tool_calls should be a list of calls"),
         ({"role": "assistant", "tool_calls": ["f"]}, "a tool call should be"),
-        (call_with("{"), "the arguments of the call of f should be JSON"),
+        (call_with("no"), "the arguments of the call of f should be JSON"),
         (call_with("[" * 100_000 + "]" * 100_000), "the arguments of the call of f should be JSON"),
         (call_with("[]"), "the arguments of the call of f should be a JSON object"),
     ],
@@ -37,6 +37,12 @@ def call_with(arguments: object) -> dict[str, Any]:
 def test_what_is_wrong_with_a_message_is_said(message: Any, said: str) -> None:
     with pytest.raises(TemplateError, match=said):
         prepare([message, RESULT], [], derive(PLAIN, bos_token=None, eos_token=None))
+
+
+@pytest.mark.parametrize("arguments", ["{", '{"city": "Os', '{"days": [1, {"a": 2}'])
+def test_a_call_that_was_cut_off_is_written_without_arguments(arguments: str) -> None:
+    derived = derive(PLAIN, bos_token=None, eos_token=None)
+    assert prepare([call_with(arguments), RESULT], [], derived) == prepare([call_with({}), RESULT], [], derived)
 
 
 @pytest.mark.parametrize("content", ["Hi", None, [{"type": "text", "text": "Hi"}], [{"type": "text", "text": "<tool_response>"}]])

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Model
-from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta
+from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, message_of
 
 from ...serving.chat_job import ChatCall, ChatJob
 from ...serving.problems import Problem
@@ -83,10 +83,7 @@ class Response:
         response |= {"incomplete_details": details, "completed_at": int(time.time()), "usage": self.usage()}
         if self.body.store is not False:
             (reader,) = self.chat.readers
-            answer: dict[str, Any] = {"role": "assistant", "content": reader.text}
-            answer |= {"reasoning_content": reader.reasoning} if reader.reasoning else {}
-            answer |= {"tool_calls": [call.as_json() for call in reader.calls]} if reader.calls else {}
-            append_message(self.history, answer)
+            append_message(self.history, message_of(reader.text, reader.reasoning, reader.calls))
             self.conversation.store.add(response, self.history)
         return response
 
