@@ -1,10 +1,14 @@
 """`/v1/chat/completions`, `/tokenize` and `/v1/models` through OpenAI's client and plain HTTP."""
 
+import concurrent.futures
+import time
+
 import httpx
 import openai
 import pytest
 
 from onnx_textgen import Model
+from onnx_textgen.chat.contents import MATCH_SECONDS
 from support import patient_http
 from support.live_server import served
 
@@ -149,3 +153,23 @@ def test_variables_and_documents_reach_the_template(story: Model) -> None:
         }
         found = patient_http.post(f"{url}/tokenize", json=body).json()["tokens"]
     assert found == story.tokenizer.encode("Sad big dog", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_template_that_takes_long_keeps_nobody_else_waiting(story: Model, chatty: Model, stream: bool) -> None:
+    slow = {"start_anchor": "<assistant>", "fields": {"x": {"open_pattern": r"(?s:.|..)+$(?<=\x01)"}, "content": {}}}
+    model = Model(story.folder, story.manifest, story.graph, chat_template=chatty.chat_template, response_template=slow)
+    body = {"model": "slow", "messages": MESSAGES, "max_tokens": 60, "stream": stream, "ignore_eos": True, "temperature": 0}
+    with served({"slow": model}) as (url, _), httpx.Client(base_url=url, timeout=patient_http.LONGEST_WAIT) as client:
+        client.get("/health").raise_for_status()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            began, waits = time.perf_counter(), []
+            asked = pool.submit(client.post, "/v1/chat/completions", json=body)
+            while not asked.done():
+                start = time.perf_counter()
+                client.get("/health").raise_for_status()
+                waits.append(time.perf_counter() - start)
+                time.sleep(0.01)
+    assert "takes too long" in asked.result().text
+    assert time.perf_counter() - began > MATCH_SECONDS, "it was slow"
+    assert max(waits) < MATCH_SECONDS / 2

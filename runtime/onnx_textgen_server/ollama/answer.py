@@ -49,10 +49,12 @@ class Answer:
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Answer`."""
-        (text,), (reader,), told = self.job.continuations, self.work.readers, 0
+        (text,), (reader,), begun, told = self.job.continuations, self.work.readers, 0, 0
         async with contextlib.aclosing(self.work.deltas()) as deltas:
             async for _, delta, _ in deltas:
-                calls, told = whole_calls(reader.calls[told:]), len(reader.calls)
+                begun = max([begun, *(part.index + 1 for part in delta.tool_calls)])  # the reader may be ahead of the deltas
+                complete = reader.calls[told:begun]
+                calls, told = whole_calls(complete), told + len(complete)
                 if delta.text or delta.reasoning or calls:
                     yield self.part(delta.text, delta.reasoning, calls)
         yield self.part("", "", ()) | ending(text)

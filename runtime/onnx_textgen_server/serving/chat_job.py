@@ -45,10 +45,15 @@ class ChatJob:
     async def finish(self) -> list[tuple[Continuation, AnswerReader]]:
         """Wait for all answers; returns each as generated, and as read."""
         await self.job.finish()
-        for each, reader in zip(self.job.continuations, self.readers, strict=True):
-            reader.push(each.text)
-            reader.flush()
-        return list(zip(self.job.continuations, self.readers, strict=True))
+        answers = list(zip(self.job.continuations, self.readers, strict=True))
+
+        def read() -> None:
+            for each, reader in answers:
+                reader.push(each.text)
+                reader.flush()
+
+        await self.job.run(read)  # in a thread: a regular expression of the response template may take long
+        return answers
 
     def thinking_tokens(self) -> int:
         """Tokens of the thinking so far, counted in its text."""
@@ -58,13 +63,18 @@ class ChatJob:
     async def deltas(self) -> AsyncGenerator[tuple[int, AnswerDelta, Chunk], None]:
         """Yield what each chunk adds to which answer; closing the iterator cancels the answers.
 
-        The last chunk of an answer, with its finish reason, comes after everything was read.
+        The last chunk of an answer, with its finish reason, comes after everything was read. `readers` may be ahead of what is
+        yielded.
         """
-        async with contextlib.aclosing(self.job.chunks()) as chunks:
-            async for index, chunk in chunks:
-                delta = self.readers[index].push(chunk.text)
-                if chunk.finish_reason is not None:
-                    if delta:
-                        yield index, delta, Chunk("", ())
-                    delta = self.readers[index].flush()
-                yield index, delta, chunk
+        async with contextlib.aclosing(self.job.read(self.read)) as steps:
+            async for index, parts in steps:
+                for delta, chunk in parts:
+                    yield index, delta, chunk
+
+    def read(self, index: int, chunk: Chunk) -> list[tuple[AnswerDelta, Chunk]]:
+        """What a chunk adds to an answer, and at the end the rest."""
+        reader = self.readers[index]
+        delta = reader.push(chunk.text)
+        if chunk.finish_reason is None:
+            return [(delta, chunk)]
+        return [*([(delta, Chunk("", ()))] if delta else []), (reader.flush(), chunk)]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 from onnx_textgen import Cancellation, Chunk, Model
@@ -121,20 +121,34 @@ class Job:
             self.cancel.cancel()
             raise
 
-    async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+    def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Yield the chunks of all texts, each with the index of its text. Closing the iterator cancels the texts."""
-        queue, unread = asyncio.Queue[tuple[int, Chunk | None, Exception | None]](), 0
+        return self.read(lambda _, chunk: chunk)
+
+    async def read(self, reading: Callable[[int, Chunk], T]) -> AsyncGenerator[tuple[int, T], None]:
+        """Yield what `reading` makes of each chunk, with the index of its text. Closing the iterator cancels the texts.
+
+        `reading` gets the index and the chunk, in the thread that waits for the text's chunks, so it may take long. It may be ahead
+        of what is yielded.
+        """
+        queue, unread = asyncio.Queue[tuple[int, tuple[int, T] | None, Exception | None]](), 0
+
+        def made(place: int, request: Request) -> Generator[tuple[int, T], None, None]:
+            """What was read, each with its memory."""
+            with contextlib.closing(self.engine.chunks(request)) as chunks:
+                for chunk in chunks:
+                    yield memory_units(chunk), reading(place, chunk)
 
         async def drain(place: int, continuation: Continuation) -> None:
             nonlocal unread
-            work = functools.partial(self.engine.chunks, Request(continuation, self.scope, caller=self))
+            work = functools.partial(made, place, Request(continuation, self.scope, caller=self))
             try:
                 async with contextlib.aclosing(
                     iterate(work, Cancellation())
                 ) as stream:  # the end of one text does not end the others
-                    async for chunk in stream:
-                        queue.put_nowait((place, chunk, None))
-                        unread += memory_units(chunk)
+                    async for item in stream:
+                        queue.put_nowait((place, item, None))
+                        unread += item[0]
                         if unread > MAX_UNREAD:
                             self.cancel.cancel()
             except Exception as error:  # noqa: BLE001 - raised again by the consumer
@@ -146,14 +160,14 @@ class Job:
         try:
             left = len(tasks)
             while left:
-                place, chunk, error = await queue.get()
+                place, item, error = await queue.get()
                 if error is not None:
                     raise error
-                if chunk is None:
+                if item is None:
                     left -= 1
                 else:
-                    unread -= memory_units(chunk)
-                    yield place, chunk
+                    unread -= item[0]
+                    yield place, item[1]
         finally:
             self.cancel.cancel()
             for task in tasks:
