@@ -5,6 +5,7 @@ Whether a call may run is asked by the programs that talk with the user, the ter
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import inspect
 import json
@@ -41,12 +42,16 @@ class OwnFunctions:
         return [f"{self.path} was run, and the model may call: {', '.join(self.tools)}", WARNING]
 
     def run(self, call: ToolCall) -> str:
-        """Run a call, without asking, and return its result as text for the model; an error of the function is one too."""
+        """Run a call, without asking, and return its result as text for the model; an error of the function is one too.
+
+        An `async def` function runs in a separate event loop, so the calling thread must not be in one.
+        """
         tool = self.tools.get(call.name)
         if tool is None or tool.function is None:
             return f"there is no function {call.name}; the functions are: {', '.join(self.tools)}"
         try:
             result = tool.function(**call.arguments)
+            result = asyncio.run(result) if inspect.iscoroutine(result) else result
             return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of a function that is not ours; the model may do better
             return f"{type(error).__name__}: {first_line(error)}"

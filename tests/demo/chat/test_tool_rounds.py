@@ -65,6 +65,15 @@ def test_a_call_waits_and_its_result_is_answered(use, marks):
     assert chat.session.messages[2] == tree.nodes[2].message
 
 
+def test_a_function_of_async_def_is_awaited(tmp_path):
+    awaiting = TOOLS.replace("def mark", "async def mark").replace("return", "await asyncio.sleep(0)\n    return")
+    (tmp_path / "tools.py").write_text(f"import asyncio\n{awaiting}")
+    use = ToolUse(OwnFunctions(tmp_path / "tools.py"), Permissions())
+    chat, tree = asked(use, mark("x"), "It is done.")
+    tree = decide(tree, chat, use, 0, "run")
+    assert contents(tree)[2:] == [("tool", "marked x"), ("assistant", "It is done.")]
+
+
 def test_a_refused_call_and_one_that_fails_are_results_too(use, marks):
     chat, tree = asked(use, mark("x") + FAIL)
     tree = decide(tree, chat, use, 1, "run")

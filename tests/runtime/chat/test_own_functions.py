@@ -9,6 +9,7 @@ from onnx_textgen.chat.own_functions import OwnFunctions
 from onnx_textgen.errors import OptionError
 
 FILE = '''
+import asyncio
 import sys
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def where() -> dict:
     """What JSON does not know."""
     return {"path": Path("a")}
 
+async def later(text: str) -> dict:
+    """Wait."""
+    await asyncio.sleep(0)
+    if not text:
+        raise ValueError("no text")
+    return {"text": text}
+
+async def leave_later() -> None:
+    """End the program, after a while."""
+    await asyncio.sleep(0)
+    sys.exit(4)
+
 def _hidden(a: int) -> int:
     return a
 '''
@@ -43,9 +56,9 @@ def functions(tmp_path: Path) -> OwnFunctions:
 
 
 def test_the_public_functions_of_the_file_are_tools_and_the_warning_names_them(functions: OwnFunctions) -> None:
-    assert list(functions.tools) == ["add", "leave", "circle", "where"]
+    assert list(functions.tools) == ["add", "leave", "circle", "where", "later", "leave_later"]
     named, warning = functions.warning()
-    assert "add, leave, circle, where" in named
+    assert "add, leave, circle, where, later" in named
     assert "can do whatever you can" in warning
 
 
@@ -57,7 +70,10 @@ def test_the_public_functions_of_the_file_are_tools_and_the_warning_names_them(f
         ("leave", {}, "SystemExit: 3"),
         ("circle", {}, "ValueError: Circular reference detected"),
         ("where", {}, '{"path": "a"}'),
-        ("_hidden", {"a": 1}, "there is no function _hidden; the functions are: add, leave, circle, where"),
+        ("later", {"text": "a"}, '{"text": "a"}'),
+        ("later", {"text": ""}, "ValueError: no text"),
+        ("leave_later", {}, "SystemExit: 4"),
+        ("_hidden", {"a": 1}, "there is no function _hidden; the functions are: add, leave, circle, where, later, leave_later"),
     ],
 )
 def test_a_call_gives_text_whatever_the_function_does(functions: OwnFunctions, name: str, arguments: dict, result: str) -> None:
