@@ -27,22 +27,30 @@ def new_call_id() -> str:
     return "".join(secrets.choice(CHARACTERS) for _ in range(9))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spacing:
+    """What is between what was read so far and what may follow."""
+
+    gap: str = ""
+    """White space that counts only if more text follows."""
+    after_field: bool = False
+    """Whether a field other than text was the last."""
+
+
 @dataclasses.dataclass(slots=True)
 class GrowingCall:
     """A call that is being written, as far as it was reported."""
 
     field: Field
     captures: Mapping[str, str]
+    before: Spacing
+    """What is before it, which counts only if it is no call."""
     id: str = dataclasses.field(default_factory=new_call_id)
     body: str = ""
     name: str | None = None
     """The name, once it was reported."""
     reported: str = ""
     """The part of the arguments that was reported."""
-    gap: str = ""
-    """The white space before it, which counts only if it is no call."""
-    follows_field: bool = False
-    """Whether another field came just before it."""
     latest: str = ""
     """The last piece of the body."""
     whole_arguments: str | None = None
@@ -69,14 +77,12 @@ class AnswerReader:
         self.parser = ResponseParser(dataclasses.replace(template, fields=fields))
         self.tools, self.grows = {tool.name: tool for tool in tools}, grows
         self.text, self.reasoning, self.calls = "", "", list[ToolCall]()
-        self.gap = ""
-        """White space after the text so far: it counts only if more text follows."""
-        self.after_field = False
-        """Whether a field other than text was the last."""
+        self.spacing = Spacing()
         self.growing: GrowingCall | None = None
         for _ in self.deltas(self.parser.push(prefix)):
             pass
-        self.text = self.reasoning = self.gap = ""
+        self.text = self.reasoning = ""
+        self.spacing = dataclasses.replace(self.spacing, gap="")
 
     @property
     def is_thinking(self) -> bool:
@@ -92,9 +98,9 @@ class AnswerReader:
     def flush(self) -> AnswerDelta:
         """The rest, at the end of the text."""
         delta = joined(self.deltas(self.parser.flush()))
-        if self.gap and not self.after_field:
-            delta = dataclasses.replace(delta, text=delta.text + self.gap)
-            self.text, self.gap = self.text + self.gap, ""
+        if not self.spacing.after_field:
+            delta = dataclasses.replace(delta, text=delta.text + self.spacing.gap)
+            self.text, self.spacing = self.text + self.spacing.gap, Spacing()
         return delta
 
     def message(self) -> dict[str, Any]:
@@ -113,40 +119,39 @@ class AnswerReader:
             elif name == TOOL_CALLS:
                 yield from self.called(event)
             elif isinstance(event, Opened) and name in REASONING_FIELDS:
-                self.gap = "\n" if self.reasoning else ""
+                self.spacing = Spacing("\n" if self.reasoning else "")
             elif isinstance(event, Closed) and name in REASONING_FIELDS:
-                self.after_field, self.gap = True, ""
+                self.spacing = Spacing(after_field=True)
             elif isinstance(event, Broken):
                 yield self.said(event.text)
 
     def thought(self, text: str) -> AnswerDelta:
         """More of the thinking, without white space around it."""
-        text = self.gap + text if self.reasoning else text.lstrip()
+        text = self.spacing.gap + text if self.reasoning else text.lstrip()
         kept = text.rstrip()
-        self.gap = text[len(kept) :]
+        self.spacing = Spacing(text[len(kept) :])
         self.reasoning += kept
         return AnswerDelta(reasoning=kept)
 
     def said(self, text: str) -> AnswerDelta:
         """More of the text; white space next to thinking and calls is left out."""
-        text = self.gap + text
-        if self.after_field:
+        text = self.spacing.gap + text
+        if self.spacing.after_field:
             stripped = text.lstrip()
             if not stripped:
-                self.gap = text  # it counts if more text follows, however the text is divided into pieces
+                self.spacing = Spacing(text, after_field=True)  # however the text is divided into pieces
                 return AnswerDelta()
             text = (text[: len(text) - len(stripped)] or "\n") + stripped if self.text else stripped
-            self.after_field = False
         kept = text.rstrip()
-        self.gap = text[len(kept) :]
+        self.spacing = Spacing(text[len(kept) :])
         self.text += kept
         return AnswerDelta(text=kept)
 
     def called(self, event: Event) -> Iterator[AnswerDelta]:
         """A part of a tool call, or a whole one."""
         if isinstance(event, Opened):
-            self.growing = GrowingCall(event.field, event.captures, gap=self.gap, follows_field=self.after_field)
-            self.after_field, self.gap = True, ""
+            self.growing = GrowingCall(event.field, event.captures, self.spacing)
+            self.spacing = Spacing(after_field=True)
         elif isinstance(event, Piece) and self.growing is not None:
             self.growing.body, self.growing.latest = self.growing.body + event.text, event.text
             if self.grows and (found := name_and_arguments(self.growing, self.tools)) is not None:
@@ -193,7 +198,7 @@ class AnswerReader:
         growing = self.growing
         if growing is None or growing.name is None:
             self.growing = None
-            self.after_field, self.gap = (False, "") if growing is None else (growing.follows_field, growing.gap)
+            self.spacing = Spacing() if growing is None else growing.before
             yield self.said(event.text)
             return
         growing.wanted = 0  # all tags are searched
