@@ -15,6 +15,7 @@ from support import patient_http
 from support.browser import close_messages, element, elements, wait_until, window
 from support.calling_model import FAIL, TOOLS, make_calling, mark
 from support.chat_page import keep, kept, open_chat, open_empty_chat, say, wait_for_turns
+from support.paced_runs import PacedRuns
 
 CALL = {"id": "abc", "type": "function", "function": {"name": "mark", "arguments": '{"name": "stranger"}'}}
 WAITING = MessageTree("ab").add(ROOT, {"role": "user", "content": "Go."})
@@ -83,6 +84,22 @@ def test_a_call_waits_for_a_press_and_its_result_is_in_its_card(chat, marks):
     call, result = messages_of(driver)[1]["tool_calls"][0], messages_of(driver)[2]
     assert json.loads(call["function"]["arguments"]) == {"name": "x"}
     assert result == {"role": "tool", "tool_call_id": call["id"], "name": "mark", "content": "marked x"}
+
+
+def test_the_arguments_of_a_call_are_seen_while_the_model_writes_them(chat, monkeypatch):
+    runs = PacedRuns(monkeypatch)
+    driver = chat(mark("a cat with a long name"))
+    runs.seconds = 0.1
+    say(driver, "Go.")
+    script = "return document.querySelector('#growing .tool-call pre')?.textContent"
+    written = lambda: driver.execute_script(script)  # noqa: E731
+    first = wait_until(driver, written, "the first arguments")
+    more = wait_until(driver, lambda: (now := written()) != first and now, "more of them")
+    assert more.startswith(first)
+    assert not buttons(driver)
+    assert all("tool_calls" not in each for each in messages_of(driver)), "a part of a call is not kept"
+    runs.seconds = 0
+    wait_for_buttons(driver, *of("mark"))
 
 
 def test_each_call_is_decided_and_always_holds_until_the_page_is_loaded_again(chat, marks, served, own):

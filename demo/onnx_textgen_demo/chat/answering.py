@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_textgen import Cancellation
 from onnx_textgen.api.conversation import Conversation
-from onnx_textgen.chat.answers import message_of
+from onnx_textgen.chat.answer_reader import joined
+from onnx_textgen.chat.answers import AnswerDelta, message_of
 
 from .message_tree import Figures, MessageTree
 from .open_calls import in_order_of_calls
@@ -67,8 +68,7 @@ class GrowingAnswer:
 
     chat: ChatSession
     name: str
-    text: str = ""
-    reasoning: str = ""
+    so_far: AnswerDelta = dataclasses.field(default_factory=AnswerDelta)
     generated_tokens: int = 0
     started: float = dataclasses.field(default_factory=time.perf_counter)
     first_token: float | None = None
@@ -77,15 +77,21 @@ class GrowingAnswer:
 
     def add(self, chunk: ChatChunk) -> None:
         """Add the next chunk."""
-        self.text, self.reasoning, self.answer = self.text + chunk.text, self.reasoning + chunk.reasoning, chunk.answer
+        more = AnswerDelta(chunk.text, chunk.reasoning, chunk.tool_calls)
+        self.so_far, self.answer = joined([self.so_far, more]), chunk.answer
         self.generated_tokens += len(chunk.token_ids)
         if self.first_token is None and chunk.token_ids:
             self.first_token = time.perf_counter()
 
     def in_tree(self, tree: MessageTree, parent: int) -> MessageTree:
         """The conversation with the answer so far."""
-        so_far = message_of(self.text, self.reasoning, ())
-        return tree.add(parent, so_far if self.answer is None else self.answer.message, self.figures())
+        if self.answer is not None:
+            return tree.add(parent, self.answer.message, self.figures())
+        calls = tuple(
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in self.so_far.tool_calls
+        )
+        return tree.add(parent, message_of(self.so_far.text, self.so_far.reasoning, ()), self.figures(), calls)
 
     def figures(self) -> Figures:
         """The figures so far; exact with the last chunk."""

@@ -50,6 +50,8 @@ class Node:
     """Index of the message before it; smaller than its own."""
     message: Message
     figures: Figures | None = None
+    growing_calls: tuple[Mapping[str, Any], ...] = ()
+    """Tool calls that the model still writes, in OpenAI's form: only drawn, because a part of a call must never run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,10 +92,17 @@ class MessageTree:
             found.setdefault(node.parent, []).append(place)
         return found
 
-    def add(self, parent: int, message: Message, figures: Figures | None = None) -> MessageTree:
+    def add(
+        self,
+        parent: int,
+        message: Message,
+        figures: Figures | None = None,
+        growing_calls: tuple[Mapping[str, Any], ...] = (),
+    ) -> MessageTree:
         """With another message after `parent`, which is shown; the first words of the first message are the title."""
         title = self.title or title_of(message)
-        return dataclasses.replace(self, title=title, nodes=(*self.nodes, Node(parent, message, figures)), leaf=len(self.nodes))
+        node = Node(parent, message, figures, growing_calls)
+        return dataclasses.replace(self, title=title, nodes=(*self.nodes, node), leaf=len(self.nodes))
 
     def show(self, index: int) -> MessageTree:
         """With the latest branch through a message shown."""
@@ -117,8 +126,11 @@ class MessageTree:
         return tree.show(answers[-1]) if answers else tree
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, which `read_tree` reads."""
-        nodes = [dataclasses.asdict(node) for node in self.nodes]
+        """As JSON, which `read_tree` reads; without calls that grow."""
+        nodes = [
+            {"parent": node.parent, "message": node.message, "figures": node.figures and dataclasses.asdict(node.figures)}
+            for node in self.nodes
+        ]
         return {"version": VERSION, "key": self.key, "title": self.title, "system": self.system, "nodes": nodes, "leaf": self.leaf}
 
 

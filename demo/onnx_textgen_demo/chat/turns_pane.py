@@ -103,7 +103,8 @@ def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool, names_model: b
         return article(turn.index, "user", "You", f'<div class="said">{escape(text)}</div><div class="turn-tools">{tools}</div>')
     seconds = node.figures.thinking_seconds if node.figures else 0.0
     results = [tree.nodes[each].message for each in turn.results]
-    parts = parts_of(node.message, results, thinking_seconds=seconds)
+    message = {**node.message, "tool_calls": node.growing_calls} if node.growing_calls else node.message
+    parts = parts_of(message, results, thinking_seconds=seconds)
     buttons = {number: call_buttons(node.message, turn.index, number) for number in asked}
     body = parts_html(parts, buttons) or f'<p class="aside">{"…" if is_growing else "(empty)"}</p>'
     figures = figures_html(node.figures, names_model=names_model) if node.figures else ""
