@@ -59,16 +59,69 @@ const remember = (key) => {
 const title = (kept) => String(kept.name || kept.conversation.title || "Conversation");
 const opened = () => props.value?.key;
 
+const agreed = new Map(); // by key: what this tab and the storage had in common last
+let asked = null; // a conversation that Python was asked to show, until it comes back with as many messages
+const isBusy = () => document.querySelector("#turns .turns")?.ariaBusy === "true";
+let later = null; // what another tab changed too is merged when no answer grows here
+
 const save = () => {
   const now = props.value;
   if (!now?.nodes?.length) return draw();
-  const before = read(now.key);
-  if (JSON.stringify(before?.conversation) !== JSON.stringify(now)) {
-    write(now.key, { saved: Date.now(), name: before?.name, conversation: now });
-    for (const [key] of all().slice(MOST)) if (key !== now.key) remove(key);
-  }
   remember(now.key);
+  if (asked?.key === now.key && asked.nodes?.length === now.nodes.length) {
+    agreed.set(now.key, asked);
+    asked = null;
+  }
+  const kept = keptOf(now.key);
+  if (kept && !hasSameMessages(kept, now) && !hasSameMessages(kept, agreed.get(now.key) ?? kept)) {
+    clearTimeout(later);
+    later = setTimeout(settle, 300);
+  } else {
+    if (!isSame(kept, now)) put(now);
+    agreed.set(now.key, now);
+  }
   draw();
+};
+const keptOf = (key) => {
+  const kept = read(key)?.conversation;
+  return Array.isArray(kept?.nodes) ? kept : null;
+};
+const put = (conversation) => {
+  write(conversation.key, { saved: Date.now(), name: read(conversation.key)?.name, conversation });
+  for (const [key] of all().slice(MOST)) if (key !== conversation.key) remove(key);
+};
+const settle = () => {
+  if (isBusy() || asked) {
+    later = setTimeout(settle, 300);
+    return;
+  }
+  const both = putBoth();
+  if (both && hasSameMessages(both, props.value)) agreed.set(both.key, both);
+  else if (both) show(both);
+};
+const putBoth = () => {
+  const now = props.value;
+  const [base, kept] = [agreed.get(now?.key), keptOf(now?.key)];
+  later = null;
+  if (!base || !kept) return null;
+  const both = merged(base, kept, now);
+  put(both);
+  return both;
+};
+const show = (conversation) => {
+  asked = conversation;
+  trigger("select", { conversation, is_imported: false });
+};
+
+// Another tab of the browser changed the storage: its messages appear here, unless the reader is at work.
+const follow = ({ key }) => {
+  draw();
+  const now = props.value;
+  if (!now?.nodes?.length || key !== PREFIX + now.key) return;
+  if (asked || later !== null || isBusy() || document.querySelector("#turns .editor, #chat.settings-open")) return;
+  const kept = keptOf(now.key);
+  if (!kept || hasSameMessages(kept, now) || now.leaf >= kept.nodes.length) return;
+  show({ ...kept, leaf: latestThrough(kept.nodes, now.leaf) });
 };
 
 const open = (key) => {
@@ -76,7 +129,7 @@ const open = (key) => {
   problem = "";
   if (!kept) return draw();
   remember(key);
-  trigger("select", { conversation: kept.conversation, is_imported: false });
+  show(kept.conversation);
   showList(false);
 };
 const begin = () => {
@@ -224,7 +277,8 @@ document.addEventListener("click", (event) => {
 });
 
 watch("value", save);
-addEventListener("storage", draw); // another tab of the browser changed them
+addEventListener("storage", follow);
+addEventListener("pagehide", () => { if (later !== null) putBoth(); });
 draw();
 let before = null;
 try {

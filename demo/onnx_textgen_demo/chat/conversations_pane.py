@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-EVENTS = Path(__file__).with_name("conversations_pane.js").read_text(encoding="utf-8")
+SCRIPTS = ("conversation_merge.js", "conversations_pane.js")
+EVENTS = "\n".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in SCRIPTS)
 
 TEMPLATE = """
 <div class="chat-head">

@@ -77,7 +77,7 @@ def make_tab(
     # Stop does not use `cancels`: the answer then ends by itself, and draws its last frame.
     stop.click(lambda kept: kept.cancel.cancel() if kept else None, session, None, **QUICK)
     turns.select(branches.show, [session, conversations], outputs, **QUICK)
-    conversations.select(branches.open, session, [*outputs, system], cancels=runs, **QUICK)
+    conversations.select(branches.open, session, [*outputs, system], cancels=runs, trigger_mode="always_last", **QUICK)
     conversations.clear(
         lambda kept: (*frame(kept, MessageTree(), asks=False), ""), session, [*outputs, system], cancels=runs, **QUICK
     )
