@@ -124,9 +124,10 @@ def test_every_python_block_about_sessions_runs(story, tmp_path, monkeypatch, ca
 
 def test_every_python_block_about_tools_runs(story, capsys) -> None:
     pytest.importorskip("llguidance")
-    template = "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
-    template += (
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }} {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    template = (
+        "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ '\\n' if not loop.first }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>"
+        "{% endfor %} {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     names = {
         "onnx_textgen": onnx_textgen,

@@ -188,7 +188,7 @@ def test_a_suffix_is_taken_by_models_for_it(client: ollama.Client, story: Model,
         client.generate("story", "A dog", suffix="The end.")
 
 
-def test_models_are_listed_and_shown(client: ollama.Client, thinker: tuple) -> None:
+def test_models_are_listed_and_shown(client: ollama.Client, thinker: tuple, story: Model) -> None:
     assert [each.model for each in client.list().models] == ["story", "chatty"]
     assert [each.context_length for each in client.ps().models] == [512, 512]
     shown = client.show("chatty:latest")
@@ -198,6 +198,12 @@ def test_models_are_listed_and_shown(client: ollama.Client, thinker: tuple) -> N
     assert shown.capabilities == ["completion", "tools"]
     assert "messages" in (shown.template or "")
     assert thinker[0].show("thinker").capabilities == ["completion", "tools", "thinking"]
+    silent = "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    with (
+        served({"silent": Model(story.folder, story.manifest, story.graph, chat_template=silent)}) as (url, _),
+        ollama.Client(url) as own,
+    ):
+        assert own.show("silent").capabilities == ["completion"], "nobody knows how it writes calls"
     with pytest.raises(ollama.ResponseError, match="there is no model 'other' here") as caught:
         client.show("other")
     assert caught.value.status_code == 404

@@ -169,6 +169,21 @@ def test_tools_that_must_not_be_called_are_not_shown_to_the_model(client: openai
     assert none.choices[0].message.content == plain.choices[0].message.content
 
 
+@pytest.mark.parametrize(
+    "wanted", [{"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "stop"}}}]
+)
+def test_a_call_in_a_form_that_is_not_known_is_refused_and_tools_without_a_choice_are_not(story: Model, wanted: Any) -> None:
+    silent = Model(
+        story.folder, story.manifest, story.graph, chat_template=TEMPLATE.replace("<call>{{ c.function | tojson }}</call>", "")
+    )
+    with served({"silent": silent}) as (url, _), openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        asked: Any = {"model": "silent", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 5}
+        with pytest.raises(openai.BadRequestError, match="not the form of its calls; give a response template that reads them"):
+            client.chat.completions.create(**asked, **wanted)
+        message = client.chat.completions.create(**asked).choices[0].message
+        assert message.tool_calls is None
+
+
 def test_a_model_that_was_not_trained_to_call_is_told_how(client: openai.OpenAI, chatty: Model) -> None:
     stop = TOOLS[1:]
     found = client.chat.completions.create(model="chatty", messages=MESSAGES, tools=stop, tool_choice="required", seed=1)

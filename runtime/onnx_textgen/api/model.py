@@ -118,6 +118,11 @@ class Model:
         return self.chat_template is not None and self.opened.chat_format.thinking is not None
 
     @property
+    def calls_tools(self) -> bool:
+        """Whether tool calls in its answers can be read: how the model writes them is known."""
+        return self.chat_template is not None and self.opened.chat_format.response.tool_calls is not None
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """Names of the package's LoRA adapters."""
         return tuple(self.manifest.adapters)

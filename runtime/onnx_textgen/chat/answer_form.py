@@ -82,7 +82,7 @@ class CallForm:
 
 
 PROMPTED = CallForm("object", open="<tool_call>\n", close="\n</tool_call>", between="\n")
-"""How a model that was not trained to call tools is told to call them: as most of those do that were."""
+"""How a model whose chat template knows no tools is told to call them: as most of those do that were trained to."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class AnswerForm:
     anchor: str = ""
     """What the template writes before an answer; empty if that is not known."""
     reasoning: ReasoningForm | None = None
-    calls: CallForm | None = None
-    """None: the model was not trained to call tools."""
+    calls: CallForm | None = PROMPTED
+    """None: the template shows the model its tools, and in which form the model writes calls is not known."""
 
 
 def as_python(value: object) -> str:
@@ -127,9 +127,12 @@ def response_template_of(form: AnswerForm) -> dict[str, Any]:
     if form.reasoning is not None:
         opening, closing = form.reasoning.marks
         fields["reasoning_content"] = {"open": opening, "close": closing, "content": "text"}
-    fields["tool_calls"] = field_of_calls(form.calls or PROMPTED)
-    ending = (form.calls or PROMPTED).end.strip()
-    fields["content"] = {"content": "text"} | ({"close": ending} if ending and (form.calls or PROMPTED).close.strip() else {})
+    content = {"content": "text"}
+    if form.calls is not None:
+        fields["tool_calls"] = field_of_calls(form.calls)
+        if (ending := form.calls.end.strip()) and form.calls.close.strip():
+            content["close"] = ending
+    fields["content"] = content
     anchor = {"start_anchor": form.anchor} if form.anchor else {"start_anchor_pattern": r"\Z"}
     return {"version": 1, "defaults": {"role": "assistant"}, **anchor, "fields": fields}
 
@@ -171,6 +174,22 @@ def read_reasoning(template: ResponseTemplate) -> ReasoningForm | None:
     if field is None or field.open is None or field.close is None or not (field.open.literals and field.close.literals):
         return None
     return ReasoningForm(field.open.literals[-1], field.close.literals[-1])
+
+
+def read_calls(template: ResponseTemplate) -> CallForm | None:
+    """The form of the calls that a response template reads, if they are JSON between delimiters that are texts."""
+    field = template.tool_calls
+    if field is None or field.content != "json" or field.open is None or not field.open.literals:
+        return None
+    function = field.transform.get("function") if isinstance(field.transform, Mapping) else None
+    if not isinstance(function, Mapping) or (field.close is not None and not field.close.literals):
+        return None
+    placeholders = [str(function.get(part)).strip("{}").removeprefix("content.") for part in ("name", "arguments")]
+    name_keys, arguments_keys = (tuple(each.split(".")) for each in placeholders)
+    opening, closing = field.open.literals[-1], field.close.literals[-1] if field.close is not None else ""
+    if field.transform_each:
+        return CallForm("list", begin=opening, end=closing, name_keys=name_keys, arguments_keys=arguments_keys)
+    return CallForm("object", open=opening, close=closing, name_keys=name_keys, arguments_keys=arguments_keys)
 
 
 def as_function(name: str, arguments: str) -> dict[str, Any]:

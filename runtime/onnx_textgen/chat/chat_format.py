@@ -14,7 +14,7 @@ from ..options.generation_config import GenerationConfig
 from ..sampling.grammar import Rules
 from ..sampling.thinking import AfterThinking, Rule, Thinking
 from ..text.tokenizer import TextTokenizer
-from .answer_form import PROMPTED, CallForm, ReasoningForm, read_reasoning, response_template_of
+from .answer_form import CallForm, ReasoningForm, read_calls, read_reasoning, response_template_of
 from .answer_reader import AnswerReader
 from .call_grammar import grammar_of_calls
 from .contents import MATCH_SECONDS
@@ -45,8 +45,11 @@ class ChatFormat:
 
     @functools.cached_property
     def derived(self) -> Derived:
-        """What the chat template shows."""
-        return derive(self.template, bos_token=self.bos_token, eos_token=self.eos_token)
+        """What the chat template shows; a form of calls that it does not show is that of the package's own response template."""
+        found = derive(self.template, bos_token=self.bos_token, eos_token=self.eos_token)
+        if found.form.calls is not None or self.given is None:
+            return found
+        return dataclasses.replace(found, form=dataclasses.replace(found.form, calls=read_calls(self.response)))
 
     @functools.cached_property
     def response(self) -> ResponseTemplate:
@@ -67,8 +70,10 @@ class ChatFormat:
 
     @functools.cached_property
     def calls(self) -> CallForm | None:
-        """How the model writes calls; None if the response template does not read what the chat template writes."""
-        form = self.derived.form.calls or PROMPTED
+        """How the model writes calls; None if that is not known, or if the response template does not read it."""
+        form = self.derived.form.calls
+        if form is None:
+            return None
         tools = [Tool(name) for name, _ in TRIAL]
         for calls in (TRIAL[:1], TRIAL[1:]):
             reader = AnswerReader(self.response, tools=tools)
@@ -77,6 +82,19 @@ class ChatFormat:
             if [(call.name, call.arguments) for call in reader.calls] != calls:
                 return None
         return form
+
+    @property
+    def why_not_required(self) -> str:
+        """Why an answer cannot be held to the form of calls, and what to do; for a format whose `calls` are None."""
+        if self.derived.form.calls is not None:
+            reason = "the response template does not read the calls that the chat template writes; give another one"
+        elif self.response.tool_calls is not None:
+            reason = (
+                "its response template reads calls in a form that cannot be written; give one that reads JSON between two texts"
+            )
+        else:
+            reason = "its chat template shows it the tools, and not the form of its calls; give a response template that reads them"
+        return f"{reason}, by load(response_template=...) or --response-template FILE"
 
     @functools.cached_property
     def thinking(self) -> Thinking | None:
@@ -154,8 +172,8 @@ class Turn:
         form = self.format.calls
         if form is None:
             if needed:
-                reason = "the response template does not read the calls that the chat template writes"
-                raise OptionError(f"calls cannot be required: {reason}; give another response template")
+                refused = "with this model calls cannot be required, nor go with a schema or strict tools"
+                raise OptionError(f"{refused}: {self.format.why_not_required}")
             return None
         schema = None if config.json_schema is None else json.loads(config.json_schema)
         split = self.format.tokenizer.split_at_control_tokens

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import TemplateError
 from ..text.chat_template import render_chat
-from .answer_form import CALL_ID, AnswerForm, CallForm, ReasoningForm
+from .answer_form import CALL_ID, PROMPTED, AnswerForm, CallForm, ReasoningForm
 from .call_reader import ARGUMENTS, BOTH, NAMES, CallReader, shared_beginning
 from .response_template import REASONING_FIELDS
 
@@ -122,7 +122,7 @@ def derive(template: str, *, bos_token: str | None, eos_token: str | None) -> De
     calls, messages, writes_calls = derive_calls(probe, anchor, turn_end, reasoning)
     shown = probe.render([{"role": "user", "content": USER}], prompt=True, tools=TOOLS) or ""
     takes_tools = NAMES[0] in shown
-    form = calls or (call_form_of_example(probe, shown) if takes_tools else None)
+    form = calls or (call_form_of_example(probe, shown) if takes_tools else PROMPTED)
     results = probe.render(
         [
             {"role": "user", "content": USER},
@@ -222,7 +222,8 @@ def derive_calls(
             found = CallReader(one, two, wide, turn_end, probe.eos_token or "").read() if NAMES[0] in one else None
             number = {"argone": 1}
             shown: list[tuple[str, Mapping[str, Any]]] = [(one, ARGUMENTS[0]), (written(form, NAMES[:1], [number]), number)]
-            return (found if found is not None and all(is_written(found, *each) for each in shown) else None), form, True
+            is_sure = found is not None and anchor not in found.end and all(is_written(found, *each) for each in shown)
+            return found if is_sure else None, form, True  # an anchor after calls: their end was not recognised
     return None, MessageForm(), False
 
 

@@ -79,7 +79,7 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
         raise TemplateError(f"tool_calls should be a list of calls, found {shown(given)}")
     calls = [read_call(call) for call in given]
     if not derived.writes_calls or (text and derived.messages.content is None):
-        written = (form.calls or PROMPTED).write(calls)
+        written = (form.calls or PROMPTED).write(calls)  # in a form that is not known, the most usual one
         return {**made, "content": f"{text}\n{written}" if text else written}
     functions = [call_for(call, arguments, derived) for call, (_, arguments) in zip(given, calls, strict=True)]
     return {**made, "content": text or derived.messages.content, "tool_calls": functions}

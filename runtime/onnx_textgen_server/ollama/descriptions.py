@@ -49,7 +49,7 @@ def capabilities_of(model: Model) -> list[str]:
     """What a model can do, in Ollama's words."""
     found = {
         "completion": True,
-        "tools": model.chat_template is not None,
+        "tools": model.calls_tools,
         "thinking": model.thinks,
         "embedding": model.graph.name_of(HIDDEN_STATES) in model.graph.outputs,
         "insert": model.has_tokenizer and model.tokenizer.infill is not None,

@@ -21,9 +21,15 @@ pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
 
 PLAIN = (
+    "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ '\n' if m.content or not loop.first }}<tool_call>\n{{ c.function | tojson }}\n</tool_call>"
+    "{% endfor %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+SILENT = (
     "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+"""A template that shows the model its tools, and not how it calls them."""
 THINKER = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}"
     "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}\n{% endfor %}"
@@ -57,6 +63,11 @@ def story() -> Model:
 @pytest.fixture(scope="module")
 def plain(story: Model) -> Model:
     return Model(story.folder, story.manifest, story.graph, chat_template=PLAIN)
+
+
+@pytest.fixture(scope="module")
+def silent(story: Model) -> Model:
+    return Model(story.folder, story.manifest, story.graph, chat_template=SILENT)
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +154,8 @@ def test_a_call_is_read_and_its_result_continues_the_chat(plain: Model) -> None:
     call = answer.tool_calls[0]
     history = [*MESSAGES, answer.message, tool_result(call, {"rain": True})]
     text = plain.tokenizer.decode(plain.encode_chat(history, tools=TOOLS))
-    written = 'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n'
-    assert text.endswith(written + '<tool>{"rain": true}\n<assistant>')
+    written = 'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call><end>'
+    assert text.endswith(written + '<tool>{"rain": true}<end><assistant>')
 
 
 def test_thinking_is_separate_and_a_call_in_it_is_none(thinker: Model) -> None:
@@ -193,6 +204,67 @@ def test_a_thinking_budget_ends_the_thinking_properly(thinker: Model, budget: in
     assert "</think>" not in answer.text
     assert answer.text
     assert (answer.reasoning == "") is (budget == 0)
+
+
+STRICT = [{"type": "function", "function": {"name": "stop", "strict": True}}]
+
+
+def test_a_model_whose_form_of_calls_is_not_known_sees_its_tools_and_answers_in_text(silent: Model) -> None:
+    text = silent.tokenizer.decode(silent.encode_chat(MESSAGES, tools=TOOLS))
+    assert text == "get_weather stop <user>Is it raining in Oslo?\n<assistant>", "the template tells the tools, and nobody else"
+    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+    answer = chat(silent, call, tools=TOOLS)
+    assert (answer.text, answer.tool_calls, answer.finish_reason) == (call, (), "eos")
+    assert chat(silent, "<tool_call>\nnot JSON", tools=TOOLS).text == "<tool_call>\nnot JSON", "no grammar begins to bind"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": TOOLS, "tool_choice": "required"},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "stop"}}},
+        {"tools": STRICT},
+        {"tools": TOOLS, "json_schema": {"type": "object"}},
+    ],
+)
+def test_calls_in_a_form_that_is_not_known_cannot_be_required(silent: Model, options: dict[str, Any]) -> None:
+    said = (
+        r"its chat template shows it the tools, and not the form of its calls; give a response template .*--response-template FILE"
+    )
+    with pytest.raises(OptionError, match=said):
+        silent.chat(MESSAGES, **options)
+
+
+FUNCTION = {"type": "function", "function": {"name": "{content.tool}", "arguments": "{content.input}"}}
+CALLS = {"open": "<act>", "close": "</act>", "content": "json", "repeats": True, "transform": FUNCTION}
+LISTED = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
+LIST = {"open": "<acts>", "content": "json", "transform_each": True, "transform": LISTED}
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [(CALLS, '<act>{"tool": "stop", "input": {}}</act>'), (LIST, '<acts>[{"name": "stop", "arguments": {}}]')],
+)
+def test_a_response_template_tells_a_form_of_calls_that_the_chat_template_does_not_show(
+    story: Model, field: dict[str, Any], call: str
+) -> None:
+    given = {"start_anchor": "<assistant>", "fields": {"tool_calls": field, "content": {}}}
+    model = Model(story.folder, story.manifest, story.graph, chat_template=SILENT, response_template=given)
+    answer = chat(model, call, tools=TOOLS)
+    assert calls_of(answer) == [("stop", {})]
+    assert model.tokenizer.decode(model.encode_chat([*MESSAGES, answer.message], tools=TOOLS)).endswith(f"{call}\n<assistant>")
+    required = model.chat(MESSAGES, tools=[stop], tool_choice="required", parallel_tool_calls=False, seed=1)
+    assert (calls_of(required), required.generation.text.strip()) == ([("stop", {})], call)
+
+
+def test_a_form_of_calls_that_is_read_and_cannot_be_written_is_not_required(story: Model) -> None:
+    field = {"open_pattern": r"call (?P<name>\w+)", "close": ";", "content": "json"}
+    field |= {"transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}}
+    given = {"start_anchor": "<assistant>", "fields": {"tool_calls": field, "content": {}}}
+    model = Model(story.folder, story.manifest, story.graph, chat_template=SILENT, response_template=given)
+    assert calls_of(chat(model, "call stop{};", tools=TOOLS)) == [("stop", {})]
+    with pytest.raises(OptionError, match="reads calls in a form that cannot be written"):
+        model.chat(MESSAGES, tools=TOOLS, tool_choice="required")
 
 
 def test_a_broken_call_is_text_where_no_grammar_prevents_it(plain: Model, monkeypatch: pytest.MonkeyPatch) -> None:

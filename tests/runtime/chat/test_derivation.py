@@ -295,6 +295,51 @@ def test_a_form_that_would_be_written_otherwise_than_the_template_writes_it_is_r
     assert derived.writes_calls, "earlier calls are written by the template"
 
 
+UNKNOWN = {
+    "the name is in the id, as Kimi K2 writes it": "<|tool_calls_section_begin|>"
+    + EACH
+    + "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>"
+    + ARGUMENTS
+    + "<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>",
+    "text between marks of its own, as FunctionGemma writes it": EACH
+    + "<start_function_call>call:"
+    + NAME
+    + "{{ '{' }}{% for k, v in c.function.arguments.items() %}{{ k }}:{% if v is string %}<escape>{{ v }}<escape>{% else %}{{ v }}"
+    "{% endif %}{{ ',' if not loop.last }}{% endfor %}{{ '}' }}<end_function_call>{% endfor %}",
+    "nothing, as Granite 3.3 does": "",
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_where_a_template_shows_tools_and_no_form_of_calls_nothing_is_read_as_a_call(name: str) -> None:
+    derived = derive(BEGIN + TURN.replace("CALLS", UNKNOWN[name]) + PROMPT, bos_token="", eos_token="<|end|>")
+    assert derived.takes_tools
+    assert derived.form.calls is None
+    for answer in (hermes(PARIS), "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>"):
+        reader = read(derived, answer)
+        assert (reader.text, reader.calls) == (answer, [])
+
+
+def test_without_tools_in_the_template_calls_have_the_form_that_the_system_message_tells() -> None:
+    derived = derive(TURN.replace("CALLS", "") + PROMPT, bos_token="", eos_token="<|end|>")
+    assert not derived.takes_tools
+    assert derived.form.calls == PROMPTED
+
+
+def test_calls_whose_end_is_not_found_have_no_known_form() -> None:
+    """Command R7B's template: a plan before the calls, another end than that of a text, and always the next answer's beginning."""
+    turn = "{% for m in messages %}<|TURN|><|{{ m.role }}|>{% if m.tool_calls %}<|START_THINKING|>{{ m.tool_plan }}<|END_THINKING|>"
+    turn += "<|START_ACTION|>[" + EACH + "{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}" + NEXT
+    turn += (
+        "]<|END_ACTION|>{% elif m.role == 'assistant' %}<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% else %}{{ m.content }}"
+    )
+    turn += "{% endif %}<|END_OF_TURN|>{% endfor %}<|TURN|><|assistant|>"
+    derived = derive(BEGIN + turn, bos_token="", eos_token="<|eos|>")
+    assert derived.takes_tools
+    assert derived.writes_calls
+    assert derived.form.calls is None
+
+
 @pytest.mark.parametrize("mark", ["</think>", "<think>\n"])
 def test_marks_of_thinking_that_a_template_writes_before_each_answer_are_not_part_of_the_anchor(mark: str) -> None:
     answer = (

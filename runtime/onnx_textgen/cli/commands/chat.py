@@ -75,6 +75,8 @@ def hold_conversation(
         loaded.opened.for_adapter(generation["adapter"])
     if loaded.chat_template is None and own is not None:
         raise OptionError(f"{loaded.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
+    if own is not None and not loaded.calls_tools:
+        screen.note(f"how {loaded.manifest.name} writes calls is not known, so they stay text; give --response-template FILE")
     chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")

@@ -108,6 +108,8 @@ def parts_of_answers(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]
     for name, field in (("thinking", template.reasoning), ("tool calls", template.tool_calls)):
         if field is not None:
             yield name, " ... ".join(each.text for each in (field.open, field.close) if each is not None)
+    if template.tool_calls is None:
+        yield "tool calls", "not read: form not known; give --response-template FILE"
 
 
 def adapter_in_words(record: AdapterRecord) -> str:

@@ -392,6 +392,8 @@ def _hidden(a: int) -> int:
 class CallingModel(CharacterModel):
     """Answers with the given tool calls, one answer after the other, then with text."""
 
+    calls_tools = True
+
     def __init__(self, *answers):
         super().__init__(chat_template=TEMPLATE)
         self.answers = list(answers)
@@ -511,3 +513,12 @@ def test_a_file_that_has_no_tools_is_refused_in_one_line(chat, tmp_path, text, s
 def test_a_model_without_a_template_takes_no_tools(chat, tools, capsys):
     assert chat(CharacterModel(), "a", options=["--tools", tools]) == 2
     assert "has no chat template, so it cannot call tools; leave --tools out" in capsys.readouterr().err
+
+
+def test_a_model_whose_form_of_calls_is_not_known_is_said_to_be_one(chat, tools, capsys):
+    model = CallingModel()
+    assert chat(model, "a", options=["--tools", tools]) == 0
+    assert "give --response-template FILE" not in capsys.readouterr().err
+    model.calls_tools = False
+    assert chat(model, "a", options=["--tools", tools]) == 0
+    assert "writes calls is not known, so they stay text; give --response-template FILE" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from onnx_textgen.diagnostics import benchmark as bench
 from onnx_textgen.diagnostics.golden_runs import replay
 from onnx_textgen.errors import OptionError
 from onnx_textgen.package.integrity import file_record
-from onnx_textgen.package.manifest import GRAPH, MANIFEST, TOKENIZER, GoldenRun, manifest_to_json
+from onnx_textgen.package.manifest import GRAPH, MANIFEST, RESPONSE_TEMPLATE, TOKENIZER, GoldenRun, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.package.retrieval import EmbeddingSettings, RerankingSettings
 from support.cli_model import CharacterModel
@@ -87,6 +87,22 @@ def test_info_says_how_a_model_embeds_and_reranks(folder, capsys, settings, line
 
 SUMMARY = {"size_bytes": 5_230_000, "top1_agreement": 0.991, "kl_divergence": 0.0012, "perplexity_change": 0.008}
 QUANTIZATION = {"bits": 4, "block_size": 32, "symmetric": True, "method": "rtn", "head_bits": 8}
+
+
+@pytest.mark.parametrize(
+    ("calls", "line"),
+    [
+        ({"tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}}, "<call> ... </call>"),
+        ({}, "not read: form not known; give --response-template FILE"),
+    ],
+)
+def test_info_says_how_a_model_writes_calls_or_that_it_is_not_known(folder, capsys, calls, line):
+    template = {"start_anchor": "<assistant>", "fields": {**calls, "content": {}}}
+    (folder / RESPONSE_TEMPLATE).write_text(json.dumps(template), encoding="utf-8")
+    write_manifest(folder)
+    assert run(["info", str(folder)]) == 0
+    lines = [" ".join(each.split()) for each in capsys.readouterr().out.splitlines()]
+    assert lines.count(f"tool calls {line}") == 1
 
 
 def test_what_the_weights_became_and_what_it_cost_is_shown_where_the_manifest_says_so(folder, model, capsys, monkeypatch):
