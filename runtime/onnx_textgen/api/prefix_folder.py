@@ -200,7 +200,7 @@ class PrefixFolder:
 
 
 def engine_digest(opened: OpenModel) -> str:
-    """A digest of the format and all that the bits of keys and values depend on: graph, device, threads, libraries, processor."""
+    """A digest of the format, and of all that the bits of keys and values depend on, from the weights to the processor."""
     versions = list[str]()
     for name in ("onnxruntime", "onnxruntime-gpu", "openvino"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -7,6 +7,7 @@ Templates differ: some take arguments as JSON values and some as text, some writ
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ To call a function, answer with its name and arguments in exactly this form, and
 
 Call a function only if you need its result. The result follows in the next message. Otherwise answer in plain text."""
 RESULT = "<tool_response>\n{content}\n</tool_response>"
+UNFINISHED = re.compile(r"\s*|-|\.|[eE][+-]?|tr?u?|fa?l?s?|nu?l?|u[0-9a-fA-F]{0,4}")
+"""What `json` leaves at the end of a text that was cut off: nothing, or a part of a number, a word or an escape in a string."""
 Message = Mapping[str, Any]
 
 
@@ -106,12 +109,19 @@ def read_call(call: object) -> tuple[str, dict[str, Any]]:
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError) as error:
-            if isinstance(error, json.JSONDecodeError) and arguments.lstrip().startswith("{"):
+            if isinstance(error, json.JSONDecodeError) and is_cut_off(arguments, error):
                 return name, {}
             raise TemplateError(f"the arguments of the call of {name} should be JSON: {error}") from error
     if not isinstance(arguments, Mapping):
         raise TemplateError(f"the arguments of the call of {name} should be a JSON object")
     return name, dict(arguments)
+
+
+def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:
+    """Whether a text that is no JSON is the beginning of a JSON object, as `max_tokens` leaves it."""
+    if not text.lstrip().startswith("{") or error.msg == "Extra data":
+        return False
+    return error.msg.startswith("Unterminated string") or UNFINISHED.fullmatch(text, error.pos) is not None
 
 
 def text_of(message: Message) -> str:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
+from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.api.session_file import arrays_digest
 from onnx_textgen.errors import OptionError, PackageError, PromptError, TemplateError
 from support.cache_graphs import GRAPHS
@@ -292,6 +293,39 @@ def test_what_a_killed_save_left_is_cleared_away_by_a_later_one(forgetful: Model
     assert {path.name for path in tmp_path.iterdir()} == kept | {"saved"}
 
 
+@pytest.fixture
+def session(forgetful: Model) -> Conversation:
+    """A session of a short text."""
+    session = forgetful.session()
+    session.append(BEGIN)
+    session.generate(max_new_tokens=3)
+    return session
+
+
+@pytest.fixture
+def saved(session: Conversation, tmp_path: Path) -> Path:
+    """The file of that session."""
+    session.save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a saved session, without their digest."""
+    with np.load(path) as archive:
+        return {name: array for name, array in archive.items() if name != "sha256"}
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], *, with_digest: bool = True) -> None:
+    """Replace a saved session; `with_digest`: with the digest of these arrays, so that what is refused is their content."""
+    with path.open("wb") as file:
+        np.savez(file, **arrays, **({"sha256": arrays_digest(arrays)} if with_digest else {}))
+
+
+def with_header(arrays: dict[str, np.ndarray], **changes: object) -> dict[str, np.ndarray]:
+    header = json.loads(arrays["header"].tobytes()) | changes
+    return arrays | {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -305,74 +339,39 @@ def test_what_a_killed_save_left_is_cleared_away_by_a_later_one(forgetful: Model
         {"cache/past_key_values.0.key": None},
     ],
 )
-def test_a_file_with_other_contents_is_refused(forgetful: Model, tmp_path: Path, change: dict) -> None:
-    session, path = forgetful.session(), tmp_path / "saved"
-    session.append(BEGIN)
-    session.generate(max_new_tokens=3)
-    session.save(path)
-    with np.load(path) as archive:
-        arrays = {name: value for name, value in {**dict(archive), **change}.items() if value is not None}
-    del arrays["sha256"]
-    arrays["sha256"] = arrays_digest(arrays)  # so that what is refused is the content
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+def test_a_file_with_other_contents_is_refused(forgetful: Model, saved: Path, change: dict) -> None:
+    write_arrays(saved, {name: value for name, value in {**arrays_of(saved), **change}.items() if value is not None})
     with pytest.raises(PackageError, match="not a saved session, or is damaged"):
-        forgetful.load_session(path)
+        forgetful.load_session(saved)
 
 
-def test_entries_that_are_no_arrays_or_claim_too_much_are_refused(forgetful: Model, tmp_path: Path) -> None:
-    session, path = forgetful.session(), tmp_path / "saved"
-    session.append(BEGIN)
-    session.generate(max_new_tokens=3)
-    session.save(path)
-    with zipfile.ZipFile(path) as archive:
+def test_entries_that_are_no_arrays_or_claim_too_much_are_refused(forgetful: Model, saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
     large = io.BytesIO()
     np.lib.format.write_array_header_1_0(large, {"shape": (10**12,), "fortran_order": False, "descr": "<f4"})
     for name in ("header.npy", "token_ids.npy", "cache/past_key_values.0.key.npy"):
         for content in (b"xx", large.getvalue(), b""):
-            with zipfile.ZipFile(path, "w") as archive:
+            with zipfile.ZipFile(saved, "w") as archive:
                 for each, before in entries.items():
                     archive.writestr(each, content if each == name else before)
             with pytest.raises(PackageError, match="not a saved session, or is damaged"):
-                forgetful.load_session(path)
+                forgetful.load_session(saved)
 
 
-def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model, tmp_path: Path) -> None:
-    session, path = forgetful.session(), tmp_path / "saved"
-    session.append(BEGIN)
-    session.generate(max_new_tokens=3)
-    session.save(path)
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    del arrays["sha256"]
-    header = json.loads(arrays["header"].tobytes())
-    arrays["header"] = np.frombuffer(json.dumps(header | {"format": "onnx-textgen session 1"}).encode(), np.uint8)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-    assert forgetful.load_session(path).token_ids == session.token_ids
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model, session: Conversation, saved: Path) -> None:
+    arrays = arrays_of(saved)
+    write_arrays(saved, with_header(arrays, format="onnx-textgen session 1"), with_digest=False)
+    assert forgetful.load_session(saved).token_ids == session.token_ids
+    write_arrays(saved, arrays, with_digest=False)
     with pytest.raises(PackageError, match="is damaged"):
-        forgetful.load_session(path)
+        forgetful.load_session(saved)
 
 
-def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, tmp_path: Path) -> None:
-    session, path = forgetful.session(), tmp_path / "saved"
-    session.append(BEGIN)
-    session.generate(max_new_tokens=3)
-    session.save(path)
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    header = json.loads(arrays["header"].tobytes())
-    arrays["header"] = np.frombuffer(json.dumps(header | {"states": [3]}).encode(), np.uint8)
-    del arrays["sha256"]
-    arrays["sha256"] = arrays_digest(arrays)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, session: Conversation, saved: Path) -> None:
+    write_arrays(saved, with_header(arrays_of(saved), states=[3]))
     with pytest.raises(PackageError, match="not a saved session, or is damaged"):
-        forgetful.load_session(path)
+        forgetful.load_session(saved)
     for place in ("", "/", ".", "a\0b"):
         with pytest.raises(PackageError):
             session.save(place)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onnx_textgen.chat.derivation import derive
 from onnx_textgen.chat.messages import prepare
@@ -31,6 +34,10 @@ def call_with(arguments: object) -> dict[str, Any]:
         ({"role": "assistant", "tool_calls": ["f"]}, "a tool call should be"),
         (call_with("no"), "the arguments of the call of f should be JSON"),
         (call_with("[" * 100_000 + "]" * 100_000), "the arguments of the call of f should be JSON"),
+        (call_with("{city: 1}"), "the arguments of the call of f should be JSON"),
+        (call_with('{"city": Oslo}'), "the arguments of the call of f should be JSON"),
+        (call_with('{"city": "\\q"}'), "the arguments of the call of f should be JSON"),
+        (call_with('{"city": 1} e'), "the arguments of the call of f should be JSON"),
         (call_with("[]"), "the arguments of the call of f should be a JSON object"),
     ],
 )
@@ -39,10 +46,20 @@ def test_what_is_wrong_with_a_message_is_said(message: Any, said: str) -> None:
         prepare([message, RESULT], [], derive(PLAIN, bos_token=None, eos_token=None))
 
 
-@pytest.mark.parametrize("arguments", ["{", '{"city": "Os', '{"days": [1, {"a": 2}'])
-def test_a_call_that_was_cut_off_is_written_without_arguments(arguments: str) -> None:
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.text(), JSON, min_size=1, max_size=3), st.booleans(), st.data())
+def test_a_call_that_was_cut_off_anywhere_is_written_without_arguments(
+    arguments: dict[str, Any], is_ascii: bool, data: st.DataObject
+) -> None:
+    whole = json.dumps(arguments, ensure_ascii=is_ascii)
+    part = whole[: data.draw(st.integers(1, len(whole) - 1))]
     derived = derive(PLAIN, bos_token=None, eos_token=None)
-    assert prepare([call_with(arguments), RESULT], [], derived) == prepare([call_with({}), RESULT], [], derived)
+    assert prepare([call_with(part), RESULT], [], derived) == prepare([call_with({}), RESULT], [], derived)
 
 
 @pytest.mark.parametrize("content", ["Hi", None, [{"type": "text", "text": "Hi"}], [{"type": "text", "text": "<tool_response>"}]])
