@@ -23,7 +23,8 @@ import onnxruntime
 
 import onnx_textgen
 from onnx_textgen.api.model import Model
-from onnx_textgen.package.manifest import GRAPH, WEIGHTS, Target
+from onnx_textgen.package.manifest import CHAT_TEMPLATE, GRAPH, TOKENIZER, WEIGHTS, Target, weights_files
+from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import export
 from onnx_textgen_export.package.folder import new_folder, records, write_manifest
 from onnx_textgen_export.passes.float16 import to_float16
@@ -138,7 +139,7 @@ def make(fp32: Path, row: Row, out: Path) -> float:
     manifest = onnx_textgen.load(fp32).manifest
     with new_folder(out, force=True) as folder:
         ir.save(model, folder / GRAPH, external_data=WEIGHTS)
-        for name in manifest.files.keys() - {GRAPH, WEIGHTS}:
+        for name in manifest.files.keys() & {TOKENIZER, CHAT_TEMPLATE}:
             (folder / name).write_bytes((fp32 / name).read_bytes())
         write_manifest(folder, dataclasses.replace(manifest, files=records(folder), certificate={}, golden=()))
     return time.perf_counter() - start
@@ -146,7 +147,7 @@ def make(fp32: Path, row: Row, out: Path) -> float:
 
 def size_of(folder: Path) -> int:
     """Bytes of graph and weights."""
-    return sum((folder / name).stat().st_size for name in (GRAPH, WEIGHTS))
+    return sum((folder / name).stat().st_size for name in (GRAPH, *weights_files(read_manifest(folder))))
 
 
 def measure(source: Path, text: Path, tokens: int, threads: int, rounds: int) -> Iterator[str]:

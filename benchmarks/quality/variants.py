@@ -57,7 +57,7 @@ OPENVINO = {
 """Options of compress_openvino.py; what `optimum-cli` makes without data comes beside them."""
 
 FILES = {
-    "onnx-textgen": ("model.onnx", "model.onnx.data"),
+    "onnx-textgen": ("model.onnx", "onnx/model*.onnx_data*"),
     "onnxruntime-genai": ("model.onnx", "model.onnx.data"),
     "OpenVINO": ("openvino_model.xml", "openvino_model.bin"),
     "transformers": ("*.safetensors",),

@@ -86,7 +86,12 @@ OPTIONS: Mapping[str, Given] = {
     ),
     "activations": Given(ActivationsName | None, "int8, int4: precision of the activations and the cache; fp16 is meant for GPUs."),
     "target": Given(TargetName, "ort: fast, for ONNX Runtime. standard: any runtime.", default=TargetName.ort),
-    "genai": Given(bool, "Let onnxruntime-genai open the folder too.", ("--genai-config/--no-genai-config",), default=True),
+    "other_runtimes": Given(
+        bool,
+        "Let onnxruntime-genai, transformers.js and browsers open the folder too.",
+        ("--other-runtimes/--no-other-runtimes",),
+        default=True,
+    ),
     "hidden_states": Given(bool, "Add hidden states as an output, for embeddings.", ("--hidden-states",), default=False),
     "attention_maps": Given(
         bool, "Add a graph that returns attention weights, for the web page.", ("--attention-maps",), default=False
@@ -205,7 +210,7 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         "name",
         "origin",
         "allow_pickle",
-        "genai",
+        "other_runtimes",
         "hidden_states",
         "attention_maps",
         "int8_cache",

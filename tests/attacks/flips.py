@@ -19,7 +19,7 @@ from onnx_textgen.package.reading import read_manifest
 from .law import Case, Law, Verdict, Violation, judged, refused
 
 PACKAGES = list(embedded_packages().values())
-FILES = [path for package in PACKAGES for path in sorted(package.iterdir())]
+FILES = [path for package in PACKAGES for path in sorted(package.rglob("*")) if path.is_file()]
 PROMPT, TOKENS = (5, 9, 2, 40), 8
 
 
@@ -34,19 +34,37 @@ def text_of(package: Path) -> tuple[int, ...]:
     return open_model(package).generate(list(PROMPT), max_new_tokens=TOKENS, temperature=0).token_ids
 
 
+def package_of(path: Path) -> Path:
+    """The package that a file belongs to."""
+    return next(package for package in PACKAGES if path.is_relative_to(package))
+
+
+def name_of(path: Path) -> str:
+    """A file's name in its package, after the package's."""
+    return path.relative_to(package_of(path).parent).as_posix()
+
+
+def link_files(package: Path, folder: Path, *, but: Path | None = None) -> None:
+    """Make `folder` a package of links to the files of another one, but for one file."""
+    for path in package.rglob("*"):
+        if path.is_file() and path != but:
+            (folder / path.relative_to(package)).parent.mkdir(exist_ok=True)
+            (folder / path.relative_to(package)).symlink_to(path)
+
+
 def without(path: Path, folder: Path) -> Path:
     """The place of a file in a package in `folder` that has all others."""
-    for other in path.parent.iterdir():
-        if other != path:
-            (folder / other.name).symlink_to(other)
-    return folder / path.name
+    link_files(package_of(path), folder, but=path)
+    place = folder / path.relative_to(package_of(path))
+    place.parent.mkdir(exist_ok=True)
+    return place
 
 
 def says_the_same(path: Path) -> Callable[[onnx_textgen.Model], bool]:
     """Whether a model is that of the whole package, where the manifest was changed; no other change passes."""
 
     def says(model: onnx_textgen.Model) -> bool:
-        return path.name == MANIFEST and model.manifest == read_manifest(path.parent)
+        return path.name == MANIFEST and model.manifest == read_manifest(package_of(path))
 
     return says
 
@@ -63,7 +81,7 @@ def flips(count: int, choose: random.Random) -> Iterator[Case]:
     """Bits of all files in turn."""
     for path in itertools.islice(itertools.cycle(FILES), count):
         bit = choose.randrange(8 * path.stat().st_size)
-        yield Case(f"{path.parent.name}/{path.name}, bit {bit}", functools.partial(flip, path, bit))
+        yield Case(f"{name_of(path)}, bit {bit}", functools.partial(flip, path, bit))
 
 
 def write(content: Callable[[bytes], bytes], path: Path, folder: Path) -> Verdict:
@@ -86,9 +104,9 @@ def lengths(count: int, choose: random.Random) -> Iterator[Case]:
         if round_ % 4 == 3:
             more = bytes(choose.choices(b"\0 \n}x", k=choose.randrange(1, 10)))
             more = more if path.name != MANIFEST else b"}" + more  # blanks behind JSON are no damage
-            yield Case(f"{path.parent.name}/{path.name} and {more!r}", functools.partial(write, lambda b, m=more: b + m, path))
+            yield Case(f"{name_of(path)} and {more!r}", functools.partial(write, lambda b, m=more: b + m, path))
         else:
-            name = f"{path.parent.name}/{path.name}, its first {cut} bytes"
+            name = f"{name_of(path)}, its first {cut} bytes"
             yield Case(name, functools.partial(write, lambda b, c=cut: b[:c], path))
 
 
@@ -96,7 +114,7 @@ def exchanges(count: int, choose: random.Random) -> Iterator[Case]:
     """Each file in the place of each other one, of the same package or of another."""
     pairs = [(a, b) for a, b in itertools.product(FILES, FILES) if a != b and a.read_bytes() != b.read_bytes()]
     for path, other in choose.sample(pairs, min(count, len(pairs))):
-        name = f"{path.parent.name}/{path.name} is {other.parent.name}/{other.name}"
+        name = f"{name_of(path)} is {name_of(other)}"
         yield Case(name, functools.partial(exchange, path, other))
 
 
@@ -167,7 +185,7 @@ def replacements(count: int, choose: random.Random) -> Iterator[Case]:
     """Every file by everything."""
     both = list(itertools.product(FILES, NO_FILES.items()))
     for path, (what, make) in choose.sample(both, min(count, len(both))):
-        yield Case(f"{path.parent.name}/{path.name} {what}", functools.partial(replace, make, path))
+        yield Case(f"{name_of(path)} {what}", functools.partial(replace, make, path))
 
 
 INJECTED = b'{"chat_template": "INJECTED", "eos_token_id": 5, "temperature": 0.1, "bos_token": "b", "bos_token_id": 3}'
@@ -196,8 +214,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 def put_beside(package: Path, name: str, make: Callable[[Path], object], folder: Path) -> Verdict:
     """A file more lies in a package: it takes no effect, and one that a package may have is refused."""
-    for path in package.iterdir():
-        (folder / path.name).symlink_to(path)
+    link_files(package, folder)
     place = folder / name
     place.parent.mkdir(exist_ok=True)
     make(place)
@@ -212,8 +229,8 @@ def put_beside(package: Path, name: str, make: Callable[[Path], object], folder:
 def beside(count: int, choose: random.Random) -> Iterator[Case]:
     """Every name as everything."""
     package = PACKAGES[0]
-    allowed = sorted(ALLOWED_FILES - read_manifest(package).files.keys())
-    every = list(itertools.product([*BESIDE, *allowed], KINDS.items()))
+    listed = read_manifest(package).files.keys()
+    every = list(itertools.product(sorted({*BESIDE, *ALLOWED_FILES} - listed), KINDS.items()))
     for name, (what, make) in choose.sample(every, min(count, len(every))):
         yield Case(f"{name}, {what}", functools.partial(put_beside, package, name, make))
 

@@ -18,7 +18,8 @@ import onnx_textgen
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, WEIGHTS
+from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, weights_files
+from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
 from onnx_textgen_export.proof.measures import log_softmax
@@ -77,7 +78,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sizes(folder: Path) -> int:
     """Bytes of graph and weights."""
-    return (folder / GRAPH).stat().st_size + (folder / WEIGHTS).stat().st_size
+    return sum((folder / name).stat().st_size for name in (GRAPH, *weights_files(read_manifest(folder))))
 
 
 def documents(shared: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> list[str]:

@@ -300,7 +300,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+@pytest.mark.parametrize("name", ["model.onnx", "onnx/model_quantized.onnx_data"])
 def test_files_that_change_under_the_server_are_told_in_one_line(story: Model, tmp_path: Path, name: str, change: str) -> None:
     folder = Path(shutil.copytree(story.folder, tmp_path / "served"))
     model = Model(folder, story.manifest, story.graph, chat_template=None)

@@ -22,6 +22,7 @@ import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import weights_files
 from onnx_textgen_server import models
 from onnx_textgen_server.models import ModelPool, PoolLimits
 from onnx_textgen_server.sources import FolderSource, LoadOptions, OpenSource, find_sources, with_response_templates
@@ -404,7 +405,7 @@ def test_another_exporters_folder_is_a_model_of_the_folder(tmp_path: Path) -> No
 def test_what_an_open_model_takes_is_estimated_by_its_files_and_a_text(folder: Path) -> None:
     source = FolderSource("story", folder / "story", OPTIONS)
     with onnx_textgen.load(source.place, device="cpu", threads=1) as model:
-        files = sum((source.place / name).stat().st_size for name in ("model.onnx", "model.onnx.data"))
+        files = sum((source.place / name).stat().st_size for name in ("model.onnx", *weights_files(model.manifest)))
         assert source.describe().needed_bytes == int(1.5 * files) + model.memory().total_bytes
     assert dataclasses.replace(source, place=folder / "tiny").describe().needed_bytes < files
 

@@ -24,9 +24,12 @@ errors = importlib.import_module("onnx_textgen_export.errors")
 def write(package: Path, target: Path, *, force: bool, seconds: float) -> None:
     """Write a copy of `package`, slowly."""
     with folder.new_folder(target, force=force) as partial:
-        for path in sorted(package.iterdir(), key=lambda path: path.name == "manifest.json"):
+        files = (path for path in package.rglob("*") if path.is_file())
+        for path in sorted(files, key=lambda path: path.name == "manifest.json"):
             time.sleep(seconds)
-            shutil.copyfile(path, partial / path.name)
+            copy = partial / path.relative_to(package)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
 
 
 def main() -> None:

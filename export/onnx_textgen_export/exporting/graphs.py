@@ -12,9 +12,11 @@ from onnx_textgen.package.manifest import GRAPH
 
 from ..calibration.plan import Plan
 from ..extra_graphs.attention_graph import write_attention_graph
-from ..extra_graphs.genai import opens_in_genai, write_genai
 from ..extra_graphs.int8_cache_graph import int8_cache_bytes
+from ..extra_graphs.shared_graph import opens_elsewhere, weights_name, write_shared_graph
+from ..extra_graphs.wasm_graph import write_wasm_graph
 from ..package.forecast import check_disk
+from ..package.other_runtimes import write_settings
 from ..package.writer import weights_bytes, write_graph
 from ..passes.order import Settings, run_passes
 from ..passes.quantization.options import Quantization
@@ -62,11 +64,13 @@ class PackageWriter:
         attempt = self.model.clone()
         run_passes("store", attempt, settings)
         check_disk(folder, weights_bytes(attempt))  # exact, with tables that the passes made
-        write_graph(attempt, folder)
-        if options.genai and opens_in_genai(self.source, self.assets):
-            write_genai(folder, self.source, self.assets, options.target)
+        write_graph(attempt, folder, weights=weights_name(settings))
+        if options.other_runtimes and opens_elsewhere(self.source, self.assets):
+            name = write_shared_graph(folder, settings)
+            write_wasm_graph(folder, name)
+            write_settings(folder, name, self.source, self.assets, options.target)
         if options.attention_maps:
             write_attention_graph(folder, self.source.geometry.heads)
         later = MANIFEST_BYTES + (int8_cache_bytes(self.source, folder / GRAPH) if options.int8_cache else 0)
-        written = sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file())
+        written = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
         return written + later, settings.roundings

@@ -50,8 +50,8 @@ class ExportOptions:
     """Where the weights came from, and their licence; None: the source."""
     allow_pickle: bool = False
     """Read weights from a pickle (tensors only) if there are no safetensors."""
-    genai: bool = True
-    """Write the files that let onnxruntime-genai open the folder, if it can run the decoder."""
+    other_runtimes: bool = True
+    """Write the files that let onnxruntime-genai, transformers.js and browsers open the folder, if they can run the decoder."""
     hidden_states: bool = False
     """Add the output that `Model.embed` needs; always done for a checkpoint that says how it embeds texts."""
     attention_maps: bool = False
@@ -123,7 +123,7 @@ class ExportKeywords(TypedDict, total=False):
     name: str | None
     origin: str | None
     allow_pickle: bool
-    genai: bool
+    other_runtimes: bool
     hidden_states: bool
     attention_maps: bool
     int8_cache: bool

@@ -15,7 +15,8 @@ from ..proof.certificate import prove
 from ..proof.hidden_states import prove_hidden_states
 from ..proof.int8_cache import prove_int8_cache
 from ..proof.measures import ANY_ROUNDING, REMEDIES, TOLERANCES, Scenario
-from ..proof.same_weights import prove_exactly
+from ..proof.other_graphs import prove_other_graphs
+from ..proof.same_weights import prove_exactly, with_exact_ids
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .options import ExportOptions
@@ -48,13 +49,14 @@ def prove_package(
 
     roundings: what was rounded of the weights, if anything.
     """
-    precision, graph, exact = options.chosen_precision, folder / GRAPH, list[Scenario]()
+    precision, graph, exact, exact_runs = options.chosen_precision, folder / GRAPH, list[Scenario](), tuple[GoldenRun, ...]()
     if roundings is not None:
         report("compare, weights rounded")
-        exact = prove_exactly(source, weights, graph, ids, roundings)
+        exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings)
     report("compare with PyTorch")
     tolerance = ANY_ROUNDING if exact else TOLERANCES[precision]  # where the graph is right, the rounding has been measured
     measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=REMEDIES[precision])
+    golden = with_exact_ids(golden, exact_runs)
     more: dict[str, Any] = {}
     if options.hidden_states:
         more["hidden_states_error"] = prove_hidden_states(source, weights, graph, ids, precision=precision, roundings=roundings)
@@ -65,4 +67,6 @@ def prove_package(
         report("compare, cache at 8 bits")
         int8 = folder / INT8_CACHE_GRAPH
         more["int8_cache"] = prove_int8_cache(source, weights, int8, ids, precision=precision, own=measured[-1])
+    report("compare, graphs for other runtimes")
+    prove_other_graphs(source, folder, ids, arithmetic=roundings.arithmetic if roundings is not None else precision)
     return Proven(measured, exact, golden, more)

@@ -23,6 +23,7 @@ from ..sources.source import Source
 from .int8_branches import BranchBuilder, Scales, Shared, add_scales, add_shared
 from .int8_layers import Layer, find_layers
 from .int8_scales import calibration_texts, channel_scales, key_scales, keys_and_values
+from .value_types import forget_types
 
 
 def int8_cache_bytes(source: Source, graph: Path) -> int:
@@ -45,14 +46,6 @@ def write_int8_cache_graph(source: Source, folder: Path, tokenizer: Tokenizer | 
         replace_attention(model.graph, layer, shared, key_constants, value_constants)
     forget_types(model.graph)
     ir.save(model, folder / INT8_CACHE_GRAPH)
-
-
-def forget_types(graph: ir.Graph) -> None:
-    """Drop the types of values inside a graph: a runtime infers them, and they would only make the file larger."""
-    for node in graph:
-        for value in node.outputs:
-            if not value.is_graph_output():
-                value.type = value.shape = None
 
 
 def replace_attention(graph: ir.Graph, layer: Layer, shared: Shared, key: Scales, value: Scales) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnx_textgen.errors import OnnxTextgenError
-from onnx_textgen.package.integrity import check_files, file_record
+from onnx_textgen.package.integrity import check_files, file_record, package_files
 from onnx_textgen.package.manifest import MANIFEST, FileRecord, Manifest, is_allowed, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 
@@ -53,7 +53,8 @@ def is_model_folder(path: Path) -> bool:
         read_manifest(path)
     except OnnxTextgenError:
         return False
-    return all(is_allowed(entry.name) or entry.name == MANIFEST for entry in path.iterdir())
+    names = (entry.relative_to(path).as_posix() for entry in path.rglob("*") if not entry.is_dir())
+    return all(is_allowed(name) or name == MANIFEST for name in names)
 
 
 def is_complete(path: Path) -> bool:
@@ -186,7 +187,7 @@ def take_lock(path: Path) -> int | None:
 
 def finish(partial: Path, target: Path, parents: list[Path], *, force: bool) -> None:
     """Flush everything, then rename the finished folder into place; `parents`: folders in which folders were created."""
-    for path in partial.iterdir():
+    for path in partial.rglob("*"):
         flush(path)
     flush(partial)
     gc.collect()  # closes sessions of the proof: they map weights, and Windows cannot rename a folder with a mapped file
@@ -243,7 +244,7 @@ def sweep(target: Path) -> None:
 
 def records(folder: Path) -> dict[str, FileRecord]:
     """Size and sha256 of every file that a model folder may hold."""
-    return {path.name: file_record(path) for path in sorted(folder.iterdir()) if is_allowed(path.name)}
+    return {name: file_record(folder / name) for name in package_files(folder)}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

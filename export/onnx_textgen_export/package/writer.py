@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx_ir as ir
 
-from onnx_textgen.package.manifest import GRAPH, WEIGHTS
+from onnx_textgen.package.manifest import GRAPH
 
 from ..passes.quantization.layouts import SameBytes
 
@@ -16,6 +17,8 @@ SMALLEST_OUTSIDE = 1024
 """Tensors of at least this many bytes go to the weights' file; smaller ones stay in the graph, where shape inference sees them."""
 ALIGNMENT = 64
 """Bytes; suits SIMD loads."""
+LARGEST_FILE = 2_000_000_000
+"""Bytes; browsers hold a file in one array, and the largest of some is 2 GiB."""
 
 
 def goes_outside(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
@@ -29,7 +32,7 @@ def goes_outside(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]
 
 
 def weights_bytes(model: ir.Model) -> int:
-    """Bytes that `model.onnx.data` will have; reads no weight."""
+    """Bytes that the files of weights will have together; reads no weight."""
     end = 0
     for _, tensor in goes_outside(model):
         if not isinstance(tensor, SameBytes):
@@ -37,22 +40,51 @@ def weights_bytes(model: ir.Model) -> int:
     return end
 
 
-def write_graph(model: ir.Model, folder: Path) -> None:
-    """Write `model.onnx` and `model.onnx.data` to `folder`; afterwards the model's large weights refer to the file."""
-    with (folder / WEIGHTS).open("wb") as file:
+class WeightsFiles:
+    """The files of a package's weights: the first has the given name, and each further one its number at the end."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name, self.count = folder, name, 0
+        self.file = self.next_file()
+
+    def next_file(self) -> BinaryIO:
+        """Begin the next file."""
+        self.location = f"{self.name}_{self.count}" if self.count else self.name
+        self.count += 1
+        return (self.folder / self.location).open("wb")
+
+    def close(self) -> None:
+        """Close the last file."""
+        self.file.close()
+
+    def append(self, tensor: ir.TensorProtocol) -> tuple[str, int, int]:
+        """Append a tensor, aligned; returns the name of its file, and where in it the bytes begin and how many they are."""
+        if self.file.tell() and self.file.tell() + ALIGNMENT + tensor.nbytes > LARGEST_FILE:
+            self.file.close()
+            self.file = self.next_file()
+        offset = self.file.tell() + -self.file.tell() % ALIGNMENT
+        self.file.write(bytes(offset - self.file.tell()))
+        write_tensor(tensor, self.file)
+        return self.location, offset, self.file.tell() - offset
+
+
+def write_graph(model: ir.Model, folder: Path, *, weights: str) -> None:
+    """Write `model.onnx` to `folder`, and its weights to the file of this name, such as `onnx/model.onnx_data`.
+
+    Afterwards the model's large weights refer to it. Beyond `LARGEST_FILE` bytes they go on in `onnx/model.onnx_data_1`.
+    """
+    (folder / weights).parent.mkdir(exist_ok=True)
+    with contextlib.closing(WeightsFiles(folder, weights)) as files:
         for value, tensor in goes_outside(model):
             if isinstance(tensor, SameBytes):
                 written = tensor.source.const_value
                 assert isinstance(written, ir.ExternalTensor), "it comes first in the graph"
-                offset, length = written.offset, written.length
+                location, offset, length = str(written.location), written.offset, written.length
             else:
-                offset = file.tell() + -file.tell() % ALIGNMENT
-                file.write(bytes(offset - file.tell()))
-                write_tensor(tensor, file)
-                length = file.tell() - offset
+                location, offset, length = files.append(tensor)
             shape = ir.Shape(tensor.shape.numpy())
             value.const_value = ir.ExternalTensor(
-                WEIGHTS, offset, length, tensor.dtype, shape=shape, name=value.name or "", base_dir=folder
+                location, offset, length, tensor.dtype, shape=shape, name=value.name or "", base_dir=folder
             )
     ir.save(model, folder / GRAPH)
 

@@ -9,6 +9,7 @@ precision then apply to the rounding alone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import onnx_ir as ir
 
 from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
 from onnx_textgen.backends.protocol import CPU
-from onnx_textgen.package.manifest import Precision
+from onnx_textgen.package.manifest import GoldenRun, Precision
 
 from ..errors import ExportError, as_export_error
 from ..passes.quantization.rounding import Change, Roundings
@@ -25,7 +26,7 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .adapters import ProvenAdapter, computing_with
 from .measures import REMEDIES, TOLERANCES, Scenario, Tolerance
-from .reference import Reference, judge_scenario
+from .reference import Reference, judge_greedy, judge_scenario
 from .scenarios import (
     WHOLE_LENGTH,
     NewDecoder,
@@ -35,6 +36,7 @@ from .scenarios import (
     feed_long,
     feed_ragged,
     feed_whole,
+    golden_runs,
 )
 
 EXACT_GRAPH = "exact.onnx"
@@ -94,10 +96,13 @@ def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterato
         yield ScenarioRun("long text", [(ids, feed_long(decoder(), ids))])
 
 
-def run_exactly(source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None) -> list[ScenarioRun]:
-    """The logits of the package's graph in float32; the graph is closed afterwards."""
+def run_exactly(
+    source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None
+) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
+    """The logits of the package's graph in float32, and the greedy continuations; the graph is closed afterwards."""
     with in_float32(graph) as session:
-        return list(feed_exactly(source, decoders_of(source, session, adapter), ids))
+        decoder = decoders_of(source, session, adapter)
+        return list(feed_exactly(source, decoder, ids)), golden_runs(decoder, source, ids)
 
 
 def prove_exactly(
@@ -108,23 +113,35 @@ def prove_exactly(
     roundings: Roundings,
     *,
     adapter: ProvenAdapter | None = None,
-) -> list[Scenario]:
+) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure a quantised package by float32's limits; raises `ExportError` if it differs by more than its rounding.
 
-    The list is empty if a rounded matrix is no parameter of the module, so that PyTorch cannot be given the same weights.
+    Returns the measurements, and the greedy continuations in that arithmetic. There are no measurements if a rounded matrix is no
+    parameter of the module, so that PyTorch cannot be given the same weights.
     """
-    changes = roundings.by_name(source.module)
-    if changes is None:
-        return []
+    changes, tolerance = roundings.by_name(source.module), TOLERANCES[roundings.arithmetic]
     with as_export_error():
-        fed = run_exactly(source, graph, ids, adapter)
+        fed, golden = run_exactly(source, graph, ids, adapter)
+    if changes is None:
+        return [], golden
     with weights.present(changes), computing_with(adapter, source.module):
         reference = Reference(source)
         measured = [judge_scenario(reference, each) for each in fed]
-    for scenario in measured:
-        if not TOLERANCES[roundings.arithmetic].accepts(scenario):
-            raise ExportError(
-                f"the export disagrees with PyTorch by more than its rounding ({scenario.in_words()}), so nothing was written; "
-                + REMEDIES["fp32"]
-            )
-    return measured
+        for scenario in measured:
+            if not tolerance.accepts(scenario):
+                raise ExportError(
+                    f"the export disagrees with PyTorch by more than its rounding ({scenario.in_words()}), so nothing was written; "
+                    + REMEDIES["fp32"]
+                )
+        for run in golden:
+            judge_greedy(reference, run, tolerance, REMEDIES["fp32"])
+    return measured, golden
+
+
+def with_exact_ids(golden: tuple[GoldenRun, ...], exact: tuple[GoldenRun, ...]) -> tuple[GoldenRun, ...]:
+    """The runs with the continuations in exact arithmetic, where those are others; `exact`: of the same prompts, or empty."""
+    if not exact:
+        return golden
+    return tuple(
+        run if run == other else dataclasses.replace(run, exact_ids=other.new_ids) for run, other in zip(golden, exact, strict=True)
+    )

@@ -27,6 +27,8 @@ from .measures import ROWS_AT_A_TIME
 
 WHOLE_LENGTH = 48
 GOLDEN_TOKENS = 32
+GOLDEN_PROMPTS = (1, 8, 24)
+"""Tokens of the prompts that are continued greedily."""
 LONG_LENGTH = 1100
 """More than two prefill chunks, and more than the first buffers hold."""
 LONGEST_LENGTH = 8300
@@ -131,6 +133,12 @@ def long_length(source: Source) -> int:
     return min(max([LONG_LENGTH, *(length for length in needed if length <= LONGEST_LENGTH)]), source.geometry.context_length)
 
 
+def golden_runs(new_decoder: NewDecoder, source: Source, ids: list[int]) -> tuple[GoldenRun, ...]:
+    """Greedy continuations of prompts of three lengths."""
+    prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in GOLDEN_PROMPTS]
+    return tuple(greedy(new_decoder, source, prompt) for prompt in prompts)
+
+
 def greedy(new_decoder: NewDecoder, source: Source, prompt: list[int]) -> GoldenRun:
     """A greedy continuation by the package."""
     decoder, new = new_decoder(), list[int]()
@@ -146,6 +154,4 @@ def run_package(
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """Open the package's graph, feed it in every way, and continue prompts of three lengths greedily."""
     decoder = decoders_of(source, open_session(graph, device="cpu"), adapter)
-    fed = list(run_scenarios(source, decoder, ids))
-    prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in (1, 8, 24)]
-    return fed, tuple(greedy(decoder, source, prompt) for prompt in prompts)
+    return list(run_scenarios(source, decoder, ids)), golden_runs(decoder, source, ids)

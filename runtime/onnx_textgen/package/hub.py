@@ -163,8 +163,8 @@ def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
     inside = PurePosixPath(name.inside)
     folder = inside.parent if inside.suffix == ".onnx" else inside
     if str(folder / MANIFEST) in files:
-        here = [file for file in files if PurePosixPath(file).parent == folder]
-        return [file for file in here if (own := PurePosixPath(file).name) == MANIFEST or is_allowed(own)]
+        inside_it = {file: PurePosixPath(file).relative_to(folder) for file in files if PurePosixPath(file).is_relative_to(folder)}
+        return [file for file, own in inside_it.items() if str(own) == MANIFEST or is_allowed(str(own))]
     graphs = sorted(file for file in files if file.endswith(".onnx") and PurePosixPath(file).parent in (folder, folder / SUBFOLDER))
     usual = [f"{stem}{variant}.onnx" for variant, stem in itertools.product(VARIANTS, STEMS)]
     by_name = {PurePosixPath(file).name: file for file in reversed(graphs)}

@@ -16,7 +16,17 @@ from pathlib import Path
 
 from ..errors import PackageError
 from ..files.text_files import compare_digest, readable
-from .manifest import ALLOWED_FILES, GRAPH, MANIFEST, WEIGHTS, FileRecord, Manifest, is_allowed
+from .manifest import (
+    ADAPTER_ENDING,
+    GRAPH,
+    MANIFEST,
+    SETTINGS_OF_OTHERS,
+    SHARED_FOLDER,
+    FileRecord,
+    Manifest,
+    is_allowed,
+    weights_files,
+)
 
 
 def file_record(path: Path) -> FileRecord:
@@ -24,6 +34,12 @@ def file_record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return FileRecord(size=path.stat().st_size, sha256=digest)
+
+
+def package_files(folder: Path) -> list[str]:
+    """The names of the files in a folder that a model folder may have, besides its manifest, sorted."""
+    paths = [*folder.iterdir(), *(folder / SHARED_FOLDER).glob("*")]
+    return sorted(name for path in paths if is_allowed(name := path.relative_to(folder).as_posix()))
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
@@ -39,23 +55,25 @@ def checking_files(folder: Path, manifest: Manifest) -> Iterator[None]:
     Raises the errors of `check_files`, also if damaged weights made the body fail.
     """
     check_list(folder, manifest)
+    weights = weights_files(manifest)
     for name, expected in manifest.files.items():
-        if name != WEIGHTS:
+        if name not in weights:
             check_hash(folder / name, expected)
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        weights = thread.submit(check_hash, folder / WEIGHTS, manifest.files[WEIGHTS]) if WEIGHTS in manifest.files else None
+        checks = [thread.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
         try:
             yield
         finally:
-            if weights is not None:
-                weights.result()
+            for check in checks:
+                check.result()
 
 
 def check_list(folder: Path, manifest: Manifest) -> None:
     """Compare the listed files and sizes with those of the folder; raises `PackageError`."""
     if GRAPH not in manifest.files:
         raise PackageError(f"{folder / MANIFEST} lists no {GRAPH}; export the model again")
-    if extra := sorted(name for name in ALLOWED_FILES - manifest.files.keys() if (folder / name).exists()):
+    unlisted = (name for name in package_files(folder) if name not in manifest.files and name not in SETTINGS_OF_OTHERS)
+    if extra := [name for name in unlisted if not name.endswith(ADAPTER_ENDING)]:
         raise PackageError(f"{folder / MANIFEST} does not list {extra[0]}, which is in the folder; export or copy the model again")
     for name, expected in manifest.files.items():
         if not is_allowed(name) or not re.fullmatch(r"[0-9a-f]{64}", str(expected.sha256)):
@@ -94,7 +112,7 @@ def package_bytes(folder: Path, manifest: Manifest) -> int:
 
 
 def graph_files(folder: Path, manifest: Manifest, name: str = GRAPH) -> list[Path]:
-    """The graph, then its weights: this project's file, and the files whose names begin with the graph's, as usual elsewhere."""
+    """The graph, then its weights: this project's files, and those whose names begin with the graph's, as usual elsewhere."""
     graph = folder / (name if name in manifest.files else next(name for name in manifest.files if name.endswith(".onnx")))
-    weights = {folder / WEIGHTS} if WEIGHTS in manifest.files else set[Path]()
+    weights = {folder / each for each in weights_files(manifest)}
     return [graph, *sorted(weights | set(graph.parent.glob(f"{graph.name}?*")))]

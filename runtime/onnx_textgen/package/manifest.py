@@ -17,10 +17,12 @@ from ..errors import PackageError
 from ..options.checks import shown
 from .retrieval import EmbeddingSettings, RerankingSettings
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 2 has the weights in the folder `onnx`, and continuations in exact arithmetic."""
 MANIFEST = "manifest.json"
 GRAPH = "model.onnx"
 WEIGHTS = "model.onnx.data"
+"""The weights of packages of format version 1."""
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 RESPONSE_TEMPLATE = "response_template.json"
@@ -29,13 +31,23 @@ ATTENTION_GRAPH = "attention_model.onnx"
 """The same graph over the same weights, with the attention of every layer as additional outputs."""
 INT8_CACHE_GRAPH = "int8_cache_model.onnx"
 """The same graph over the same weights, with keys and values at 8 bits."""
+SHARED_FOLDER = "onnx"
+"""Where transformers.js looks for graphs: the one that other runtimes open, and the weights of all graphs."""
+WASM_GRAPH = "onnx/model_wasm.onnx"
+"""The graph that other runtimes open, with weights that are unpacked to float32 once, when it is opened."""
+SHARED_NAMES: dict[str, str] = {"fp32": "", "fp16": "_fp16", "int8": "_quantized", "int4": "_q4"}
+"""How transformers.js calls a precision in the names of files; int4 with activations in float16 is `_q4f16`."""
+SHARED_FILE = re.compile(r"onnx/model(_fp16|_quantized|_q4|_q4f16)?\.onnx(?P<weights>_data(_[1-9][0-9]?)?)?")
 GENAI_GRAPH = "genai_model.onnx"
+"""The graph for onnxruntime-genai of packages of format version 1; later ones share the graph in `onnx`."""
 GENAI_CONFIG = "genai_config.json"
-GENAI_TOKENIZER = "tokenizer_config.json"
-"""The files with which onnxruntime-genai opens the folder; the runtime does not read these three."""
-ALLOWED_FILES = frozenset(
-    {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
-    | {GENAI_GRAPH, GENAI_CONFIG, GENAI_TOKENIZER}
+TOKENIZER_CONFIG = "tokenizer_config.json"
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATION_CONFIG})
+"""With these onnxruntime-genai and transformers.js open the folder; this runtime reads none of them."""
+ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
+    {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH} | {GENAI_GRAPH, WASM_GRAPH}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
@@ -46,8 +58,9 @@ LARGEST_SIZE = 2**24
 
 
 def is_allowed(name: str) -> bool:
-    """Whether a model folder may have a file of this name, besides its manifest."""
-    return name in ALLOWED_FILES or (name.endswith(ADAPTER_ENDING) and is_adapter_name(name.removesuffix(ADAPTER_ENDING)))
+    """Whether a model folder may have a file of this name, besides its manifest; parts of a path are joined by `/`."""
+    is_adapter = name.endswith(ADAPTER_ENDING) and is_adapter_name(name.removesuffix(ADAPTER_ENDING))
+    return name in ALLOWED_FILES or is_adapter or SHARED_FILE.fullmatch(name) is not None
 
 
 def is_adapter_name(name: str) -> bool:
@@ -105,6 +118,10 @@ class GoldenRun:
 
     prompt_ids: tuple[int, ...]
     new_ids: tuple[int, ...]
+    exact_ids: tuple[int, ...] = ()
+    """The continuation where products of quantised weights are computed in float32, as browsers do, if that is another one.
+
+    ONNX Runtime on the CPU rounds activations to 8 bits for them; the weights are the same."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -230,7 +247,25 @@ def check_golden(golden: tuple[GoldenRun, ...], vocab_size: int, where: str) -> 
     for index, run in enumerate(golden):
         if not run.prompt_ids or not run.new_ids:
             raise PackageError(f"{where}[{index}] should have token ids in prompt_ids and in new_ids; export the model again")
-        check_ids(run.prompt_ids + run.new_ids, vocab_size, f"{where}[{index}]")
+        check_ids(run.prompt_ids + run.new_ids + run.exact_ids, vocab_size, f"{where}[{index}]")
+
+
+def weights_files(manifest: Manifest) -> list[str]:
+    """The names of the files that hold a package's weights, in the order in which they were written."""
+    found = [name for name in manifest.files if name == WEIGHTS or is_shared_weights(name)]
+    return sorted(found, key=lambda name: (len(name), name))
+
+
+def is_shared_weights(name: str) -> bool:
+    """Whether a file of this name holds weights in the folder `onnx`."""
+    found = SHARED_FILE.fullmatch(name)
+    return found is not None and found["weights"] is not None
+
+
+def shared_graph(manifest: Manifest) -> str | None:
+    """The name of the graph that other runtimes open; None if the package has none."""
+    graphs = (name for name in manifest.files if SHARED_FILE.fullmatch(name) and not is_shared_weights(name))
+    return next(graphs, GENAI_GRAPH if GENAI_GRAPH in manifest.files else None)
 
 
 def adapter_file(name: str) -> str:

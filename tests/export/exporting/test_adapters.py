@@ -343,12 +343,12 @@ def test_a_cache_of_8_bits_takes_no_adapter(tmp_path: Path) -> None:
 
 def test_an_adapter_is_removed_and_the_package_opens_as_before(folders: Any, capsys: pytest.CaptureFixture[str]) -> None:
     package, adapter, _ = folders
-    before = {path.name: path.read_bytes() for path in package.iterdir()}
+    before = {path.name: path.read_bytes() for path in package.rglob("*") if path.is_file()}
     add_adapter(package, adapter, name="own")
     assert run(["remove-adapter", str(package), "other"]) == 1
     assert "has no adapter other; it has: own" in capsys.readouterr().err
     assert run(["remove-adapter", str(package), "own"]) == 0
-    assert {path.name: path.read_bytes() for path in package.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in package.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.slow

@@ -14,8 +14,7 @@ from onnx_textgen_export.package.folder import check_target, is_complete, new_fo
 
 def fill(target: Path, *, force: bool = False) -> None:
     with new_folder(target, force=force) as folder:
-        for path in find_package().iterdir():
-            shutil.copy(path, folder)
+        shutil.copytree(find_package(), folder, dirs_exist_ok=True)
 
 
 def names(folder: Path) -> list[str]:
@@ -84,7 +83,7 @@ def test_a_folder_that_stepped_aside_comes_back_only_whole(tmp_path: Path) -> No
         fill(tmp_path / "package")
     assert is_complete(tmp_path / "package")
     (tmp_path / "package").rename(tmp_path / ".package.old-0123abcd")
-    (tmp_path / ".package.old-0123abcd" / "model.onnx.data").unlink()
+    (tmp_path / ".package.old-0123abcd" / "onnx" / "model_quantized.onnx_data").unlink()
     fill(tmp_path / "package")
     assert {path.name for path in tmp_path.iterdir()} == {"package"}
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from onnx_textgen.package.manifest import Manifest
+from onnx_textgen.package.manifest import Manifest, weights_files
 from onnx_textgen_export import DecoderConfig, ExportError, TinyTransformer, export
 from onnx_textgen_export.exporting import graphs as exported_graphs
 from onnx_textgen_export.exporting import proofs
@@ -148,7 +148,7 @@ def test_a_small_error_is_refused_that_rounding_alone_would_hide(
         export(model, tmp_path / "package", precision=precision)
     assert list(tmp_path.iterdir()) == []
     if error in {"one head scaled", "the window of one layer longer by one"}:  # the wide limits alone let it pass
-        monkeypatch.setattr(proofs, "prove_exactly", lambda *_: [])
+        monkeypatch.setattr(proofs, "prove_exactly", lambda *_: ([], ()))
         export(model, tmp_path / "package", precision=precision)
 
 
@@ -184,7 +184,8 @@ def test_pytorch_with_the_same_rounded_weights_gives_the_same_logits(name: str, 
     made = export(model, tmp_path / "package", precision=f"int{options.bits}", quantization=options, target=target)
     assert largest_error(made.manifest) < 1e-5
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
-    assert {path.name for path in made.folder.iterdir()} == {"model.onnx", "model.onnx.data", "manifest.json"}
+    assert made.manifest.files.keys() == {"model.onnx", *weights_files(made.manifest)}
+    assert {path.name for path in made.folder.iterdir()} == {"model.onnx", "onnx", "manifest.json"}
 
 
 def test_a_checkpoint_on_disk_is_rounded_block_by_block(tmp_path: Path) -> None:

@@ -221,13 +221,13 @@ def test_a_folder_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
 def test_a_forced_export_that_fails_keeps_the_old_package(tmp_path: Path) -> None:
     target = tmp_path / "package"
     export(tiny(), target)
-    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    before = {path.name: path.read_bytes() for path in target.rglob("*") if path.is_file()}
     module = tiny()
     with torch.no_grad():
         module.norm.weight.fill_(float("nan"))
     with pytest.raises(ExportError):
         export(module, target, force=True)
-    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
     assert export(tiny(positions="rotary"), target, force=True).folder == target
     assert [path.name for path in tmp_path.iterdir()] == ["package"]
 

@@ -18,7 +18,16 @@ from onnx_textgen.errors import OnnxTextgenError, PackageError
 from onnx_textgen.files.graph_file import external_files
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.locate import find_package
-from onnx_textgen.package.manifest import ATTENTION_GRAPH, CHAT_TEMPLATE, GRAPH, MANIFEST, TOKENIZER, WEIGHTS, manifest_to_json
+from onnx_textgen.package.manifest import (
+    ATTENTION_GRAPH,
+    CHAT_TEMPLATE,
+    GRAPH,
+    MANIFEST,
+    TOKENIZER,
+    WEIGHTS,
+    manifest_to_json,
+    weights_files,
+)
 from onnx_textgen.package.reading import read_manifest
 
 INJECTED = "INJECTED {{ messages[0].content }}"
@@ -125,7 +134,7 @@ def test_a_graph_that_reads_a_file_that_nobody_hashed_is_refused(tmp_path: Path,
     model = onnx.load(folder / name, load_external_data=False)
     next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location").value = "unlisted.bin"
     onnx.save(model, folder / name)
-    shutil.copy(folder / WEIGHTS, folder / "unlisted.bin")
+    shutil.copy(folder / weights_files(read_manifest(folder))[0], folder / "unlisted.bin")
     list_again(folder, name)
     with pytest.raises(PackageError, match=rf"{name} reads 'unlisted\.bin', which the manifest does not list"):
         onnx_textgen.load(folder, threads=1, device="cpu").attentions("a cat")

@@ -113,7 +113,7 @@ def test_a_graph_that_cannot_be_opened_is_a_package_error_also_where_cuda_was_tr
 def test_a_graph_with_a_name_that_is_no_utf8_is_a_package_error(tmp_path: Path) -> None:
     graph = tmp_path / "model.onnx"
     graph.write_bytes(GRAPH.read_bytes().replace(b"input_ids", b"input_\xffds"))
-    shutil.copy(GRAPH.with_name("model.onnx.data"), tmp_path)
+    shutil.copytree(GRAPH.with_name("onnx"), tmp_path / "onnx")
     with pytest.raises(PackageError, match=r"cannot open model\.onnx: .*utf-8"):
         session.open_session(graph)
 

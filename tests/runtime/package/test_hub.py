@@ -23,7 +23,7 @@ huggingface_hub = pytest.importorskip("huggingface_hub")
 pytest.importorskip("huggingface_hub.constants")
 STORY = find_package("story")
 REVISION = "a" * 40
-OURS = sorted(path.name for path in STORY.iterdir())
+OURS = sorted(path.relative_to(STORY).as_posix() for path in STORY.rglob("*") if path.is_file())
 COMMUNITY = [
     "README.md",
     "config.json",
@@ -59,7 +59,8 @@ def put(cache: Path, name: str, *, lacking: str = "") -> Path:
     (repository / "refs" / "main").write_text(REVISION, encoding="utf-8")
     for number, file in enumerate(path for path in OURS if path != lacking):
         shutil.copy(STORY / file, repository / "blobs" / str(number))
-        (folder / file).symlink_to(Path("../../blobs") / str(number))
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).symlink_to(repository / "blobs" / str(number))
     return folder
 
 
@@ -151,8 +152,8 @@ def test_offline_the_cache_serves(offline):
 def test_offline_what_is_missing_is_said_in_one_line(offline):
     with pytest.raises(PackageError, match=r"^there is no folder someone/story, HF_HUB_OFFLINE is set, and the cache in .* has no"):
         locate("someone/story")
-    put(offline, "someone/story", lacking="model.onnx.data")
-    with pytest.raises(PackageError, match=r"the cache lacks model.onnx.data of someone/story; unset it once$"):
+    put(offline, "someone/story", lacking="onnx/model_quantized.onnx_data")
+    with pytest.raises(PackageError, match=r"the cache lacks onnx/model_quantized.onnx_data of someone/story; unset it once$"):
         locate("someone/story")
     with pytest.raises(PackageError, match="the cache lacks int4 of someone/story"):
         locate("hf:someone/story/int4")

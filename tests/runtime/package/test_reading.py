@@ -16,6 +16,8 @@ from onnx_textgen.package.locate import embedded_packages, find_package
 from onnx_textgen.package.manifest import manifest_from_json, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 
+WEIGHTS = "onnx/model_quantized.onnx_data"
+
 
 @pytest.fixture(autouse=True)
 def no_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +49,7 @@ def test_a_missing_folder_and_one_without_a_manifest_are_named(tmp_path: Path) -
     assert "has no manifest.json" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.onnx", WEIGHTS, "tokenizer.json"])
 def test_a_shorter_longer_or_missing_file_is_found(package: Path, name: str) -> None:
     path = package / name
     original = path.read_bytes()
@@ -141,7 +143,7 @@ def test_a_manifest_of_more_than_a_few_megabytes_is_refused(package: Path) -> No
     assert "manifest.json is larger than 4 MiB" in refusal(package)
 
 
-@pytest.mark.parametrize("name", ["model.onnx.data", "tokenizer.json"])
+@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
 def test_a_file_that_the_manifest_does_not_list_is_refused_as_nothing_vouches_for_it(package: Path, name: str) -> None:
     edit(package, lambda manifest: manifest["files"].pop(name))
     assert f"does not list {name}" in refusal(package)
@@ -153,8 +155,8 @@ def test_a_path_that_the_file_system_refuses_is_a_package_error(tmp_path: Path) 
 
 def test_a_link_in_place_of_a_file_is_judged_by_its_content(package: Path) -> None:
     kept = package.parent / "blob"
-    (package / "model.onnx.data").rename(kept)
-    (package / "model.onnx.data").symlink_to(kept)
+    (package / WEIGHTS).rename(kept)
+    (package / WEIGHTS).symlink_to(kept)
     with pytest.raises(AssertionError, match="a session was opened"):
         onnx_textgen.load(package)
     kept.write_bytes(b"other")
@@ -197,4 +199,4 @@ def test_a_folder_called_like_an_embedded_model_is_meant_only_where_it_is_writte
 
 def test_embedded_models_are_found_by_name_and_the_default_is_small() -> None:
     assert find_package("story") == find_package() == embedded_packages()["story"]
-    assert sum(path.stat().st_size for path in find_package().iterdir()) <= 10_000_000
+    assert sum(path.stat().st_size for path in find_package().rglob("*")) <= 10_000_000

@@ -1,0 +1,124 @@
+"""The graph that other runtimes open: onnxruntime-genai, transformers.js, and ONNX Runtime in a browser.
+
+It computes what the package's own graph computes, over the same weights, in the form that they expect. Its place and name are
+those that transformers.js looks for, and so are those of the weights. It returns the logits of the last position only, because the
+others do not know the input `logits_positions`. It gathers from a table of 8 bits by standard operators, because ONNX Runtime's
+library for WebGPU lacks GatherBlockQuantized for WebAssembly at 8 bits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_textgen.package.manifest import GRAPH, SHARED_FOLDER, SHARED_NAMES
+
+from ..passes.graph.linear import add_constant
+from ..passes.order import Settings, is_float16
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
+from .value_types import forget_types
+
+SYMBOLS = {"new": "sequence_length", "total_length": "total_sequence_length"}
+"""Names for lengths of inputs, as transformers.js and onnxruntime-genai use them."""
+MIDDLE = 128
+"""What a code of 8 bits without a zero point means zero by."""
+
+
+def opens_elsewhere(source: Source, assets: TextAssets) -> bool:
+    """Whether others can run the decoder: same-sized keys and values in every layer, no other state, an end token."""
+    sizes = {tensor.shape for tensor in source.cache}
+    names = {tensor.name for tensor in source.cache}
+    layers = len(names) // 2
+    wanted = {f"past_key_values.{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")}
+    return bool(assets.eos_ids) and names == wanted and len(sizes) == 1 and not source.one_token and source.rotary_switch is None
+
+
+def graph_name(settings: Settings) -> str:
+    """The name of the graph, by which transformers.js knows its precision."""
+    suffix = "_q4f16" if settings.precision == "int4" and is_float16(settings) else SHARED_NAMES[settings.precision]
+    return f"{SHARED_FOLDER}/model{suffix}.onnx"
+
+
+def weights_name(settings: Settings) -> str:
+    """The name of the weights, which follows from the graph's."""
+    return f"{graph_name(settings)}_data"
+
+
+def write_shared_graph(folder: Path, settings: Settings) -> str:
+    """Write the graph beside the weights; returns its name."""
+    model = ir.load(folder / GRAPH)
+    graph = model.graph
+    for value in list(graph.inputs):
+        if value.name == "logits_positions":
+            graph.inputs.remove(value)  # its default becomes a constant
+    for node in list(graph):
+        if node.op_type == "GatherBlockQuantized" and node.attributes["bits"].as_int() == 8:
+            gather_by_standard_operators(graph, node)
+    forget_types(graph)
+    name_sizes(graph)
+    refer_from(graph, folder / SHARED_FOLDER)
+    ir.save(model, folder / graph_name(settings))
+    return graph_name(settings)
+
+
+def gather_by_standard_operators(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace a GatherBlockQuantized of codes [rows, width] in 8 bits: gather codes, scales and zero points, and multiply."""
+    codes, ids, scales, zeros = [*node.inputs, None][:4]
+    assert codes is not None and scales is not None, "the operator has them"
+    prefix, block = node.outputs[0].name, node.attributes["block_size"].as_int()
+    in_blocks = add_constant(graph, f"{prefix}.blocks", ir.tensor(np.array([0, 0, -1, block])))
+    by_block = add_constant(graph, f"{prefix}.by_block", ir.tensor(np.array([0, 0, -1, 1])))
+    whole = add_constant(graph, f"{prefix}.whole", ir.tensor(np.array([0, 0, -1])))
+    nodes = list[ir.Node]()
+
+    def made(op_type: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
+        nodes.append(ir.node(op_type, inputs, attributes))
+        return nodes[-1].outputs[0]
+
+    def gathered(table: ir.Value, shape: ir.Value) -> ir.Value:
+        rows = made("Cast", [made("Gather", [table, ids])], to=ir.DataType.FLOAT.value)
+        return made("Reshape", [rows, shape])
+
+    if zeros is None:
+        middle = add_constant(graph, f"{prefix}.middle", ir.tensor(np.array(MIDDLE, np.float32)))
+    else:
+        middle = gathered(zeros, by_block)
+    moved = made("Sub", [gathered(codes, in_blocks), middle])
+    rows = made("Reshape", [made("Mul", [moved, gathered(scales, by_block)]), whole])
+    if scales.dtype == ir.DataType.FLOAT16:
+        rows = made("Cast", [rows], to=ir.DataType.FLOAT16.value)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, [rows])
+
+
+def name_sizes(graph: ir.Graph) -> None:
+    """Name the symbolic sizes of inputs and outputs.
+
+    transformers.js takes every batch that is not called `batch_size` for 0. Past and present lengths have different names, because
+    ONNX Runtime on WebGPU may put tensors of equal shape in one buffer (microsoft/onnxruntime#32716).
+    """
+    for value in (*graph.inputs, *graph.outputs):
+        assert value.shape is not None, "inputs and outputs have shapes"
+        name = str(value.name)
+        sizes: list[int | str] = [size if isinstance(size, int) else str(size.value) for size in value.shape]
+        is_past, is_present = name.startswith("past"), name.startswith("present")
+        length = "past_sequence_length" if is_past else "total_sequence_length" if is_present else None
+        for axis, size in enumerate(sizes):
+            if isinstance(size, str):
+                sizes[axis] = "batch_size" if axis == 0 else length or SYMBOLS.get(size, size)
+        if name == "logits":
+            sizes[1] = 1
+        value.shape = ir.Shape(sizes)
+
+
+def refer_from(graph: ir.Graph, folder: Path) -> None:
+    """Let weights be found from `folder`, in which they are."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            name = PurePosixPath(str(tensor.location)).name
+            value.const_value = ir.ExternalTensor(
+                name, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=value.name or "", base_dir=folder
+            )

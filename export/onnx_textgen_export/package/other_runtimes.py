@@ -1,0 +1,117 @@
+"""The settings with which other runtimes open a package: onnxruntime-genai and transformers.js.
+
+`genai_config.json` and `config.json` both describe the graph in the folder `onnx` (see `extra_graphs.shared_graph`), and both
+runtimes read `tokenizer_config.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_textgen.package.manifest import CONFIG, GENAI_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, Target
+
+from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
+
+DTYPES = {"": "fp32", "_fp16": "fp16", "_quantized": "q8", "_q4": "q4", "_q4f16": "q4f16"}
+"""How transformers.js calls a precision in settings, by what it looks for in the name of a graph."""
+MODEL_TYPE = "llama"
+"""transformers.js reads the sizes of the cache from the settings of a model type that it knows, under the names that this one has.
+The graph is run by its inputs and outputs, so this says nothing of the architecture."""
+
+
+def write_settings(folder: Path, shared_graph: str, source: Source, assets: TextAssets, target: Target) -> None:
+    """Write the settings for the graph of this name, whose weights lie beside it."""
+    names = [str(value.name) for value in ir.load(folder / shared_graph).graph.inputs]
+    inputs = [name for name in names if not name.startswith("past_")]
+    graph = folder / shared_graph
+    weights = len(list(graph.parent.glob(f"{graph.name}_data*")))
+    write_json(folder / GENAI_CONFIG, genai_config(shared_graph, source, assets, target, inputs))
+    write_json(folder / CONFIG, model_config(shared_graph, source, assets, weights_files=weights))
+    write_json(folder / GENERATION_CONFIG, generation_config(assets))
+    if assets.tokenizer is not None:
+        write_json(folder / TOKENIZER_CONFIG, tokenizer_config(assets))
+
+
+def genai_config(shared_graph: str, source: Source, assets: TextAssets, target: Target, inputs: list[str]) -> dict[str, Any]:
+    """The settings for onnxruntime-genai; `inputs`: the names of the graph's inputs without the cache."""
+    geometry = source.geometry
+    (_, kv_heads, *_, head_size) = source.cache[0].shape
+    past = {f"past_{kind}_names": f"past_key_values.%d.{kind}" for kind in ("key", "value")}
+    present = {f"present_{kind}_names": f"present.%d.{kind}" for kind in ("key", "value")}
+    return {
+        "model": {
+            "type": "decoder",
+            "vocab_size": geometry.vocab_size,
+            "context_length": geometry.context_length,
+            "bos_token_id": assets.bos_id if assets.bos_id is not None else assets.eos_ids[0],
+            "eos_token_id": list(assets.eos_ids),
+            "pad_token_id": assets.pad_id if assets.pad_id is not None else assets.eos_ids[0],
+            "decoder": {
+                "filename": shared_graph,
+                "hidden_size": geometry.hidden_size,
+                "num_attention_heads": geometry.heads,
+                "num_key_value_heads": kv_heads,
+                "num_hidden_layers": len(source.cache) // 2,
+                "head_size": head_size,
+                "session_options": {"provider_options": []},
+                "inputs": {**{name: name for name in inputs}, **past},
+                "outputs": {"logits": "logits", **present},
+            },
+        },
+        "search": {
+            "do_sample": False,
+            "max_length": geometry.context_length,
+            "past_present_share_buffer": target == "ort",
+        },
+    }
+
+
+def model_config(shared_graph: str, source: Source, assets: TextAssets, *, weights_files: int) -> dict[str, Any]:
+    """The settings for transformers.js, see src/configs.js and src/models/session.js there: the cache, and the files to load."""
+    geometry, name = source.geometry, PurePosixPath(shared_graph).name
+    (_, kv_heads, *_, head_size) = source.cache[0].shape
+    dtype = DTYPES[name.removeprefix("model").removesuffix(".onnx")]
+    return {
+        "model_type": MODEL_TYPE,
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": len(source.cache) // 2,
+        "num_attention_heads": geometry.heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_size,
+        "hidden_size": geometry.hidden_size,
+        "vocab_size": geometry.vocab_size,
+        "max_position_embeddings": geometry.context_length,
+        "bos_token_id": assets.bos_id,
+        "eos_token_id": list(assets.eos_ids),
+        "pad_token_id": assets.pad_id,
+        "transformers.js_config": {"dtype": dtype, "use_external_data_format": {name: weights_files}},
+    }
+
+
+def generation_config(assets: TextAssets) -> dict[str, Any]:
+    """Special ids, and the sampling defaults of the model's makers."""
+    is_sampled = "temperature" in assets.generation
+    ids = {"bos_token_id": assets.bos_id, "eos_token_id": list(assets.eos_ids), "pad_token_id": assets.pad_id}
+    return {**ids, "do_sample": is_sampled, **assets.generation}
+
+
+def tokenizer_config(assets: TextAssets) -> dict[str, Any]:
+    """What both runtimes read of a tokenizer besides `tokenizer.json`; transformers.js reads the chat template only here."""
+    assert assets.tokenizer is not None, "the caller has looked"
+    ids = {"bos_token": assets.bos_id, "eos_token": next(iter(assets.eos_ids), None), "pad_token": assets.pad_id}
+    tokens = {name: None if each is None else assets.tokenizer.id_to_token(each) for name, each in ids.items()}
+    if assets.chat_template is not None:
+        text: dict[str, Any] = {"chat_template": assets.chat_template}  # which writes the begin token itself
+    else:
+        text = {"add_bos_token": assets.bos_id is not None and assets.bos_id in assets.tokenizer.encode("").ids}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens, **text}
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write an indented JSON file."""
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
