@@ -7,10 +7,12 @@ exactly as the model's chat template writes those of earlier answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from .answer_form import CallForm
+from ..errors import OptionError
+from .answer_form import CALL_ID, NUMBER, CallForm, TextForm, in_quotes
 from .tools import Tool
 
 PYTHON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -20,28 +22,42 @@ MOST_CALLS = 16
 MARK = "placeoftheargument"
 TEXT = r"TEXT: /(.|\n)*/"
 SPACE = r"SPACE: /\s{0,4}/"
+PLACES = {NUMBER: "NUMBER", CALL_ID: "ID"}
+TERMINALS = ("NUMBER: /[0-9]{1,3}/", "ID: /[a-zA-Z0-9]{9}/")
+"""What differs between calls."""
+PLACE = re.compile("(" + "|".join(map(re.escape, PLACES)) + ")")
 Split = Callable[[str], Sequence[tuple[str, int | None]]]
 """Splits a text at control tokens: gives each piece with None, and each control token with its id."""
 
 
 def grammar_of_calls(
-    tools: Sequence[Tool], form: CallForm, split: Split, *, required: bool, parallel: bool, schema: Mapping[str, Any] | None = None
+    tools: Sequence[Tool],
+    form: CallForm,
+    split: Split,
+    *,
+    required: bool,
+    parallel: bool,
+    schema: Mapping[str, Any] | None = None,
+    text: TextForm | None = None,
+    eos_ids: Collection[int] = (),
 ) -> str:
     """The grammar of an answer that may call `tools`, or with `required` has to.
 
-    `parallel`: whether it may have several calls; `schema`: what an answer without calls has to follow.
+    `parallel`: whether it may have several calls; `schema`: what an answer without calls has to follow, after the mark of
+    `text`. `eos_ids`: the ids that end an answer, also where the form has them. Raises `OptionError` for what no grammar expresses.
     """
-    return Writer(tools, form, split).grammar(required=required, parallel=parallel, schema=schema)
+    writer = Writer(tools, form, split, eos_ids)
+    return writer.grammar(required=required, parallel=parallel and form.several, schema=schema, text=text or TextForm(""))
 
 
 class Writer:
     """Writes the rules of one grammar."""
 
-    def __init__(self, tools: Sequence[Tool], form: CallForm, split: Split) -> None:
-        self.tools, self.form, self.split = tools, form, split
+    def __init__(self, tools: Sequence[Tool], form: CallForm, split: Split, eos_ids: Collection[int]) -> None:
+        self.tools, self.form, self.split, self.eos_ids = tools, form, split, eos_ids
         self.rules: list[str] = []
 
-    def grammar(self, *, required: bool, parallel: bool, schema: Mapping[str, Any] | None) -> str:
+    def grammar(self, *, required: bool, parallel: bool, schema: Mapping[str, Any] | None, text: TextForm) -> str:
         """See `grammar_of_calls`."""
         form = self.form
         is_list = form.kind in ("list", "python")
@@ -52,18 +68,18 @@ class Writer:
         more = (
             f" ({self.text(between)} call){{0,{MOST_CALLS - 1}}}" if parallel and (between.strip() or form.kind != "object") else ""
         )
-        self.rules.append(f"calls: call{more} {self.text(ending)}")
+        self.rules.append(f"calls: call{more} {self.text(self.before_eos(ending))}")
         if required:
             start = [f"start: SPACE {self.text(opening)} calls"]
         elif schema is not None:
-            start = [f"start: SPACE ({self.text(opening)} calls | {json_rule(schema)})"]
+            start = [f"start: SPACE ({self.text(opening)} calls | {self.text(text.open)} {json_rule(schema)})"]
         else:
             start = self.optional(opening)
-        return "\n".join([*start, *self.rules, TEXT, SPACE, ""])
+        return "\n".join([*start, *self.rules, TEXT, SPACE, *TERMINALS, ""])
 
     def optional(self, opening: str) -> list[str]:
         """The beginning of an answer in which any text may come before the calls, or instead of them."""
-        trigger = opening.strip() if opening.strip(" \n[") else ""
+        trigger = PLACE.split(opening.strip())[0] if opening.strip(" \n[") else ""
         if not trigger:  # a call is the whole answer, and recognised by its first character
             first = opening.strip() or "{"
             return [f"start: other | {self.text(opening)} calls", rf"other: /([^{regex_set(first)}](.|\n)*)?/"]
@@ -81,8 +97,14 @@ class Writer:
         if form.kind == "tags":
             return f"{self.text(tool.name + form.middle)} {self.tags(index, tool)}"
         if form.kind == "named":
-            return f"{self.text(tool.name + form.middle)} {json_rule(tool.schema)}"
-        before, _, after = json.dumps(form.as_object(tool.name, {MARK: 0}), ensure_ascii=False).partition(f'{{"{MARK}": 0}}')
+            middle = self.text(form.middle)
+            if form.header is not None:  # the model may have written a part of it before the name
+                middle = f"({middle} | SPACE {self.text(form.header[1])})"
+            arguments = json_rule(tool.schema) if form.quotes is None else self.in_quotes(tool.schema, tool)
+            return f"{self.text(tool.name)} {middle} {arguments}"
+        before, _, after = json.dumps(form.as_object(tool.name, {MARK: 0}, NUMBER), ensure_ascii=False).partition(
+            f'{{"{MARK}": 0}}'
+        )
         return f"{self.text(before)} {json_rule(tool.schema)} {self.text(after)}"
 
     def keywords(self, index: int, tool: Tool) -> str:
@@ -91,13 +113,53 @@ class Writer:
             (f"{self.text(key + '=')} {json_rule(with_definitions(schema, tool))}", required)
             for key, schema, required in tool.ordered_properties()
         ]
-        comma = self.text(", ")
-        for number, (argument, _) in enumerate(arguments):  # each rule: an argument that is there, and what may follow
-            after = [f"({comma} {other})" + ("" if required else "?") for other, required in arguments[number + 1 :]]
-            self.rules.append(f"keyword_{index}_{number}: {' '.join([argument, *after])}")
-        firsts = range(1 if any(required for _, required in arguments) else len(arguments))
-        choice = " | ".join(f"keyword_{index}_{number}" for number in firsts)
-        return f"({choice})" + ("" if arguments and arguments[0][1] else "?") if choice and arguments else '""'
+        return self.listed(f"keyword_{index}", arguments, ", ")
+
+    def listed(self, name: str, members: Sequence[tuple[str, bool]], separator: str) -> str:
+        """Members with a separator between them, each with whether it is required; those that are required come first."""
+        comma = self.text(separator)
+        for number, (member, _) in enumerate(members):  # each rule: a member that is there, and what may follow
+            after = [f"({comma} {other})" + ("" if required else "?") for other, required in members[number + 1 :]]
+            self.rules.append(f"{name}_{number}: {' '.join([member, *after])}")
+        firsts = range(1 if any(required for _, required in members) else len(members))
+        choice = " | ".join(f"{name}_{number}" for number in firsts)
+        return f"({choice})" + ("" if members[0][1] else "?") if members else '""'
+
+    def in_quotes(self, schema: Mapping[str, Any], tool: Tool) -> str:
+        """A value in the notation of `CallForm.quotes`; raises `OptionError` for a schema that says more than types and choices."""
+        opening, closing = self.form.quotes or ("", "")
+        kind, choices = schema.get("type"), schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if choices is not None:
+            return "(" + " | ".join(self.text(in_quotes(choice, opening, closing)) for choice in choices) + ")"
+        if kind == "string":
+            return f"{self.text(opening)} {self.rule(f'TEXT {self.text(closing)}', lazy=True)}"
+        if kind in ("integer", "number", "boolean", "null"):
+            return json_rule(schema)
+        if kind == "array" and isinstance(schema.get("items"), Mapping):
+            return self.array_in_quotes(self.rule(self.in_quotes(schema["items"], tool)), schema)
+        if kind == "object" and schema.get("properties"):
+            properties, required = schema["properties"], schema.get("required") or ()
+            keys = sorted(properties, key=lambda key: key not in required)
+            members = [(f"{self.text(key + ':')} {self.in_quotes(properties[key], tool)}", key in required) for key in keys]
+            return f'"{{" {self.listed(f"members_{len(self.rules)}", members, ",")} "}}"'
+        if kind == "object" and schema.get("additionalProperties") is False:
+            return '"{}"'
+        raise OptionError(f"the parameters of the tool {tool.name} cannot be required of this model: give each a type, and no more")
+
+    def array_in_quotes(self, item: str, schema: Mapping[str, Any]) -> str:
+        """A list of items that follow a rule."""
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        if most == 0:
+            return '"[]"'
+        more = f"{{{max(0, least - 1)},{'' if most is None else most - 1}}}"
+        members = f'({item} ("," {item}){more})'
+        return f'"[" {members}{"" if least else "?"} "]"'
+
+    def rule(self, body: str, *, lazy: bool = False) -> str:
+        """Add a rule; returns its name."""
+        name = f"part_{len(self.rules)}"
+        self.rules.append(f"{name}{'[lazy]' if lazy else ''}: {body}")
+        return name
 
     def tags(self, index: int, tool: Tool) -> str:
         """The tags of a call: those that are required, then the others."""
@@ -109,20 +171,40 @@ class Writer:
                 value = name
             else:
                 value = f"{self.value(schema, tool)} {self.text(self.form.tag_close)}"
-            tag = f"{self.text(self.form.tag_open + key + self.form.tag_middle)} {value}"
+            middle = self.form.middle_for(is_text=value == name or is_choice_of_texts(schema))
+            tag = f"{self.text(self.form.tag_open + key + middle)} {value}"
             parts.append(tag if required else f"({tag})?")
         return " ".join(parts)
 
     def value(self, schema: Mapping[str, Any], tool: Tool) -> str:
         """A value between tags: texts without quotes, anything else as JSON."""
-        choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        if choices and all(isinstance(choice, str) for choice in choices):
+        if is_choice_of_texts(schema):
+            choices = schema.get("enum", [schema.get("const")])
             return "(" + " | ".join(self.text(choice) for choice in choices) + ")"
         return json_rule(with_definitions(schema, tool))
 
     def text(self, text: str) -> str:
         """A literal text, with control tokens by their ids."""
-        return " ".join(json.dumps(piece) if number is None else f"<[{number}]>" for piece, number in self.split(text)) or '""'
+        rules = list[str]()
+        for part in PLACE.split(text):
+            pieces = [(part, None)] if part in PLACES else self.split(part)
+            rules += [PLACES.get(piece) or json.dumps(piece) if number is None else f"<[{number}]>" for piece, number in pieces]
+        return " ".join(rules) or '""'
+
+    def before_eos(self, text: str) -> str:
+        """A text up to a token that ends the answer, which no grammar needs to name."""
+        kept = ""
+        for piece, number in self.split(text):
+            if number is not None and number in self.eos_ids:
+                break
+            kept += piece
+        return kept
+
+
+def is_choice_of_texts(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema lists its values, and all are texts."""
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return bool(choices) and all(isinstance(choice, str) for choice in choices)
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:

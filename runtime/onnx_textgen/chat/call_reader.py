@@ -9,28 +9,44 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..text.prefixes import common_prefix
-from .answer_form import CallForm
+from .answer_form import NUMBER, CallForm, in_quotes
 
 NAMES = ("fnalpha", "fnbeta")
 ARGUMENTS = ({"argone": "valueone"}, {"argtwo": "valuetwo"})
 BOTH = {**ARGUMENTS[0], **ARGUMENTS[1]}
 CLOSERS = ">]})|\uff5c \n"
 """What a mark ends with."""
+QUOTED = re.compile(
+    NAMES[0] + r"(?P<middle>\s*)\{argone:(?P<open>[^\w{}]\S*?)valueone(?P<close>\S+?),argtwo:(?P=open)valuetwo(?P=close)\}"
+)
+"""A call with other marks around texts than quotation marks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallReader:
-    """Reads the form of calls from answers that a template wrote: one call, two calls, and one call with two arguments."""
+    """Reads the form of calls from answers that a template wrote."""
 
     one: str
+    """One call, with `ARGUMENTS[0]`."""
     two: str
+    """Two calls."""
     wide: str
+    """One call with `BOTH` arguments."""
+    number: str
+    """One call with the number 1 as its argument."""
     turn_end: str
     eos_token: str
 
     def read(self) -> CallForm | None:
         """The form; None if the calls are written in another way than `CallForm` knows."""
-        at_name = self.one.index(NAMES[0])
+        form = self.read_kind(self.one.index(NAMES[0]))
+        if form is None or (form.kind in ("named", "tags") and not (form.begin + form.open).strip()):
+            return None  # any text would be a name
+        are_apart = form.kind != "object" or bool((form.open + form.close).strip())  # not only by white space
+        return dataclasses.replace(form, several=NAMES[1] in self.two and are_apart)
+
+    def read_kind(self, at_name: int) -> CallForm | None:
+        """The form by what the arguments look like."""
         for start, value, end in json_values(self.one, at_name):
             found = objects_of(value)
             if found and (form := self.read_json(self.one[:start], found, end, is_list=isinstance(value, list))) is not None:
@@ -41,30 +57,45 @@ class CallReader:
         arguments = next(((i, j) for i, _, j in json_values(self.one, len(self.one)) if i > at_name), None)
         if arguments is not None:
             return self.read_named(at_name, *arguments)
-        return self.read_tags(at_name)
+        quoted = QUOTED.match(self.wide, self.wide.index(NAMES[0])) if NAMES[0] in self.wide else None
+        return self.read_tags() if quoted is None else self.read_quoted(at_name, quoted)
 
-    def read_json(self, before: str, found: Sequence[Mapping[str, Any]], end: int, *, is_list: bool) -> CallForm | None:
+    def read_json(self, before_calls: str, found: Sequence[Mapping[str, Any]], end: int, *, is_list: bool) -> CallForm | None:
         """Calls that are JSON objects."""
         name_keys, arguments_keys = path_of(found[0], NAMES[0]), path_of(found[0], ARGUMENTS[0])
         if name_keys is None or arguments_keys is None:
             return None
         after = self.without_turn_end(self.one[end:])
+        order = list(found[0])
+        first = {key: found[0][key] for key in order[: order.index(name_keys[0])] if key not in arguments_keys}
+        second = next((each for _, value, _ in json_values(self.two, len(self.two)) for each in objects_of(value)[-1:]), {})
+        before = {key: numbered(str(value), str(second.get(key, value))) for key, value in first.items()}
+        keys: dict[str, Any] = {"name_keys": name_keys, "arguments_keys": arguments_keys, "before": before}
         if is_list:
-            return CallForm("list", begin=before, end=after, name_keys=name_keys, arguments_keys=arguments_keys)
+            return CallForm("list", begin=before_calls, end=after, **keys)
         spans = [(start, stop) for start, value, stop in json_values(self.two, len(self.two)) if objects_of(value)]
-        form = CallForm("object", name_keys=name_keys, arguments_keys=arguments_keys)
-        return dataclasses.replace(form, **self.around(before, after, spans))
+        return CallForm("object", **keys, **self.around(before_calls, after, spans))
 
     def read_named(self, at_name: int, start: int, end: int) -> CallForm:
         """Calls with the name as text and the arguments as JSON."""
+        values = [(start, stop) for start, _, stop in json_values(self.two, len(self.two))]
+        spans = [(at, *value) for at, value in zip((self.two.find(name) for name in NAMES), values, strict=False) if at >= 0]
+        middles = [self.two[at + len(name) : begin] for name, (at, begin, _) in zip(NAMES, spans, strict=False)]
         middle = self.one[at_name + len(NAMES[0]) : start]
-        ends = {start: stop for start, _, stop in json_values(self.two, len(self.two))}
-        places = [(at, at + len(name) + len(middle)) for name in NAMES if (at := self.two.find(name)) >= 0]
-        spans = [(at, ends[arguments]) for at, arguments in places if arguments in ends]
-        around = self.around(self.one[:at_name], self.without_turn_end(self.one[end:]), spans)
-        return dataclasses.replace(CallForm("named", middle=middle), **around)
+        around = self.around(self.one[:at_name], self.without_turn_end(self.one[end:]), [(at, stop) for at, _, stop in spans])
+        return CallForm("named", middle=numbered(middle, middles[-1] if middles else middle), **around)
 
-    def read_tags(self, at_name: int) -> CallForm | None:
+    def read_quoted(self, at_name: int, found: re.Match[str]) -> CallForm | None:
+        """Calls with the name as text, and arguments like JSON with other marks around texts, and none around keys."""
+        opening, closing = found["open"], found["close"]
+        length = len(in_quotes(ARGUMENTS[0], opening, closing))
+        starts = [self.two.find(name) + len(name) + len(found["middle"]) for name in NAMES if name in self.two]
+        spans = [(at - len(found["middle"]) - len(name), at + length) for at, name in zip(starts, NAMES, strict=False)]
+        end = at_name + len(NAMES[0]) + len(found["middle"]) + length
+        around = self.around(self.one[:at_name], self.without_turn_end(self.one[end:]), spans)
+        return CallForm("named", middle=found["middle"], quotes=(opening, closing), **around)
+
+    def read_tags(self) -> CallForm | None:
         """Calls with each argument in a tag."""
         places = [self.wide.find(text) for text in (NAMES[0], "argone", "valueone", "argtwo", "valuetwo")]
         if places != sorted(places) or places[0] < 0:
@@ -82,8 +113,10 @@ class CallReader:
         spans = [(at, to + len("valueone") + len(tag_close)) for at, to in names if 0 <= at < to]
         around = self.around(self.wide[: places[0]], after, spans)
         middle = to_key.removesuffix(tag_open)
-        form = CallForm("tags", middle=middle, tag_open=tag_open, tag_middle=tag_middle, tag_close=tag_close)
-        return dataclasses.replace(form, **around)
+        plain = self.number[self.number.find("argone") + len("argone") :].partition(tag_close)[0]
+        other = plain.removesuffix("1") if plain.endswith("1") and plain != tag_middle + "1" else ""
+        tags: dict[str, Any] = {"tag_open": tag_open, "tag_middle": tag_middle, "tag_middle_json": other, "tag_close": tag_close}
+        return CallForm("tags", middle=middle, **tags, **around)
 
     def around(self, before: str, after: str, spans: Sequence[tuple[int, int]]) -> dict[str, Any]:
         """The texts around a call, and around all calls; `spans`: where the two calls are in the answer that has two."""
@@ -139,6 +172,18 @@ def path_of(data: Mapping[str, Any], wanted: object) -> tuple[str, ...] | None:
     return None
 
 
+def numbered(one: str, other: str) -> str:
+    """A text of the first call with `NUMBER` where the second call has 1 instead of 0.
+
+    >>> numbered(":0<|json|>", ":1<|json|>"), numbered("<v2>", "<v2>")
+    (':{number}<|json|>', '<v2>')
+    """
+    parts, others = (re.split(r"(\d+)", text) for text in (one, other))
+    if len(parts) != len(others):
+        return one
+    return "".join(NUMBER if pair == ("0", "1") else pair[0] for pair in zip(parts, others, strict=True))
+
+
 def common_opening(one: str, other: str) -> str:
     r"""The longest text that both end with, without the end of a mark before it.
 
@@ -146,6 +191,9 @@ def common_opening(one: str, other: str) -> str:
     ('<call>', '<call>\n')
     """
     suffix = shared_beginning(one[::-1], other[::-1])[::-1]
+    before = one.removesuffix(suffix)
+    if before.rfind("<") > before.rfind(">"):  # it begins within a mark
+        suffix = suffix.partition(">")[2]
     return suffix if suffix == one and suffix[:1] not in CLOSERS else suffix.lstrip(CLOSERS)
 
 

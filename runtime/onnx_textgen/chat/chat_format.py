@@ -12,13 +12,14 @@ from ..errors import OptionError, PackageError
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..sampling.grammar import Rules
-from ..sampling.thinking import AfterThinking, Rule, Thinking
+from ..sampling.thinking import AfterThinking, Led, Rule, Thinking
 from ..text.tokenizer import TextTokenizer
-from .answer_form import CallForm, ReasoningForm, read_calls, read_reasoning, response_template_of
+from .answer_form import CallForm, ReasoningForm, TextForm
 from .answer_reader import AnswerReader
 from .call_grammar import grammar_of_calls
 from .contents import MATCH_SECONDS
 from .derivation import Derived, derive
+from .form_templates import read_calls, read_reasoning, response_template_of
 from .response_template import ResponseTemplate, read_response_template
 from .tools import Tool
 
@@ -69,6 +70,11 @@ class ChatFormat:
         return derived if is_same else read  # the derived one has the white space around the marks
 
     @functools.cached_property
+    def text(self) -> TextForm | None:
+        """The marks around the text of an answer, if it has such, and if answers are read as the chat template shows."""
+        return self.derived.form.text if self.given in (None, response_template_of(self.derived.form)) else None
+
+    @functools.cached_property
     def calls(self) -> CallForm | None:
         """How the model writes calls; None if that is not known, or if the response template does not read it."""
         form = self.derived.form.calls
@@ -103,11 +109,12 @@ class ChatFormat:
             return None
         encode = functools.partial(self.tokenizer.encode, add_special_tokens=False)
         opening, mark = encode(self.reasoning.open.strip()), self.reasoning.close.strip()
-        tail = self.reasoning.close.rpartition(mark)[2]
+        closing = self.reasoning.close + (self.text.again if self.text is not None else "")
+        tail = closing.partition(mark)[2]
         return Thinking(
             open_id=opening[0] if len(opening) == 1 else None,
             close=mark.encode(),
-            closing_ids=tuple(encode(self.reasoning.close)),
+            closing_ids=tuple(encode(closing)),
             tail_ids=tuple(encode(tail)) if tail else (),
             eos_ids=self.tokenizer.eos_ids,
             piece_bytes=self.tokenizer.piece_bytes,
@@ -157,12 +164,19 @@ class Turn:
         thinking = self.format.thinking
         if self.thinking_budget is not None and thinking is None:
             raise OptionError("thinking_budget has no effect: this model does not think; leave it out")
-        rule: Rule | None = self.rule_of_calls(rules, config) if self.tools else rules.constraint(config)
+        rule: Rule | None = self.rule_of_calls(rules, config) if self.tools else self.rule_of_text(rules, config)
         if thinking is None or (rule is None and self.thinking_budget is None):
             return rule
         reader = AnswerReader(self.format.response, prefix=self.prefix)
         may_begin = not self.prefix.strip()
         return AfterThinking(rule, thinking, is_open=reader.is_thinking, may_begin=may_begin, budget=self.thinking_budget)
+
+    def rule_of_text(self, rules: Rules, config: GenerationConfig) -> Rule | None:
+        """What an answer without tools has to follow, after the marks before its text if it has such."""
+        rule, text = rules.constraint(config), self.format.text
+        if rule is None or text is None or self.prefix.strip().endswith(text.open.strip()):
+            return rule
+        return Led(self.format.tokenizer.encode(text.open, add_special_tokens=False), rule)
 
     def rule_of_calls(self, rules: Rules, config: GenerationConfig) -> Rule | None:
         """The grammar of an answer that may have calls; None if it is not needed and cannot be made."""
@@ -177,8 +191,9 @@ class Turn:
             return None
         schema = None if config.json_schema is None else json.loads(config.json_schema)
         split = self.format.tokenizer.split_at_control_tokens
-        grammar = grammar_of_calls(self.tools, form, split, required=self.required, parallel=self.parallel, schema=schema)
+        how: dict[str, Any] = {"required": self.required, "parallel": self.parallel, "schema": schema}
         try:
+            grammar = grammar_of_calls(self.tools, form, split, **how, text=self.format.text, eos_ids=self.format.tokenizer.eos_ids)
             return rules.compiled("tools", grammar)
         except OptionError:
             if needed:

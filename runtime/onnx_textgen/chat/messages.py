@@ -6,6 +6,7 @@ Templates differ: some take arguments as JSON values and some as text, some writ
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from ..text.chat_template import check_message
 from .answer_form import PROMPTED
 from .derivation import Derived
 from .response_template import REASONING_FIELDS
+from .template_probe import id_with_name
 from .tools import Tool
 
 INSTRUCTIONS = """# Tools
@@ -53,6 +55,7 @@ def prepare(messages: Sequence[Message], tools: Sequence[Tool], derived: Derived
     prepared = list[dict[str, Any]]()
     for position, message in enumerate(messages):
         check_message(message, position)
+    for message in with_names_in_ids(messages) if derived.messages.name_in_id else messages:
         if message.get("role") == "assistant":
             prepared.append(answer_for(message, derived))
         elif message.get("role") == "tool" and not derived.takes_results:
@@ -73,9 +76,10 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
     """An earlier answer, with its calls and its thinking where the template reads them."""
     form, made = derived.form, {key: value for key, value in message.items() if key not in REASONING_FIELDS}
     reasoning = next((message[key] for key in REASONING_FIELDS if message.get(key)), None)
-    if reasoning and form.reasoning is not None and form.reasoning.key is not None:
-        made[form.reasoning.key] = reasoning
     given, text = made.pop("tool_calls", None) or (), text_of(message)
+    fits = derived.messages.thinks_with_text or not (given and text)
+    if reasoning and form.reasoning is not None and form.reasoning.key is not None and fits:
+        made[form.reasoning.key] = reasoning
     if not given:
         return made
     if not isinstance(given, Sequence):
@@ -86,6 +90,23 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
         return {**made, "content": f"{text}\n{written}" if text else written}
     functions = [call_for(call, arguments, derived) for call, (_, arguments) in zip(given, calls, strict=True)]
     return {**made, "content": text or derived.messages.content, "tool_calls": functions}
+
+
+def with_names_in_ids(messages: Sequence[Message]) -> list[Message]:
+    """Messages in which each call's id has its name, for a template that writes no other; results get the same ids."""
+    ids, changed, numbers = dict[str, str](), list[Message](), itertools.count()
+    for message in messages:
+        made, calls = dict(message), message.get("tool_calls")
+        if isinstance(calls, Sequence):
+            made["tool_calls"] = list[object]()
+            for call in calls:
+                name, _ = read_call(call)
+                named = ids[str(call.get("id"))] = id_with_name(name, next(numbers))
+                made["tool_calls"].append({**call, "id": named})
+        if message.get("role") == "tool":
+            made["tool_call_id"] = ids.get(str(message.get("tool_call_id")), message.get("tool_call_id"))
+        changed.append(made)
+    return changed
 
 
 def call_for(call: Message, arguments: Mapping[str, Any], derived: Derived) -> dict[str, Any]:

@@ -34,6 +34,52 @@ class Rule(Protocol):
         """A copy for another text with the same beginning."""
 
 
+class Led:
+    """A rule that holds after some tokens, which have to come first."""
+
+    def __init__(self, token_ids: Sequence[int], rule: Rule) -> None:
+        self.token_ids, self.rule = list(token_ids), rule
+
+    @property
+    def is_satisfied(self) -> bool | None:
+        """See `Rule`."""
+        return not self.token_ids and self.rule.is_satisfied
+
+    @property
+    def is_done(self) -> bool:
+        """See `Rule`."""
+        return not self.token_ids and self.rule.is_done
+
+    def mask(self, scores: npt.NDArray[np.float32]) -> None:
+        """See `Rule`."""
+        if self.token_ids:
+            only(scores, self.token_ids[0])
+        else:
+            self.rule.mask(scores)
+
+    def accept(self, token_id: int) -> None:
+        """See `Rule`."""
+        if self.token_ids:
+            self.token_ids.pop(0)
+        else:
+            self.rule.accept(token_id)
+
+    def forced(self) -> list[int]:
+        """See `Rule`."""
+        return list(self.token_ids) or self.rule.forced()
+
+    def fork(self) -> Led:
+        """See `Rule`."""
+        return Led(self.token_ids, self.rule.fork())
+
+
+def only(scores: npt.NDArray[np.float32], token_id: int) -> None:
+    """Set all scores [vocabulary] but one to -inf, in place."""
+    score = scores[token_id]
+    scores[:] = -np.inf
+    scores[token_id] = score
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Thinking:
     """How the thinking of a model begins and ends."""
@@ -43,9 +89,9 @@ class Thinking:
     close: bytes
     """The text that ends it."""
     closing_ids: tuple[int, ...]
-    """The tokens that end it properly, with the white space that the model writes around `close`."""
+    """The tokens that end it properly, with what the model writes around `close`."""
     tail_ids: tuple[int, ...]
-    """The tokens of the white space after `close`."""
+    """The tokens of what follows `close`: white space, or the beginning of another message."""
     eos_ids: tuple[int, ...]
     """The ids that end a text."""
     piece_bytes: Callable[[int], bytes]
@@ -91,9 +137,7 @@ class AfterThinking:
     def mask(self, scores: npt.NDArray[np.float32]) -> None:
         """Set the scores [vocabulary] of forbidden ids to -inf, in place."""
         if self.queue:
-            score = scores[self.queue[0]]
-            scores[:] = -np.inf
-            scores[self.queue[0]] = score
+            only(scores, self.queue[0])
         elif self.is_thinking:
             if self.rule is not None:
                 scores[list(self.thinking.eos_ids)] = -np.inf  # the answer is still to come

@@ -184,8 +184,12 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
                 return attr in names
         return super().is_safe_attribute(obj, attr, value)
 
-    def wrap_str_format(self, value: object) -> None:
-        """Treat `str.format` like any other attribute that is not listed; jinja2 would allow it here."""
+    def wrap_str_format(self, value: object) -> Callable[..., str] | None:
+        """Replace `str.format` by one that has plain fields only: jinja2's could make texts of any length."""
+        receiver = getattr(value, "__self__", None)
+        if isinstance(receiver, str) and getattr(value, "__name__", "") == "format":
+            return functools.partial(fill_fields, receiver)
+        return None
 
     def _metered(self, name: str, function: Callable[..., object], *, deep: bool) -> Callable[..., object]:
         """Wrap a filter or a test: charge it for what it reads, writes out and returns."""
@@ -229,6 +233,19 @@ def at_run_time(function: Callable[[Any], object]) -> Callable[[Context, Any], o
         return function(value)
 
     return with_context
+
+
+def fill_fields(text: str, *values: object) -> str:
+    """`str.format` with fields that are empty, one for each value.
+
+    >>> fill_fields("<{}:{}>", "think", 1)
+    '<think:1>'
+    """
+    pieces = text.split("{}")
+    if len(pieces) != len(values) + 1 or any(brace in piece for piece in pieces for brace in "{}"):
+        raise SecurityError("it formats a text with other fields than {}, one for each value")
+    written = [str(value) if isinstance(value, str | int | float) else type(value).__name__ for value in values]
+    return "".join(part for pair in zip(pieces, [*written, ""], strict=True) for part in pair)
 
 
 def to_json(

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.chat import answer_reader
-from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, ReasoningForm, response_template_of
+from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, ReasoningForm
 from onnx_textgen.chat.answer_reader import AnswerReader
 from onnx_textgen.chat.answers import AnswerDelta
 from onnx_textgen.chat.contents import tags_in
+from onnx_textgen.chat.form_templates import response_template_of
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.chat.tools import Tool
 

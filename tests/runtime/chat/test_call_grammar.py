@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, response_template_of
+from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, TextForm
 from onnx_textgen.chat.answer_reader import AnswerReader
 from onnx_textgen.chat.call_grammar import grammar_of_calls
+from onnx_textgen.chat.form_templates import response_template_of
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.chat.tools import Tool
+from onnx_textgen.errors import OptionError
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import TOKENIZER
 from onnx_textgen.package.reading import read_manifest
@@ -48,6 +50,23 @@ FORMS = {
     "tags": CallForm(
         "tags", open="<call=", middle=">\n", close="</call>", between="\n", tag_open="<p=", tag_middle=">\n", tag_close="\n</p>\n"
     ),
+    "tags that tell texts": CallForm(
+        "tags",
+        "<c>",
+        open="<i=",
+        middle=">",
+        close="</i>",
+        end="</c>",
+        tag_open="<p=",
+        tag_middle=" s=1>",
+        tag_middle_json=" s=0>",
+        tag_close="</p>",
+    ),
+    "a number": CallForm("named", "<calls>", open="<call>functions.", middle=":{number}<args>", close="</call>", end="</calls>"),
+    "an id": CallForm("named", open="<call>abcdef123<name>", middle="<args>", close="</call>"),
+    "a list with numbers": CallForm("list", begin="[CALLS]", before={"at": "{number}"}, name_keys=("tool",)),
+    "other quotes": CallForm("named", open="<call>call:", close="</call>", quotes=("<q>", "</q>")),
+    "a header": CallForm("named", open=" to=functions.", middle="<c>json<m>", close="<e>", header=("<c>", "<m>"), several=False),
     "python": CallForm("python"),
     "python between marks": CallForm("python", begin="<py>", end="</py>"),
 }
@@ -152,7 +171,7 @@ def test_the_grammar_allows_what_the_template_writes_and_nothing_else(name: str,
     if name not in ("object alone", "python"):
         assert accepted(rules, tokenizer, free, "I look.\n" + form.write(CALLS[:1]))
         assert not accepted(rules, tokenizer, free, "I look.\n" + unknown)
-    if name != "object alone":
+    if name != "object alone" and form.several:
         assert accepted(rules, tokenizer, required, form.write(CALLS[:2]))
     assert not accepted(rules, tokenizer, one, form.write(CALLS[:2]))
 
@@ -164,3 +183,56 @@ def test_an_answer_may_follow_a_schema_instead_of_calling(rules: Rules, tokenize
     assert accepted(rules, tokenizer, both, '{"a": 5}')
     assert accepted(rules, tokenizer, both, PROMPTED.write(CALLS[:1]))
     assert not accepted(rules, tokenizer, both, "It rains.")
+
+
+HEADER = FORMS["a header"]
+
+
+def test_a_name_in_a_header_may_follow_a_part_of_the_header(rules: Rules, tokenizer: TextTokenizer) -> None:
+    free = grammar(tokenizer, HEADER, required=False)
+    for answer in ("<c>commentary to=functions.stop<m>{}<e>", "to=functions.stop<c>json<m>{}<e>", "<c>final<m>It rains."):
+        assert accepted(rules, tokenizer, free, answer)
+    assert not accepted(rules, tokenizer, free, "<c>commentary to=functions.look<m>{}<e>")
+
+
+def test_a_schema_that_says_more_than_types_cannot_be_required_in_other_quotes(tokenizer: TextTokenizer) -> None:
+    tools = [Tool("find", parameters={"properties": {"what": {"anyOf": [{"type": "string"}, {"type": "null"}]}}})]
+    with pytest.raises(OptionError, match="the tool find"):
+        grammar_of_calls(tools, FORMS["other quotes"], tokenizer.split_at_control_tokens, required=True, parallel=False)
+
+
+def test_nested_arguments_in_other_quotes_fit_their_schema(rules: Rules, tokenizer: TextTokenizer) -> None:
+    step = {"type": "object", "properties": {"do": {"type": "string"}, "times": {"type": "integer"}}, "required": ["do"]}
+    tools = [Tool("plan", parameters={"properties": {"steps": {"type": "array", "items": step, "minItems": 1, "maxItems": 2}}})]
+    form = FORMS["other quotes"]
+    made = grammar_of_calls(tools, form, tokenizer.split_at_control_tokens, required=True, parallel=False)
+    for steps, fits in (
+        ([{"do": 'a "b", {c: 1}'}], True),
+        ([{"do": "a", "times": 3}, {"do": "b"}], True),
+        ([], False),
+        ([{"do": "a"}] * 3, False),
+        ([{"times": 3}], False),
+        ([{"do": "a", "more": 1}], False),
+    ):
+        assert accepted(rules, tokenizer, made, form.write([("plan", {"steps": steps})])) is fits, steps
+
+
+def test_a_token_that_ends_the_answer_is_no_part_of_the_grammar() -> None:
+    """gpt-oss ends an answer with `<|call|>`: a constraint allows such a token when the grammar has ended, and not within it."""
+
+    def split(text: str) -> list[tuple[str, int | None]]:
+        before, mark, after = text.partition("<|call|>")
+        return [(piece, number) for piece, number in ((before, None), (mark, 7), (after, None)) if piece]
+
+    form = CallForm("named", open="<call>", middle=" ", close="</call><|call|>", end="</calls>")
+    made = grammar_of_calls([Tool("stop")], form, split, required=True, parallel=False, eos_ids=[7])
+    assert "<[7]>" not in made
+    assert "</calls>" not in made
+    assert "<[7]>" in grammar_of_calls([Tool("stop")], form, split, required=True, parallel=False)
+
+
+def test_a_schema_beside_calls_holds_after_the_marks_of_the_text(rules: Rules, tokenizer: TextTokenizer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    made = grammar(tokenizer, PROMPTED, required=False, schema=schema, text=TextForm("<text>", "</text>"))
+    assert accepted(rules, tokenizer, made, '<text>{"a": 5}')
+    assert not accepted(rules, tokenizer, made, '{"a": 5}')

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from onnx_textgen.chat import derivation
-from onnx_textgen.chat.answer_form import PROMPTED, response_template_of
+from onnx_textgen.chat import template_probe
+from onnx_textgen.chat.answer_form import CALL_ID, PROMPTED
 from onnx_textgen.chat.answer_reader import AnswerReader
 from onnx_textgen.chat.derivation import NOTHING, Derived, derive
+from onnx_textgen.chat.form_templates import read_calls, response_template_of
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.chat.tools import Tool
 from onnx_textgen.text.chat_template import render_chat
@@ -156,6 +157,44 @@ MADE_UP = {
         EACH + "[TOOL_CALLS]" + NAME + "[CALL_ID]abcdef123[ARGS]" + ARGUMENTS + "{% endfor %}",
         '[TOOL_CALLS]get_weather[CALL_ID]z9y8x7w6v[ARGS]{"city": "Paris"}[TOOL_CALLS]stop[CALL_ID]000000000[ARGS]{}',
     ),
+    "a name in a number": (
+        "<calls>" + EACH + "<call>functions." + NAME + ":{{ loop.index0 }}<args>" + ARGUMENTS + "</call>{% endfor %}</calls>",
+        '<calls><call>functions.get_weather:0<args>{"city": "Paris"}</call><call>functions.stop:1<args>{}</call></calls>',
+    ),
+    "a name in the id, as Kimi K2 writes it": (
+        "<calls>" + EACH + "<call>{{ c.id }}<args>" + ARGUMENTS + "</call>{% endfor %}</calls>",
+        '<calls><call>functions.get_weather:0<args>{"city": "Paris"}</call><call>functions.stop:1<args>{}</call></calls>',
+    ),
+    "an id before the name": (
+        "<calls>" + EACH + "<call>{{ c.id }}<name>" + NAME + "<args>" + ARGUMENTS + "</call>{% endfor %}</calls>",
+        '<calls><call>a1b2c3d4e<name>get_weather<args>{"city": "Paris"}</call><call>000000000<name>stop<args>{}</call></calls>',
+    ),
+    "a list with numbers": (
+        "<|ACTION|>["
+        + EACH
+        + """{"id": "{{ loop.index0 }}", "tool": {{ c.function.name | tojson }}, "with": {{ c.function.arguments | tojson }}}"""
+        + NEXT
+        + "]<|END|>",
+        '<|ACTION|>[{"id": "0", "tool": "get_weather", "with": {"city": "Paris"}}, {"id": "1", "tool": "stop", "with": {}}]<|END|>',
+    ),
+    "texts between marks of their own, as Gemma writes them": (
+        EACH
+        + "<call>call:"
+        + NAME
+        + "{{ '{' }}{% for k, v in c.function.arguments.items() %}{{ k }}:{% if v is string %}<q>{{ v }}<q>{% elif v is iterable %}"
+        "[<q>{{ v[0] }}<q>,{{ '{' }}argtwo:true{{ '}' }}]{% else %}{{ v }}{% endif %}{{ ',' if not loop.last }}{% endfor %}"
+        "{{ '}' }}</call>{% endfor %}",
+        "<call>call:get_weather{city:<q>Paris<q>}</call><call>call:stop{}</call>",
+    ),
+    "tags that say whether a value is text, as DeepSeek V3.2 writes them": (
+        "<calls>"
+        + EACH
+        + "<invoke="
+        + NAME
+        + ">{% for k, v in c.function.arguments.items() %}<arg={{ k }}{% if v is string %} text=1>{{ v }}{% else %} text=0>"
+        "{{ v | tojson }}{% endif %}</arg>{% endfor %}</invoke>{% endfor %}</calls>",
+        "<calls><invoke=get_weather><arg=city text=1>Paris</arg></invoke><invoke=stop></invoke></calls>",
+    ),
     "calls of Python between marks": (
         "<|call|>[{% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}="
         "{{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %}){{ ', ' if not loop.last }}{% endfor %}]<|/call|>",
@@ -236,10 +275,12 @@ def test_other_forms_of_calls_are_found_too(name: str) -> None:
 def derived_texts(template: str) -> str:
     """A history with one call, as the template writes it."""
 
-    call = {"id": "x", "type": "function", "function": {"name": PARIS[0], "arguments": PARIS[1]}}
+    call = {"id": "functions.get_weather:0", "type": "function", "function": {"name": PARIS[0], "arguments": PARIS[1]}}
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     text = render_chat(template, messages, bos_token="", eos_token="", add_generation_prompt=False, tools=[WEATHER.as_json()])
-    return text.replace(', "id": "x"', "")
+    return text.replace(', "id": "functions.get_weather:0"', "").replace(
+        "<call>functions.get_weather:0<name>", f"<call>{CALL_ID}<name>"
+    )
 
 
 @pytest.mark.parametrize("template", ["", "{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content }}{% endfor %}"])
@@ -280,9 +321,31 @@ def test_a_template_with_thousands_of_tags_is_rendered_a_few_times(monkeypatch: 
         rendered += 1
         return render_chat(*given, **how)
 
-    monkeypatch.setattr(derivation, "render_chat", counting)
+    monkeypatch.setattr(template_probe, "render_chat", counting)
     derive("{#" + "".join(f"</a{number}>" for number in range(3000)) + "#}" + TURN + PROMPT, bos_token="", eos_token="<|end|>")
     assert rendered < 80
+
+
+@pytest.mark.parametrize("closing", ["</think>", "<think>"])
+def test_the_beginning_of_an_answer_ends_with_a_whole_mark(closing: str) -> None:
+    """GLM 4.7 opens the thinking in a prompt, and closes it at once in a history: both begin with `<`."""
+    answer = "<|{{ m.role }}|>{% if m.role == 'assistant' %}" + (
+        "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}{% endif %}"
+    )
+    answer += (
+        "</think>{% endif %}{{ m.content }}{% if m.tool_calls %}"
+        + EACH
+        + "<call>"
+        + NAME
+        + "<a>"
+        + ARGUMENTS
+        + "</call>{% endfor %}"
+    )
+    template = "{% for m in messages %}" + answer + "{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>"
+    derived = derive(BEGIN + template + closing + "{% endif %}", bos_token="", eos_token="<|end|>")
+    assert derived.form.anchor == "<|assistant|>"
+    assert derived.form.reasoning is not None
+    assert derived.form.reasoning.marks == ("<think>", "</think>")
 
 
 def test_a_form_that_would_be_written_otherwise_than_the_template_writes_it_is_refused() -> None:
@@ -296,16 +359,13 @@ def test_a_form_that_would_be_written_otherwise_than_the_template_writes_it_is_r
 
 
 UNKNOWN = {
-    "the name is in the id, as Kimi K2 writes it": "<|tool_calls_section_begin|>"
-    + EACH
-    + "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>"
-    + ARGUMENTS
-    + "<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>",
-    "text between marks of its own, as FunctionGemma writes it": EACH
-    + "<start_function_call>call:"
+    "a name with nothing before it": EACH + NAME + "\n" + ARGUMENTS + "{% endfor %}",
+    "a name that is written twice": EACH + "<to=" + NAME + "><call=" + NAME + ">" + ARGUMENTS + "</call>{% endfor %}",
+    "a name that is a key": EACH + "<call>{{ {c.function.name: c.function.arguments} | tojson }}</call>{% endfor %}",
+    "arguments that are tags with their own names": EACH
+    + "<call="
     + NAME
-    + "{{ '{' }}{% for k, v in c.function.arguments.items() %}{{ k }}:{% if v is string %}<escape>{{ v }}<escape>{% else %}{{ v }}"
-    "{% endif %}{{ ',' if not loop.last }}{% endfor %}{{ '}' }}<end_function_call>{% endfor %}",
+    + ">{% for k, v in c.function.arguments.items() %}<{{ k }}>{{ v }}</{{ k }}>{% endfor %}</call>{% endfor %}",
     "nothing, as Granite 3.3 does": "",
 }
 
@@ -326,18 +386,72 @@ def test_without_tools_in_the_template_calls_have_the_form_that_the_system_messa
     assert derived.form.calls == PROMPTED
 
 
-def test_calls_whose_end_is_not_found_have_no_known_form() -> None:
-    """Command R7B's template: a plan before the calls, another end than that of a text, and always the next answer's beginning."""
-    turn = "{% for m in messages %}<|TURN|><|{{ m.role }}|>{% if m.tool_calls %}<|START_THINKING|>{{ m.tool_plan }}<|END_THINKING|>"
-    turn += "<|START_ACTION|>[" + EACH + "{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}" + NEXT
-    turn += (
-        "]<|END_ACTION|>{% elif m.role == 'assistant' %}<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% else %}{{ m.content }}"
-    )
-    turn += "{% endif %}<|END_OF_TURN|>{% endfor %}<|TURN|><|assistant|>"
-    derived = derive(BEGIN + turn, bos_token="", eos_token="<|eos|>")
-    assert derived.takes_tools
-    assert derived.writes_calls
-    assert derived.form.calls is None
+COMMAND = "{% for m in messages %}<|TURN|><|{{ m.role }}|>{% if m.tool_calls %}<|START_THINKING|>{{ m.thinking }}<|END_THINKING|>"
+COMMAND += "<|START_ACTION|>[" + EACH + "{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}" + NEXT
+COMMAND += (
+    "]<|END_ACTION|>{% elif m.role == 'assistant' %}<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% else %}{{ m.content }}"
+)
+COMMAND += "{% endif %}<|END_OF_TURN|>{% endfor %}<|TURN|><|assistant|>"
+
+
+def test_marks_around_text_and_thinking_before_calls_are_found_though_each_chat_ends_with_the_next_beginning() -> None:
+    """As in Command R7B's template."""
+    derived = derive(BEGIN + COMMAND, bos_token="", eos_token="<|eos|>")
+    assert derived.form.text is not None
+    assert (derived.form.text.open, derived.form.text.close) == ("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+    assert derived.form.reasoning is not None
+    assert derived.form.reasoning.marks == ("<|START_THINKING|>", "<|END_THINKING|>")
+    action = '<|START_ACTION|>[{"tool_name": "get_weather", "parameters": {"city": "Paris"}}]<|END_ACTION|>'
+    for answer, *expected in (
+        ("<|START_RESPONSE|>It rains.<|END_RESPONSE|>", "It rains.", "", []),
+        (f"<|START_THINKING|>I look.<|END_THINKING|>{action}", "", "I look.", [PARIS]),
+        ("<|START_THINKING|>I see.<|END_THINKING|><|START_RESPONSE|>It rains.<|END_RESPONSE|>", "It rains.", "I see.", []),
+    ):
+        for size in (1, 7, 10_000):
+            reader = read(derived, answer, size=size)
+            assert [reader.text, reader.reasoning, [(call.name, call.arguments) for call in reader.calls]] == expected
+
+
+ANALYSIS = "{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}"
+HARMONY = (
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.tool_calls %}" + ANALYSIS + "{% set c = m.tool_calls[0].function %}"
+    " to=functions.{{ c.name }}<|channel|>commentary json<|message|>{{ c.arguments | tojson }}<|call|>"
+    "{% elif m.role == 'assistant' %}"
+    + ANALYSIS
+    + "<|channel|>final<|message|>{{ m.content }}<|return|>{% else %}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+CALL_JSON = '{"city": "Paris"}'
+IN_CHANNELS: list[tuple[str, str, str, list[Any]]] = [
+    ("<|channel|>final<|message|>It rains.<|return|>", "It rains.", "", []),
+    ("<|channel|>commentary<|message|>A.<|end|><|start|>assistant<|channel|>final<|message|>B.", "A.B.", "", []),
+    ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>B.", "B.", "Hm.", []),
+    (f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{CALL_JSON}<|call|>", "", "", [PARIS]),
+    (f"<|channel|>analysis to=functions.get_weather<|message|>{CALL_JSON}", "", "", [PARIS]),
+    (f" to=functions.get_weather<|channel|>commentary json<|message|>{CALL_JSON}", "", "", [PARIS]),
+    (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json"
+        f"<|message|>{CALL_JSON}",
+        "",
+        "Hm.",
+        [PARIS],
+    ),
+    ("<|channel|>final <|constrain|>json<|message|>[1]", "[1]", "", []),
+    ("<|channel|>analysis<|message|>It is cut", "", "It is cut", []),
+    ("<|channel|>commentary to=functions.stop<|message|>{no", "<|channel|>commentary to=functions.stop<|message|>{no", "", []),
+]
+
+
+def test_an_answer_in_channels_is_thinking_calls_and_text_by_its_headers() -> None:
+    """As gpt-oss writes: the name of a call may stand before or after the channel, and a text may be in other channels."""
+    derived = derive(BEGIN + HARMONY, bos_token="", eos_token="<|eos|>")
+    assert derived.form.header == ("<|channel|>", "<|message|>")
+    assert derived.form.calls is not None
+    assert not derived.form.calls.several
+    for answer, *expected in IN_CHANNELS:
+        for size in (1, 7, 10_000):
+            reader = read(derived, answer, size=size)
+            assert [reader.text, reader.reasoning, [(call.name, call.arguments) for call in reader.calls]] == expected, answer
 
 
 @pytest.mark.parametrize("mark", ["</think>", "<think>\n"])
@@ -363,3 +477,22 @@ def test_the_end_of_the_text_is_not_part_of_what_ends_the_calls() -> None:
     derived = derive(BEGIN + turn + PROMPT, bos_token="", eos_token="<|end|>")
     assert derived.form.calls is not None
     assert derived.form.calls.end == "</calls>"
+
+
+def test_the_response_templates_in_the_docs_read_calls_and_tell_their_form() -> None:
+    page = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
+    granite, lfm2 = (json.loads(block.partition("```")[0]) for block in page.split("```json\n")[1:])
+    called = '[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "stop", "arguments": {}}]'
+    for data, answer in (
+        (granite, f"I look.<|tool_call|>{called}"),
+        (lfm2, "I look.<|tool_call_start|>[get_weather(city='Paris'), stop()]<|tool_call_end|>"),
+    ):
+        template = read_response_template(data)
+        form = read_calls(template)
+        assert form is not None
+        for text in (answer, "I look." + form.write([PARIS, ("stop", {})])):
+            reader = AnswerReader(template, tools=(WEATHER, STOP))
+            for character in text:
+                reader.push(character)
+            reader.flush()
+            assert (reader.text, [(call.name, call.arguments) for call in reader.calls]) == ("I look.", [PARIS, ("stop", {})])

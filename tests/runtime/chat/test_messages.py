@@ -67,3 +67,51 @@ def test_a_result_follows_a_message_of_any_form(content: Any) -> None:
     prepared, _ = prepare([{"role": "user", "content": content}, RESULT, RESULT], [], derive(PLAIN, bos_token=None, eos_token=None))
     assert prepared[-1]["role"] == "user"
     assert prepared[-1]["content"].endswith("<tool_response>\nrain\n</tool_response>\n<tool_response>\nrain\n</tool_response>")
+
+
+def test_ids_have_the_names_of_the_calls_where_a_template_writes_no_others() -> None:
+    """Kimi K2 was trained on `functions.NAME:NUMBER`, counted over the chat; a client sends the ids that it was given."""
+    template = "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>"
+    template += "{% if m.role == 'tool' %}{{ m.tool_call_id }}:{% endif %}{{ m.content }}"
+    template += "{% for c in m.tool_calls or [] %}<call>{{ c.id }}<args>{{ c.function.arguments | tojson }}</call>"
+    template += "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    derived = derive(template, bos_token=None, eos_token=None)
+    assert derived.messages.name_in_id
+    messages = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [call("one1", "look"), call("two2", "stop")]},
+        {"role": "tool", "tool_call_id": "two2", "content": "stopped"},
+        {"role": "tool", "tool_call_id": "one1", "content": "seen"},
+        {"role": "assistant", "content": "", "tool_calls": [call("one1", "look")]},
+    ]
+    prepared, _ = prepare(messages, [], derived)
+    assert [each["id"] for message in prepared for each in message.get("tool_calls", ())] == [
+        "functions.look:0",
+        "functions.stop:1",
+        "functions.look:2",
+    ]
+    assert [message["tool_call_id"] for message in prepared if message["role"] == "tool"] == [
+        "functions.stop:1",
+        "functions.look:0",
+    ]
+    assert messages[1]["tool_calls"][0]["id"] == "one1", "the messages of the caller are as they were"
+
+
+def call(call_id: str, name: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+
+def test_thinking_is_left_out_where_a_template_refuses_it_beside_text_and_calls() -> None:
+    """As gpt-oss's template does."""
+    template = (
+        "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{% if m.thinking %}{% if m.tool_calls and m.content %}"
+    )
+    template += "{{ raise_exception('one of both') }}{% endif %}<think>{{ m.thinking }}</think>{% endif %}{{ m.content }}"
+    template += "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}{% endfor %}"
+    template += "{% if add_generation_prompt %}<assistant>{% endif %}"
+    derived = derive(template, bos_token=None, eos_token=None)
+    for text, kept in (("", True), ("I look.", False)):
+        message = {"role": "assistant", "content": text, "reasoning_content": "Hm.", "tool_calls": [call("one1", "look")]}
+        (prepared,), _ = prepare([message], [], derived)
+        assert ("thinking" in prepared) is kept
+        assert prepared["content"] == text

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.sampling.thinking import AfterThinking, Thinking
+from onnx_textgen.sampling.thinking import AfterThinking, Led, Thinking
 
 PIECES = [b"</s>", b"<think>", b"</think>", b"\n", b"a", b"b", b"</th", b"ink>", b"\n</think>\n\nx"]
 EOS, OPEN, CLOSE, LINE, A, B, HALF, REST, STRADDLES = range(9)
@@ -80,6 +80,24 @@ def test_without_thinking_the_rule_holds_from_the_first_token() -> None:
     rule.accept(A)
     assert allowed(rule) == [A]
     assert rule.forced() == [A]
+
+
+def test_tokens_before_the_rule_come_first_also_after_thinking() -> None:
+    """The marks before a text: `<|channel|>final<|message|>` of gpt-oss, `<|START_RESPONSE|>` of Command R7B."""
+    led = Led([B, LINE], OnlyA())
+    rule = AfterThinking(led, thinking(), is_open=False, may_begin=True, budget=None)
+    other = rule.fork()
+    for token_id in (OPEN, B, CLOSE, LINE):
+        rule.accept(token_id)
+    for each in (rule, other):
+        for token_id in (B, LINE, A, A):
+            assert each.forced()[:1] == ([] if each.may_think else [token_id])
+            assert allowed(each) == ([OPEN, token_id] if each.may_think else [token_id])
+            assert not each.is_satisfied
+            assert not each.is_done
+            each.accept(token_id)
+        assert each.is_satisfied
+        assert each.is_done
 
 
 def test_where_the_prompt_has_ended_the_thinking_none_can_begin() -> None:
