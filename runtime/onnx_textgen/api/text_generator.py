@@ -124,12 +124,22 @@ class TextGenerator:
     ) -> list[Continuation]:
         """Begin `count` continuations of one prompt and one seed, with different sample numbers and no tokens yet."""
         first = self.begin(prompt, config, turn=turn)
-        return [first, *(self.begin(first.prompt_ids, first.config, sample=sample, turn=turn) for sample in range(1, count))]
+        others = (self.begin(first.prompt_ids, first.config, sample=sample, turn=turn, first=first) for sample in range(1, count))
+        return [first, *others]
 
-    def begin(self, prompt: Prompt, config: GenerationConfig, *, sample: int = 0, turn: Turn | None = None) -> Continuation:
+    def begin(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig,
+        *,
+        sample: int = 0,
+        turn: Turn | None = None,
+        first: Continuation | None = None,
+    ) -> Continuation:
         """Begin a continuation of `prompt`, with no token yet; draws a seed if the caller gave none.
 
-        `turn`: the answer of a chat that it is, which may have to follow a rule besides the options.
+        `turn`: the answer of a chat that it is, which may have to follow a rule besides the options. `first`: another sample of the
+        same, with no token yet, whose rule this one gets too.
 
         Raises `PromptError`, and `OptionError` for options that this model cannot follow or that need too much memory.
         """
@@ -140,7 +150,11 @@ class TextGenerator:
         prompt_ids = self.encoder.encode(prompt, new_tokens=needed)
         rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
         check_fits(self.opened.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), rows))
-        constraint: Rule | None = self.rules.constraint(config) if turn is None else turn.rule(self.rules, config)
+        constraint: Rule | None
+        if first is not None:
+            constraint = None if first.constraint is None else first.constraint.fork()
+        else:
+            constraint = self.rules.constraint(config) if turn is None else turn.rule(self.rules, config)
         drafter, verifier = self.drafter(prompt_ids, config, sample), None
         if drafter is not None and config.draft_verification == "exact":
             verifier = self.verification.verifier() if drafter.length else None

@@ -6,6 +6,7 @@ exactly as the model's chat template writes those of earlier answers.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,7 +55,8 @@ class Writer:
     """Writes the rules of one grammar."""
 
     def __init__(self, tools: Sequence[Tool], form: CallForm, split: Split, eos_ids: Collection[int]) -> None:
-        self.tools, self.form, self.split, self.eos_ids = tools, form, split, eos_ids
+        self.tools, self.form, self.eos_ids = tools, form, eos_ids
+        self.split = functools.cache(split)  # the same few texts surround each argument of each tool
         self.rules: list[str] = []
 
     def grammar(self, *, required: bool, parallel: bool, schema: Mapping[str, Any] | None, text: TextForm) -> str:

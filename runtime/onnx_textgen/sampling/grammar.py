@@ -51,7 +51,10 @@ class Rules:
         self._lock = threading.Lock()
         self._vocabulary: Any = None
         self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
-        """Matchers at the beginning of a text, least recently used first: compiling a large schema takes a second."""
+        """Matchers at the beginning of a text, least recently used first, and errors of rules that were refused.
+
+        Compiling a large schema takes a second, and so does finding out that it is too large.
+        """
 
     def constraint(self, config: GenerationConfig) -> Constraint | None:
         """The constraint of a text with these options; None if they name no rule. Raises `OptionError`."""
@@ -63,11 +66,20 @@ class Rules:
     def compiled(self, name: str, rule: str) -> Constraint:
         """The constraint of one of `RULES`, or of `tools`: a grammar of calls, with schemas in it. Raises `OptionError`."""
         with self._lock:
-            matcher = self._kept.pop((name, rule), None) or self.matcher(name, rule)
-            self._kept[name, rule] = matcher
+            kept = self._kept.pop((name, rule), None) or self.matcher_or_error(name, rule)
+            self._kept[name, rule] = kept
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
-            return Constraint(matcher.deep_copy(), name, self.vocab_size)
+            if isinstance(kept, OptionError):
+                raise OptionError(str(kept))
+            return Constraint(kept.deep_copy(), name, self.vocab_size)
+
+    def matcher_or_error(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher, or an OptionError
+        """The matcher of a rule, or why it is refused."""
+        try:
+            return self.matcher(name, rule)
+        except OptionError as error:
+            return error
 
     def matcher(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher
         """Compile a rule to a matcher at the beginning of a text."""

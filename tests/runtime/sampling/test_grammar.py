@@ -307,3 +307,18 @@ def test_beams_write_json_that_validates(story):
             jsonschema.validate(json.loads(one.text), PERSON)
         assert one.follows_rule is (one.finish_reason == "eos")
     assert found.sequences[0].finish_reason == "eos"
+
+
+def test_a_rule_that_was_refused_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a large rule is too large is found in a second, which each sample of each request would take."""
+    rules, compiled = Rules(None, vocab_size=4, eos_ids=(EOS,)), list[str]()
+
+    def refused(name: str, rule: str) -> None:
+        compiled.append(rule)
+        raise OptionError(f"{name} cannot be used")
+
+    monkeypatch.setattr(rules, "matcher", refused)
+    for rule in ("one", "one", "two", "one"):
+        with pytest.raises(OptionError, match="regex cannot be used"):
+            rules.compiled("regex", rule)
+    assert compiled == ["one", "two"]
