@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from onnx_textgen import Cancellation
 from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.chat.answer_reader import joined
-from onnx_textgen.chat.answers import AnswerDelta, message_of
+from onnx_textgen.chat.answers import AnswerDelta, call_as_json, message_of
 
 from .message_tree import Figures, MessageTree
 from .open_calls import in_order_of_calls
@@ -87,10 +87,7 @@ class GrowingAnswer:
         """The conversation with the answer so far."""
         if self.answer is not None:
             return tree.add(parent, self.answer.message, self.figures())
-        calls = tuple(
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in self.so_far.tool_calls
-        )
+        calls = tuple(call_as_json(call.id, call.name, call.arguments) for call in self.so_far.tool_calls)
         return tree.add(parent, message_of(self.so_far.text, self.so_far.reasoning, ()), self.figures(), calls)
 
     def figures(self) -> Figures:

@@ -14,6 +14,7 @@ from ..errors import OptionError
 from ..generation.continuation import Continuation
 from ..generation.request import Request
 from ..options.keywords import TurnInputs
+from ..results import Chunk
 from .text_generator import TextGenerator
 
 
@@ -26,18 +27,21 @@ def stream_answer(
         raise OptionError("a chat has one answer; leave out num_beams, num_return_sequences and best_of")
     generator = generator.for_adapter(config.adapter)
     continuation = generator.begin(turn.prompt_ids, config, turn=turn)
-    reader = turn.reader(continuation.constraint)
-    request = Request(continuation, CancelScope(cancel, config.max_time))
+    chunks = generator.engine.chunks(Request(continuation, CancelScope(cancel, config.max_time)))
+    return chat_chunks(chunks, continuation, turn.reader(continuation.constraint))
 
-    def chunks() -> Generator[ChatChunk, None, None]:
-        with contextlib.closing(generator.engine.chunks(request)) as texts:
-            for chunk in texts:
-                delta = reader.push(chunk.text)
-                yield chunk_of(delta, chunk.token_ids)
-        last = reader.flush()
-        yield chunk_of(last, answer=answer_of(continuation, reader))
 
-    return chunks()
+def chat_chunks(
+    chunks: Generator[Chunk, None, None], continuation: Continuation, reader: AnswerReader
+) -> Generator[ChatChunk, None, None]:
+    """What each chunk of a continuation adds to the answer, and at last the whole answer."""
+    last = AnswerDelta()
+    with contextlib.closing(chunks):
+        for chunk in chunks:
+            yield chunk_of(reader.push(chunk.text), chunk.token_ids)
+            if chunk.finish_reason is not None:
+                last = reader.flush()  # before `chunks` ends: a session reads the message then
+    yield chunk_of(last, answer=answer_of(continuation, reader))
 
 
 def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

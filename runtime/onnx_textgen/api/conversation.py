@@ -25,7 +25,7 @@ from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..results import Chunk, Generation
 from ..text.prompts import Prompt, read_token_ids
 from .chat_encoder import ChatEncoder
-from .chats import answer_of, chunk_of, divided
+from .chats import chat_chunks, divided
 from .session_file import read_session, write_session
 from .text_generator import TextGenerator
 
@@ -152,18 +152,8 @@ class Conversation:
         turn = ChatEncoder(self.encoder).turn(self.messages, **{**self.inputs, **inputs})
         config = {"max_new_tokens": self.generator.limits.context_length, **others}
         continuation, scope = self.begin(config, cancel, turn)
-        return self.chat_chunks(continuation, scope, on_progress, turn.reader(continuation.constraint))
-
-    def chat_chunks(
-        self, continuation: Continuation, scope: CancelScope, on_progress: Callable[[Progress], None] | None, reader: AnswerReader
-    ) -> Generator[ChatChunk, None, None]:
-        """Yield what each chunk adds to the answer."""
-        with contextlib.closing(self.chunks(continuation, scope, on_progress, self._version, reader)) as chunks:
-            for chunk in chunks:
-                yield chunk_of(reader.push(chunk.text), chunk.token_ids)
-                if chunk.finish_reason is not None:
-                    last = reader.flush()
-        yield chunk_of(last, answer=answer_of(continuation, reader))
+        reader = turn.reader(continuation.constraint)
+        return chat_chunks(self.chunks(continuation, scope, on_progress, self._version, reader), continuation, reader)
 
     def begin(
         self, options: Mapping[str, Any], cancel: Cancellation | None, turn: Turn | None = None

@@ -25,7 +25,12 @@ class ToolCall:
 
     def as_json(self) -> dict[str, Any]:
         """The call in OpenAI's form."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments_json}}
+        return call_as_json(self.id, self.name, self.arguments_json)
+
+
+def call_as_json(call_id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    """A call in OpenAI's form; `arguments`: JSON, or a part of it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

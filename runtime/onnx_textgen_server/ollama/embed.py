@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from onnx_textgen import Cancellation, Model
-from onnx_textgen.cancellation import CancelScope
+from onnx_textgen import Model
 
-from ..openai.embeddings import PART, Inputs
+from ..openai.embeddings import Inputs
+from ..serving.vectors import written_vectors
 from .answer import nanoseconds
 
 if TYPE_CHECKING:
@@ -48,16 +46,9 @@ class Embed:
 
     async def whole(self, compute: Compute) -> str:
         """See `Work`."""
-        start, vectors = time.perf_counter(), list[str]()
+        start = time.perf_counter()
         encoded = await compute(lambda _: self.model.embedder.encode(self.body.inputs))
-        for first in range(0, len(encoded), PART):
-            vectors += await compute(functools.partial(self.part, encoded[first : first + PART]))
+        vectors = await written_vectors(compute, self.model, encoded, self.body, lambda _, vector: json.dumps(vector.tolist()))
         count, seconds = sum(map(len, encoded)), time.perf_counter() - start
         more = {"total_duration": nanoseconds(seconds), "load_duration": 0, "prompt_eval_count": count}
         return f'{{"model":{json.dumps(self.name)},"embeddings":[{",".join(vectors)}],{json.dumps(more)[1:]}'
-
-    def part(self, encoded: Sequence[Sequence[int]], cancel: Cancellation) -> list[str]:
-        """The vectors of texts, each as JSON."""
-        body, scope = self.body, CancelScope(cancel)
-        found = self.model.embedder.vectors(encoded, dimensions=body.dimensions, adapter=body.adapter, scope=scope)
-        return [json.dumps(vector.tolist()) for vector in found]

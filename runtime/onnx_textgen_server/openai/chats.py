@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Chunk, Model
-from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, whole_calls
+from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, call_as_json, whole_calls
 
 from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.problems import Problem
@@ -78,12 +78,12 @@ def delta_as_json(delta: AnswerDelta) -> dict[str, Any]:
     return {
         **({"reasoning_content": delta.reasoning, "reasoning": delta.reasoning} if delta.reasoning else {}),
         **({"content": delta.text} if delta.text else {}),
-        **({"tool_calls": [call_as_json(call) for call in delta.tool_calls]} if delta.tool_calls else {}),
+        **({"tool_calls": [part_as_json(call) for call in delta.tool_calls]} if delta.tool_calls else {}),
     }
 
 
-def call_as_json(call: ToolCallDelta) -> dict[str, Any]:
+def part_as_json(call: ToolCallDelta) -> dict[str, Any]:
     """A part of a tool call."""
     if call.id is None:
         return {"index": call.index, "function": {"arguments": call.arguments}}
-    return {"index": call.index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {"index": call.index, **call_as_json(call.id, call.name, call.arguments)}

@@ -6,15 +6,14 @@ import base64
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from onnx_textgen import Cancellation, Model
-from onnx_textgen.cancellation import CancelScope
+from onnx_textgen import Model
 from onnx_textgen.inference.embeddings import Vectors
 
+from ..serving.vectors import written_vectors
 from .schema import read_prompts
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 MAX_INPUTS = 2048
 """Texts of one request; OpenAI's limit."""
-PART = 16
-"""Texts that are embedded in one turn."""
 Inputs = Annotated[
     list[str | list[int]],
     PlainValidator(functools.partial(read_prompts, most=MAX_INPUTS)),
@@ -63,21 +60,13 @@ class Embeddings:
         """See `Work`."""
         body = self.body
         encoded = await compute(lambda _: self.model.embedder.encode(body.inputs, prompt=body.prompt, prompt_name=body.prompt_name))
-        entries = list[str]()
-        for start in range(0, len(encoded), PART):
-            entries += await compute(functools.partial(self.entries, encoded[start : start + PART], start))
+        entries = await written_vectors(compute, self.model, encoded, body, self.entry)
         count = sum(map(len, encoded))
         usage = {"prompt_tokens": count, "total_tokens": count}
         return f'{{"object":"list","data":[{",".join(entries)}],"model":{json.dumps(self.name)},"usage":{json.dumps(usage)}}}'
 
-    def entries(self, encoded: Sequence[Sequence[int]], first: int, cancel: Cancellation) -> list[str]:
-        """The entries of texts in the answer, as JSON; one by one, since the event loop waits for each call of `dumps`."""
-        body, scope = self.body, CancelScope(cancel)
-        vectors = self.model.embedder.vectors(encoded, dimensions=body.dimensions, adapter=body.adapter, scope=scope)
-        return [json.dumps(self.entry(first + index, vector), separators=(",", ":")) for index, vector in enumerate(vectors)]
-
-    def entry(self, index: int, vector: Vectors) -> dict[str, Any]:
-        """The entry of one text."""
+    def entry(self, index: int, vector: Vectors) -> str:
+        """The entry of one text in the answer, as JSON."""
         is_text = self.body.encoding_format == "base64"
         numbers = base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_text else vector.tolist()
-        return {"object": "embedding", "index": index, "embedding": numbers}
+        return json.dumps({"object": "embedding", "index": index, "embedding": numbers}, separators=(",", ":"))

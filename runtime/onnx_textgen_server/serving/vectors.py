@@ -1,0 +1,43 @@
+"""Vectors of texts for a response, a part of them in each turn, so that other clients are served in between."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from onnx_textgen import Cancellation, Model
+from onnx_textgen.cancellation import CancelScope
+from onnx_textgen.inference.embeddings import Vectors
+
+if TYPE_CHECKING:
+    from ..work_queue import Compute
+
+PART = 16
+"""Texts that are embedded in one turn."""
+
+
+class VectorOptions(Protocol):
+    """What requests for vectors of every wire format say."""
+
+    dimensions: int | None
+    adapter: str | None
+
+
+async def written_vectors(
+    compute: Compute, model: Model, encoded: Sequence[Sequence[int]], options: VectorOptions, write: Callable[[int, Vectors], str]
+) -> list[str]:
+    """The vectors of encoded texts, each as `write` makes JSON of its place and itself.
+
+    One by one, as a call of `json.dumps` holds up everything else.
+    """
+
+    def part(first: int, cancel: Cancellation) -> list[str]:
+        texts, scope = encoded[first : first + PART], CancelScope(cancel)
+        found = model.embedder.vectors(texts, dimensions=options.dimensions, adapter=options.adapter, scope=scope)
+        return [write(first + place, vector) for place, vector in enumerate(found)]
+
+    written = list[str]()
+    for first in range(0, len(encoded), PART):
+        written += await compute(functools.partial(part, first))
+    return written
