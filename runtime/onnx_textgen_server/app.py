@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from onnx_textgen import Model, OnnxTextgenError
 from onnx_textgen.backends.onnxruntime_session import LOG
@@ -22,7 +23,9 @@ from onnx_textgen.cli.hosts import LOOPBACK
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from .anthropic.models import model_info, page_of_models
 from .anthropic.routes import add_routes as add_anthropic_routes
+from .anthropic.wire import VERSION_HEADER
 from .error_messages import message_for_body, message_for_route
 from .guards import BodyGuard, HostGuard, KeyGuard
 from .home import home_page, routes_of
@@ -108,11 +111,11 @@ class Server:
         body.adapter = body.adapter if adapter is None else adapter
         return await self.model(http, name)
 
-    def refuse(self, path: str, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-        """Count a problem, and return its response in the form that clients of this path read."""
+    def refuse(self, scope: Scope, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+        """Count a problem, and return its response in the form that the client reads."""
         if problem.status != CLOSED_BY_CLIENT:
             self.metrics.refused.labels(str(problem.status)).inc()
-        return JSONResponse(wire_format_of(path).problem(problem), problem.status, headers)
+        return JSONResponse(wire_format_of(scope).problem(problem), problem.status, headers)
 
     def about(self, name: str) -> dict[str, Any]:
         """One entry of `/v1/models`; no model is opened for it."""
@@ -126,6 +129,8 @@ class Server:
             "owned_by": "onnx-textgen",
             "max_model_len": description.context_length,
             "precision": description.precision,
+            "size_bytes": description.size_bytes,
+            "digest": description.digest,
             "status": status,
             **({"parent": member.name} if adapter is not None else {}),
         }
@@ -166,26 +171,26 @@ def add_problems(app: FastAPI, server: Server) -> None:
     @app.exception_handler(OnnxTextgenError)
     async def our_error(http: Request, error: OnnxTextgenError) -> Response:
         problem = problem_of(error)
-        return server.refuse(http.url.path, problem, {"Retry-After": "1"} if problem.status == 429 else None)
+        return server.refuse(http.scope, problem, {"Retry-After": "1"} if problem.status == 429 else None)
 
     @app.exception_handler(RequestValidationError)
     async def malformed_body(http: Request, error: RequestValidationError) -> Response:
         field = http.scope["route"].body_field
         message = message_for_body(error.errors()[0], field and field.field_info.annotation)
-        return server.refuse(http.url.path, Problem(400, message))
+        return server.refuse(http.scope, Problem(400, message))
 
     @app.exception_handler(StarletteHTTPException)
     async def http_error(http: Request, error: StarletteHTTPException) -> Response:
         if error.detail in ("Not Found", "Method Not Allowed"):  # the framework's words for an unknown path or method
             message = message_for_route(error.status_code, http.url.path, (error.headers or {}).get("Allow"))
-            return server.refuse(http.url.path, Problem(error.status_code, message), error.headers)
+            return server.refuse(http.scope, Problem(error.status_code, message), error.headers)
         code = "model_not_found" if error.status_code == 404 and "model" in error.detail else None
-        return server.refuse(http.url.path, Problem(error.status_code, error.detail, code), error.headers)
+        return server.refuse(http.scope, Problem(error.status_code, error.detail, code), error.headers)
 
     @app.exception_handler(Exception)
     async def unexpected_error(http: Request, error: Exception) -> Response:
         LOG.error("a request failed", exc_info=error)
-        return server.refuse(http.url.path, problem_of(error))
+        return server.refuse(http.scope, problem_of(error))
 
 
 def token_ids_of(model: Model, body: TokenizeRequest) -> list[int]:
@@ -217,14 +222,18 @@ def add_routes(app: FastAPI, server: Server) -> None:
         return Response(server.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/v1/models")
-    def list_models() -> dict[str, Any]:
+    def list_models(http: Request) -> dict[str, Any]:
         """The models."""
-        return {"object": "list", "data": [server.about(name) for name in server.pool.names()]}
+        every = [server.about(name) for name in server.pool.names()]
+        if VERSION_HEADER in http.headers:
+            return page_of_models(every, http.query_params)
+        return {"object": "list", "data": every}
 
     @app.get("/v1/models/{name:path}")
-    def one_model(name: str) -> dict[str, Any]:
+    def one_model(name: str, http: Request) -> dict[str, Any]:
         """One model."""
-        return server.about(name)
+        about = server.about(name)
+        return model_info(about) if VERSION_HEADER in http.headers else about
 
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest, http: Request) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .serving.problems import Problem
 
-Refuse = Callable[[str, Problem, Mapping[str, str]], Response]
-"""Makes the response for a problem at a path, with additional headers."""
+Refuse = Callable[[Scope, Problem, Mapping[str, str]], Response]
+"""Makes the response for a problem with a request, with additional headers."""
 
 OPEN = frozenset({"/", "/health"})
 """Paths that need no key: the page that says how to send one, and health checks."""
@@ -36,7 +36,7 @@ class HostGuard:
             found = HOST_AND_PORT.fullmatch(Headers(scope=scope).get("host", ""))
             if found is None or found[1].lower() not in self.names:
                 problem = Problem(400, f"this server answers only to the Host {', '.join(self.names)}")
-                await self.refuse(scope["path"], problem, {})(scope, receive, send)
+                await self.refuse(scope, problem, {})(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -53,7 +53,7 @@ class KeyGuard:
         if not is_open and not any(secrets.compare_digest(key, self.expected) for key in keys_in(Headers(scope=scope))):
             told = "no API key, or a wrong one; send it as: Authorization: Bearer KEY, or x-api-key: KEY"
             problem = Problem(401, told, code="invalid_api_key")
-            await self.refuse(scope["path"], problem, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            await self.refuse(scope, problem, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -95,7 +95,7 @@ class BodyGuard:
         if length.isdigit() and int(length) > self.most:
             problem = Problem(413, TooLargeError(self.most).detail)
             # The connection stays open, because a client that is still sending would miss the answer. `connections` closes it.
-            await self.refuse(scope["path"], problem, {})(scope, receive, send)
+            await self.refuse(scope, problem, {})(scope, receive, send)
             return
 
         async def counted() -> Message:

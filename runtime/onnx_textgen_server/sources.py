@@ -38,6 +38,10 @@ class Description:
     adapters: tuple[str, ...] = ()
     needed_bytes: int = 0
     """Estimate of the memory that the open model takes."""
+    size_bytes: int = 0
+    """Bytes of its files; 0 if that is not known."""
+    digest: str = ""
+    """SHA-256 of the manifest, which has the digests of all files; empty if there is none."""
 
 
 class Source(Protocol):
@@ -93,10 +97,9 @@ class FolderSource:
         """See `Source`."""
         if is_foreign(self.place):
             size, length = describe_foreign(self.folder) if self.place.is_dir() else (self.place.stat().st_size, None)
-            return Description(context_length=length, needed_bytes=int(BYTES_PER_WEIGHT_BYTE * size))
+            return Description(context_length=length, needed_bytes=int(BYTES_PER_WEIGHT_BYTE * size), size_bytes=size)
         manifest = read_manifest(self.folder)
-        needed = needed_bytes(self.folder, manifest)
-        return Description(manifest.precision, manifest.geometry.context_length, tuple(manifest.adapters), needed)
+        return described(manifest, needed_bytes(self.folder, manifest))
 
     def open(self) -> Model:
         """See `Source`."""
@@ -118,12 +121,17 @@ class OpenSource:
 
     def describe(self) -> Description:
         """See `Source`."""
-        manifest = self.model.manifest
-        return Description(manifest.precision, manifest.geometry.context_length, tuple(manifest.adapters))
+        return described(self.model.manifest)
 
     def open(self) -> Model:
         """See `Source`."""
         return self.model
+
+
+def described(manifest: Manifest, needed: int = 0) -> Description:
+    """The description of a model by its manifest."""
+    size, length = sum(each.size for each in manifest.files.values()), manifest.geometry.context_length
+    return Description(manifest.precision, length, tuple(manifest.adapters), needed, size, manifest.sha256)
 
 
 def needed_bytes(folder: Path, manifest: Manifest) -> int:

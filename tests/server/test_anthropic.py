@@ -1,6 +1,9 @@
 """`/v1/messages` through Anthropic's own client."""
 
+import asyncio
+import contextlib
 import json
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -8,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from onnx_textgen import Model
+from onnx_textgen.text.tokenizer import TextTokenizer
 from support import patient_http
 from support.chat_templates import THINKING
 from support.live_server import served
@@ -277,3 +281,45 @@ def test_problems_have_the_types_that_the_client_knows(story: Model, chatty: Mod
                 client.messages.create(**asked, system="a" * 4000)
         answer = patient_http.get(f"{url}/v1/messages", headers={"x-api-key": "secret"})
         assert (answer.status_code, answer.json()["error"]["type"]) == (405, "invalid_request_error")
+
+
+def test_models_are_listed_in_pages_and_retrieved_as_this_client_reads_them(story: Model, chatty: Model) -> None:
+    with served({"a": story, "b": chatty, "c": story}) as (url, _), client_of(url) as client:
+        assert [each.id for each in client.models.list(limit=2)] == ["a", "b", "c"], "the client asks for the next page"
+        page = client.models.list(limit=2)
+        assert ([each.id for each in page.data], page.has_more, page.first_id, page.last_id) == (["a", "b"], True, "a", "b")
+        page = client.models.list(before_id="c", limit=1)
+        assert ([each.id for each in page.data], page.has_more) == (["b"], True)
+        found = client.models.retrieve("b")
+        assert (found.type, found.id, found.display_name, found.lifecycle) == ("model", "b", "b", "active")
+        assert found.max_input_tokens == chatty.manifest.geometry.context_length
+        assert abs(found.created_at.timestamp() - time.time()) < 3600
+        with pytest.raises(anthropic.NotFoundError, match="there is no model 'd' here; choose one of: a, b, c"):
+            client.models.retrieve("d")
+        for wrong in ({"after_id": "d"}, {"limit": 0}, {"limit": 1001}):
+            with pytest.raises(anthropic.BadRequestError) as caught:
+                client.models.list(**wrong)
+            assert caught.value.body["type"] == "error"  # type: ignore[call-overload, index]
+        plain = patient_http.get(f"{url}/v1/models").json()
+        assert (plain["object"], [each["id"] for each in plain["data"]]) == ("list", ["a", "b", "c"]), "of any other client"
+
+
+def test_the_tokens_of_the_thinking_are_counted_in_a_thread(
+    thinker: tuple[anthropic.Anthropic, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thought of thousands of tokens takes as long as one of them, in which the event loop would serve no other client."""
+    encode, on_the_loop = TextTokenizer.encode, list[str]()
+
+    def watched(self: TextTokenizer, text: str, **how: Any) -> list[int]:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            on_the_loop.append(text)
+        return encode(self, text, **how)
+
+    monkeypatch.setattr(TextTokenizer, "encode", watched)
+    asked: dict[str, Any] = {"model": "thinker", "messages": USER, "max_tokens": 40}
+    asked["extra_body"] = {"seed": 3, "chat_template_kwargs": {"begins": True}}
+    found = thinker[0].messages.create(**asked, thinking={"type": "enabled", "budget_tokens": 5})
+    assert found.usage.output_tokens_details is not None
+    assert found.usage.output_tokens_details.thinking_tokens > 0
+    assert on_the_loop == []

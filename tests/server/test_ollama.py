@@ -191,6 +191,11 @@ def test_a_suffix_is_taken_by_models_for_it(client: ollama.Client, story: Model,
 def test_models_are_listed_and_shown(client: ollama.Client, thinker: tuple, story: Model) -> None:
     assert [each.model for each in client.list().models] == ["story", "chatty"]
     assert [each.context_length for each in client.ps().models] == [512, 512]
+    files = story.manifest.files.values()
+    for listed in (client.list().models[0], client.ps().models[0]):
+        assert (listed.size, listed.digest) == (sum(each.size for each in files), story.manifest.sha256)
+    assert sum((story.folder / name).stat().st_size for name in story.manifest.files) == client.list().models[0].size
+    assert len(story.manifest.sha256) == 64
     shown = client.show("chatty:latest")
     assert shown.details is not None
     assert (shown.details.format, shown.details.quantization_level) == ("onnx", "int8")

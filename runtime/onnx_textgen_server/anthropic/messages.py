@@ -42,7 +42,9 @@ class Message:
     async def whole(self) -> dict[str, Any]:
         """See `Answer`."""
         ((text, reader),) = await self.chat.finish()
-        return self.message(content_of(reader, shows_thinking=self.body.shows_thinking), self.usage(text), **ending(text, reader))
+        return self.message(
+            content_of(reader, shows_thinking=self.body.shows_thinking), await self.usage(text), **ending(text, reader)
+        )
 
     def message(
         self, content: list[dict[str, Any]], usage: dict[str, Any], *, stop_reason: str | None, stop_sequence: str | None
@@ -59,20 +61,20 @@ class Message:
             "usage": usage,
         }
 
-    def usage(self, text: Continuation) -> dict[str, Any]:
+    async def usage(self, text: Continuation) -> dict[str, Any]:
         """Token counts; those of the prompt are divided into what was computed and what came from the cache."""
         return {
             "input_tokens": len(text.prompt_ids) - text.reused_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": text.reused_tokens,
             "output_tokens": len(text.token_ids),
-            "output_tokens_details": {"thinking_tokens": self.chat.thinking_tokens()},
+            "output_tokens_details": {"thinking_tokens": await self.chat.thinking_tokens()},
         }
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Answer`."""
         (text,), (reader,) = self.job.continuations, self.chat.readers
-        beginning = self.message([], self.usage(text), stop_reason=None, stop_sequence=None)
+        beginning = self.message([], await self.usage(text), stop_reason=None, stop_sequence=None)
         yield {"type": "message_start", "message": beginning}
         yield {"type": "ping"}
         blocks = Blocks(shows_thinking=self.body.shows_thinking)
@@ -82,7 +84,7 @@ class Message:
                     yield event
         for event in blocks.close():
             yield event
-        yield {"type": "message_delta", "delta": ending(text, reader), "usage": self.usage(text)}
+        yield {"type": "message_delta", "delta": ending(text, reader), "usage": await self.usage(text)}
         yield {"type": "message_stop"}
 
     def failed(self, problem: Problem) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 from ..serving.problems import Problem
 from ..serving.wire import WireFormat, server_sent
 
+VERSION_HEADER = "anthropic-version"
+"""What Anthropic's clients send with every request."""
 PROBLEM_TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",

@@ -28,14 +28,14 @@ def details_of(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entry(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of a model in `/api/tags`. What `/v1/models` does not know, the size among it, is empty or 0."""
+    """The entry of a model in `/api/tags`. What `/v1/models` does not know is empty or 0."""
     name = about["id"]
     return {
         "name": name,
         "model": name,
         "modified_at": as_time(about["created"]),
-        "size": 0,
-        "digest": "",
+        "size": about["size_bytes"],
+        "digest": about["digest"],
         "details": details_of(about),
     }
 
@@ -64,6 +64,8 @@ def show(about: Mapping[str, Any], model: Model) -> dict[str, Any]:
         "modelfile": "",
         "parameters": "\n".join(f"{name} {value}" for name, value in model.manifest.generation.items()),
         "template": model.chat_template or "",
+        "size": about["size_bytes"],
+        "digest": about["digest"],
         "details": details_of(about),
         "model_info": {
             "general.architecture": "onnx",

@@ -55,10 +55,15 @@ class ChatJob:
         await self.job.run(read)  # in a thread: a regular expression of the response template may take long
         return answers
 
-    def thinking_tokens(self) -> int:
+    async def thinking_tokens(self) -> int:
         """Tokens of the thinking so far, counted in its text."""
+        thoughts = [reader.reasoning for reader in self.readers if reader.reasoning]
         encode = self.model.tokenizer.encode
-        return sum(len(encode(reader.reasoning, add_special_tokens=False)) for reader in self.readers if reader.reasoning)
+
+        def count() -> int:
+            return sum(len(encode(thought, add_special_tokens=False)) for thought in thoughts)
+
+        return await self.job.run(count) if thoughts else 0  # in a thread: a long text takes long
 
     async def deltas(self) -> AsyncGenerator[tuple[int, AnswerDelta, Chunk], None]:
         """Yield what each chunk adds to which answer; closing the iterator cancels the answers.

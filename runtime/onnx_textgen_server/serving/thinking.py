@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from onnx_textgen.chat.reasoning_derivation import THINKING_SWITCHES
+
 BUDGETS: Mapping[str, int | None] = {
     "none": 0,
     "minimal": 256,
@@ -26,9 +28,9 @@ def thinking_inputs(
     `budget`: most tokens, before that of the effort. `variables`: others of the template, which have precedence.
 
     >>> thinking_inputs(effort="low")
-    {'chat_template_kwargs': {'reasoning_effort': 'low', 'enable_thinking': True}, 'thinking_budget': 1024}
+    {'chat_template_kwargs': {'reasoning_effort': 'low', 'enable_thinking': True, 'thinking': True}, 'thinking_budget': 1024}
     >>> thinking_inputs(enabled=False)
-    {'chat_template_kwargs': {'enable_thinking': False}, 'thinking_budget': 0}
+    {'chat_template_kwargs': {'enable_thinking': False, 'thinking': False}, 'thinking_budget': 0}
     """
     own = dict[str, Any]()
     if effort is not None:
@@ -36,6 +38,6 @@ def thinking_inputs(
         enabled = effort != "none" if enabled is None else enabled
         budget = BUDGETS[effort] if budget is None else budget
     if enabled is not None:
-        own["enable_thinking"] = enabled
+        own |= dict.fromkeys(THINKING_SWITCHES, enabled)
         budget = budget if enabled else 0
     return {"chat_template_kwargs": own | dict(variables or {}), "thinking_budget": budget}

@@ -50,7 +50,7 @@ class Response:
         calls = (ToolCallDelta(index, call.arguments_json, call.id, call.name) for index, call in enumerate(reader.calls))
         list(self.output.push(AnswerDelta(reader.text, reader.reasoning, tuple(calls))))
         list(self.output.finish(is_cut=self.is_cut))
-        return self.done()
+        return await self.done()
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Answer`."""
@@ -62,7 +62,7 @@ class Response:
                     yield event
         for event in self.output.finish(is_cut=self.is_cut):
             yield event
-        yield self.output.event("incomplete" if self.is_cut else "completed", response=self.done())
+        yield self.output.event("incomplete" if self.is_cut else "completed", response=await self.done())
 
     def failed(self, problem: Problem) -> dict[str, Any]:
         """See `Answer`."""
@@ -75,26 +75,26 @@ class Response:
         """Whether the answer ended before its own end."""
         return self.job.continuations[0].finish_reason not in ENDINGS
 
-    def done(self) -> dict[str, Any]:
+    async def done(self) -> dict[str, Any]:
         """The finished response, which is kept if the request allows it."""
         is_cut = self.is_cut
         details = {"reason": "max_output_tokens"} if is_cut else None
         response = self.response("incomplete" if is_cut else "completed")
-        response |= {"incomplete_details": details, "completed_at": int(time.time()), "usage": self.usage()}
+        response |= {"incomplete_details": details, "completed_at": int(time.time()), "usage": await self.usage()}
         if self.body.store is not False:
             (reader,) = self.chat.readers
             append_message(self.history, message_of(reader.text, reader.reasoning, reader.calls))
             self.conversation.store.add(response, self.history)
         return response
 
-    def usage(self) -> dict[str, Any]:
+    async def usage(self) -> dict[str, Any]:
         """Token counts."""
         (text,) = self.job.continuations
         return {
             "input_tokens": len(text.prompt_ids),
             "input_tokens_details": {"cached_tokens": text.reused_tokens, "cache_write_tokens": 0},
             "output_tokens": len(text.token_ids),
-            "output_tokens_details": {"reasoning_tokens": self.chat.thinking_tokens()},
+            "output_tokens_details": {"reasoning_tokens": await self.chat.thinking_tokens()},
             "total_tokens": len(text.prompt_ids) + len(text.token_ids),
         }
 
