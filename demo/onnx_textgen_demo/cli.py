@@ -29,7 +29,9 @@ def demo(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
-    device: Annotated[str, typer.Option(metavar="D", help="auto, cpu, cuda or openvino; auto takes CUDA where it works.")] = "auto",
+    device: Annotated[
+        str, typer.Option(metavar="D", help="auto, cpu, cuda, openvino, webgpu or another; auto takes CUDA where it works.")
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     mcp: Annotated[

@@ -26,7 +26,9 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(envvar="ONNX_TEXTGEN_API_KEY", help="Answer only requests that send this key.", show_default=False)
     ] = None,
-    device: Annotated[str, typer.Option(metavar="D", help="auto, cpu, cuda or openvino; auto takes CUDA where it works.")] = "auto",
+    device: Annotated[
+        str, typer.Option(metavar="D", help="auto, cpu, cuda, openvino, webgpu or another; auto takes CUDA where it works.")
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", help="Texts of one model that run at once.")] = 8,
     max_loaded: Annotated[

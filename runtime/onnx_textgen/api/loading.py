@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, open_session
+from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.openvino_session import PRECISIONS, open_openvino
 from ..backends.protocol import Graph
 from ..chat.response_template import read_response_template
@@ -16,6 +16,7 @@ from ..files.graph_file import refuse_other_files
 from ..files.text_files import parse_json, read_text
 from ..generation.engine import ROWS
 from ..inference.capabilities import check_graph
+from ..inference.device_check import check_device
 from ..kv_cache.memory_plan import plan
 from ..options.checks import whole_number
 from ..package.end_tokens import read_template
@@ -49,7 +50,8 @@ def load(
     that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. If a package was
     exported with an 8-bit cache, the path of its `int8_cache_model.onnx` opens it with keys and values of 8 bits.
 
-    - `device`: `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime; `openvino` or `openvino:bf16` for OpenVINO on the CPU.
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime; `openvino` or `openvino:bf16` for OpenVINO on the CPU; `webgpu`,
+      `tensorrt-rtx`, `mlx` or `qnn` for a plug-in of ONNX Runtime, whose package is installed separately.
     - `threads`: number of CPU threads (default: one per core).
     - `capacity`: tokens that a new text's cache has memory for at first; it grows.
     - `prefix_cache`: most bytes of keys and values kept from earlier calls, for later prompts with the same beginning (0: none).
@@ -114,6 +116,8 @@ def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Mani
             session = open_graph(graph, device=device, threads=threads)
         template = listed_template(folder, manifest)
     check_graph(session, manifest.geometry)
+    if isinstance(session, Session) and session.memory is not None:
+        session = check_device(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
     if session.device.kind == "cpu" and "fp16" in (manifest.precision, manifest.quantization.get("activations")):

@@ -1,6 +1,6 @@
-"""Opens and runs graphs with ONNX Runtime, which no other module of the runtime imports. `openvino_session` uses OpenVINO.
+"""Opens graphs with ONNX Runtime, on the CPU, on CUDA or on a plug-in's device. `openvino_session` opens them with OpenVINO.
 
-A request for CUDA never falls back to the CPU silently; ONNX Runtime's own fallback, which prints to stdout, is disabled. The
+A request for a device never falls back to the CPU silently; ONNX Runtime's own fallback, which prints to stdout, is disabled. The
 package disables telemetry before this import.
 """
 
@@ -12,25 +12,25 @@ import functools
 import io
 import logging
 import re
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnxruntime
 
 from ..errors import DeviceError, OptionError, PackageError, first_line
 from ..files.graph_file import refuse_functions
+from .placement import ATTENTION, CPU_PROVIDER, RECORD, placed_operators
+from .plugins.known import PLUGINS
+from .plugins.memory import DeviceMemory
+from .plugins.registration import find_device
 from .protocol import CPU, Device
-from .signature import ELEMENT_TYPES, CacheTensor, Hints, Input, Values, read_cache, read_inputs, read_rotary_switch
+from .signature import CacheTensor, Hints, Input, Values, read_cache, read_inputs, read_rotary_switch
 
-IOBinding, OrtValue, RunOptions = onnxruntime.IOBinding, onnxruntime.OrtValue, onnxruntime.RunOptions
+IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
 AdapterFormat = onnxruntime.AdapterFormat
 LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
-CPU_PROVIDER = "CPUExecutionProvider"
 VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 INT8_CACHE_MIN_VERSION = (1, 31)
 """The first version that was tested with an 8-bit cache; 1.27 computed batches wrongly (microsoft/onnxruntime#28963)."""
@@ -67,6 +67,10 @@ class Session:
     """See `Graph.adapters`."""
     own_model: Callable[[], bytes] | None = None
     """Makes the content of a graph that is no file."""
+    most_tokens: int | None = None
+    """See `Graph.most_tokens`."""
+    memory: DeviceMemory | None = None
+    """Where caches keep their tensors on a plug-in's device; None: in ONNX Runtime's own memory of `device`."""
 
     def model(self) -> bytes:
         """The content of the graph, without its weights."""
@@ -81,7 +85,12 @@ class Session:
     @property
     def part_size(self) -> int:
         """See `Graph.part_size`: 256 is 2 % slower at 4 and 8 bits and 2 % faster in float32; 512 is 10 % slower."""
-        return 128
+        return min(128, self.most_tokens or 128)
+
+    @property
+    def joins_rows(self) -> bool:
+        """See `Graph.joins_rows`: on a plug-in's device each row has separate tensors."""
+        return self.memory is None
 
     @functools.cached_property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
@@ -108,96 +117,6 @@ class Session:
         """Whether the graph updates keys and values in place."""
         return any(tensor.kind == "shared" for tensor in self.cache_tensors)
 
-    @property
-    def suits_cuda(self) -> bool:
-        """Whether ONNX Runtime has CUDA kernels for the graph's attention: GroupQueryAttention has them only in 16 bits."""
-        return all(tensor.dtype.itemsize == 2 for tensor in self.cache_tensors if tensor.kind == "shared")
-
-
-def new_run_options() -> onnxruntime.RunOptions:
-    """Options that exclude CUDA graphs; without this entry, ONNX Runtime's Python wrapper catches an exception in every run."""
-    options = RunOptions()
-    options.add_run_config_entry("gpu_graph_id", "-1")
-    return options
-
-
-class ReusableBuffer:
-    """Memory of one array that is reused as soon as no caller holds the array that was lent, or a view of it.
-
-    A weak reference shows this reliably in every Python. A reference count (`sys.getrefcount`) does not: free-threaded builds keep
-    no exact count, and Python 3.14 borrows references without counting them.
-    """
-
-    def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
-        self.array = np.empty(shape, dtype)
-        self.lent: weakref.ref[npt.NDArray[Any]] | None = None
-
-    @property
-    def is_free(self) -> bool:
-        """Whether no caller holds the array that was lent, or a view of it."""
-        return self.lent is None or self.lent() is None
-
-    def lend(self) -> npt.NDArray[Any]:
-        """Return a new array over the memory.
-
-        NumPy makes the owner of the memory the base of every view, also of a view of a view. An array over a memoryview counts as
-        an owner, so every view of the returned array keeps that array alive.
-        """
-        lent = np.asarray(self.array.data)
-        self.lent = weakref.ref(lent)
-        return lent
-
-
-class BoundRun:
-    """See `protocol.Run`: runs on a binding to which a cache has bound its memory."""
-
-    def __init__(self, session: Session, binding: onnxruntime.IOBinding) -> None:
-        self.session, self.binding = session, binding
-        self.options = new_run_options()
-        self.bound: dict[str, npt.NDArray[Any]] = {}
-        """The memory of each input; an input whose shape stays the same is bound once."""
-        self.buffer = ReusableBuffer((0,), np.float32)
-        """The memory of the last run's output."""
-
-    def reset(self) -> BoundRun:
-        """Clear a stop of the last run before the next one begins; returns the run itself.
-
-        The end of the last run would be too early: `stop` may set the flag a moment later, and it stays set.
-        """
-        if self.options.terminate:
-            self.options = new_run_options()
-        return self
-
-    def set_input(self, name: str, array: npt.NDArray[Any]) -> None:
-        """See `Run.set_input`."""
-        bound = self.bound.get(name)
-        if bound is array:
-            return
-        if bound is not None and bound.shape == array.shape and bound.flags.writeable:
-            bound[...] = array
-        else:
-            self.bound[name] = bound = array.copy() if array.flags.writeable else array
-            self.binding.bind_input(name, "cpu", 0, bound.dtype.type, bound.shape, bound.ctypes.data)
-
-    def compute(
-        self, output: str, shape: Sequence[int], extra_outputs: Sequence[str] = ()
-    ) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]]]:
-        """See `Run.compute`."""
-        for name in extra_outputs:
-            self.binding.bind_output(name, "cpu")
-        if self.buffer.array.shape != tuple(shape) or not self.buffer.is_free:
-            self.buffer = ReusableBuffer(shape, ELEMENT_TYPES[self.session.outputs[output][1]])
-            array = self.buffer.array
-            self.binding.bind_output(output, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        self.session.ort.run_with_iobinding(self.binding, self.options)
-        # Only if needed: `get_outputs` wraps the whole cache in objects, which takes half a millisecond.
-        extra = self.binding.get_outputs()[-len(extra_outputs) - 1 : -1] if extra_outputs else []  # in the order of binding
-        return self.buffer.lend(), [each.numpy() for each in extra]
-
-    def stop(self) -> None:
-        """See `Run.stop`; ONNX Runtime checks the flag between operators."""
-        self.options.terminate = True
-
 
 def has_cuda() -> bool:
     """Whether the installed ONNX Runtime was built with CUDA."""
@@ -205,10 +124,13 @@ def has_cuda() -> bool:
 
 
 def parse_device(name: str) -> tuple[str, int]:
-    """Parse `auto`, `cpu`, `cuda` or `cuda:1` to (kind, index); raises `OptionError`."""
-    if not isinstance(name, str) or not (found := re.fullmatch(r"(auto|cpu|cuda)|cuda:([0-9]{1,3})", name)):
-        raise OptionError(f"device should be auto, cpu, cuda, cuda:N, openvino or openvino:bf16, found {name!r:.60}")
-    return found[1] or "cuda", int(found[2] or 0)
+    """Parse `auto`, `cpu`, `cuda`, a plug-in's device, or one with a number, `cuda:1`, to (kind, index); raises `OptionError`."""
+    accelerators = ("cuda", *PLUGINS)
+    pattern = rf"(auto|cpu)|({'|'.join(accelerators)})(?::([0-9]{{1,3}}))?"
+    if not isinstance(name, str) or not (found := re.fullmatch(pattern, name)):
+        names = ", ".join(("auto", "cpu", *accelerators, "cuda:N for another GPU"))
+        raise OptionError(f"device should be {names}, openvino or openvino:bf16, found {name!r:.60}")
+    return found[1] or found[2], int(found[3] or 0)
 
 
 def make_options(threads: int | None) -> onnxruntime.SessionOptions:
@@ -231,7 +153,8 @@ def open_variant(session: Session, model: bytes) -> Session:
         options.get_session_config_entry(WEIGHTS_FOLDER)
     except RuntimeError:  # it was not set; to set it twice would print a warning
         options.add_session_config_entry(WEIGHTS_FOLDER, str(session.path.parent))
-    return open_on(session.path, session.device, options, session.hints, model=model)
+    opened = open_on(session.path, session.device, options, session.hints, model=model)
+    return dataclasses.replace(opened, most_tokens=session.most_tokens)
 
 
 def open_on(
@@ -239,33 +162,36 @@ def open_on(
 ) -> Session:
     """Open the graph at `path` on exactly this device; `model`, if given, replaces the file's content.
 
-    Raises `DeviceError` if CUDA does not start, and `PackageError` if ONNX Runtime cannot open the graph.
+    Raises `DeviceError` if the device does not start, and `PackageError` if ONNX Runtime cannot open the graph.
     """
     if model is None:
         refuse_functions(path)
-    providers: list[Any] = [CPU_PROVIDER]
+    memory, providers, remedy = None, list[Any]((CPU_PROVIDER,)), INSTALL_CUDA
+    if (plugin := PLUGINS.get(device.kind)) is not None:
+        found = find_device(plugin, device.index)
+        memory, providers, remedy = DeviceMemory(found), [], f"it needs {plugin.needs}; use the device cpu"
+        if not options.has_providers():
+            options.add_provider_for_devices([found], {})
     try:
         if device.kind == "cuda":
-            if hasattr(onnxruntime, "preload_dlls"):
-                with contextlib.redirect_stdout(io.StringIO()):  # it prints the names of missing libraries
-                    onnxruntime.preload_dlls()  # loads the CUDA libraries that pip installed
+            load_cuda()
             providers.insert(0, (CUDA_PROVIDER, {"device_id": device.index}))
         ort = onnxruntime.InferenceSession(
             str(path) if model is None else model,
             options,
-            providers=providers,
+            providers=providers or None,
             disabled_optimizers=DISABLED_OPTIMIZERS,
             enable_fallback=0,
         )
         ins, outs = (*ort.get_inputs(), *ort.get_overridable_initializers()), ort.get_outputs()
         inputs, outputs = ({node.name: (node.shape, node.type) for node in nodes} for nodes in (ins, outs))
     except Exception as error:  # also a name that is no UTF-8
-        if device.kind == "cuda":
-            raise DeviceError(f"{device} was requested but did not start: {first_line(error)}; {INSTALL_CUDA}") from error
+        if device.kind != "cpu":
+            raise DeviceError(f"{device} was requested but did not start: {first_line(error)}; {remedy}") from error
         raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export or fetch the model again") from error
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was requested but did not start (a driver or library is missing); {INSTALL_CUDA}")
-    session = Session(ort, device, inputs, outputs, hints, path)
+    session = Session(ort, device, inputs, outputs, hints, path, memory=memory)
     if VERSION < INT8_CACHE_MIN_VERSION and any(element == "tensor(int8)" for _, element in inputs.values()):
         needed = ".".join(map(str, INT8_CACHE_MIN_VERSION))
         raise PackageError(
@@ -275,32 +201,53 @@ def open_on(
     return session
 
 
-def open_session(path: Path, *, device: str = "auto", threads: int | None = None, hints: Hints = NO_HINTS) -> Session:
-    """Open the graph at `path`; `auto` chooses CUDA if it starts and suits the graph, else the CPU, and logs why.
+def load_cuda() -> None:
+    """Load the CUDA libraries that pip installed, if this build of ONNX Runtime needs them."""
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints the names of missing libraries
+            onnxruntime.preload_dlls()
 
-    ONNX Runtime lists CUDA kernels of GroupQueryAttention for float16 and bfloat16 only. A graph with a shared float32 cache would
-    compute attention on the CPU and copy the cache back and forth, so `auto` chooses the CPU for it; `cuda` opens it on CUDA, with
-    a warning. This follows from the list of kernels and has not been measured on a GPU. Raises `OptionError` for a wrong device or
-    number of threads, and the errors of `open_on`.
+
+def open_whole(path: Path, device: Device, threads: int | None, hints: Hints) -> Session:
+    """Open the graph at `path` on an accelerator that computes its attention; raises `DeviceError` for one that does not.
+
+    ONNX Runtime leaves an operator to the CPU if the device has no kernel for it; on CUDA that is GroupQueryAttention in float32.
+    """
+    options = make_options(threads)
+    options.add_session_config_entry(*RECORD)
+    session = open_on(path, device, options, hints)
+    provider = PLUGINS[device.kind].provider if device.kind in PLUGINS else CUDA_PROVIDER
+    places = placed_operators(session.ort)
+    left = sorted(ATTENTION & places.get(CPU_PROVIDER, frozenset()))
+    if left or provider not in places:
+        raise DeviceError(f"{path} does not suit {device}: {why_unsuited(session, left)}, or use the device cpu")
+    return session
+
+
+def why_unsuited(session: Session, left: Sequence[str]) -> str:
+    """Which operators an accelerator has no kernel for, and which export has others."""
+    if not left:
+        return "none of its operators has a kernel there; take another device"
+    types = " and ".join(sorted({tensor.dtype.name for tensor in session.cache_tensors if tensor.kind != "state"}))
+    what = f"{left[0]} over {types} has no kernel there, and attention on the CPU would copy the cache for each token"
+    if session.device.kind == "cuda":
+        return f"{what}; export it with --precision fp16, at int8 or int4 with --activations fp16, or with --target standard"
+    return f"{what}; export it with --target {'standard' if left[0] == 'GroupQueryAttention' else 'ort'}"
+
+
+def open_session(path: Path, *, device: str = "auto", threads: int | None = None, hints: Hints = NO_HINTS) -> Session:
+    """Open the graph at `path`; `auto` chooses CUDA if it starts and computes the graph's attention, else the CPU, and logs why.
+
+    Raises `OptionError` for a wrong device or number of threads, and the errors of `open_on` and `open_whole`.
     """
     kind, index = parse_device(device)
-    options = make_options(threads)
     if kind == "cuda" and not has_cuda():
         raise DeviceError(f"CUDA was requested, but the installed onnxruntime has no CUDA provider; {INSTALL_CUDA}")
-    if kind == "cuda" or (kind == "auto" and has_cuda()):
+    if kind not in ("auto", "cpu"):
+        return open_whole(path, Device(kind, index), threads, hints)
+    if kind == "auto" and has_cuda():
         try:
-            session = open_on(path, Device("cuda", index), options, hints)
+            return open_whole(path, Device("cuda", index), threads, hints)
         except DeviceError as error:
-            if kind == "cuda":
-                raise
             LOG.info("using the CPU: %s", error)
-        else:
-            if session.suits_cuda:
-                return session
-            if kind == "cuda":
-                LOG.warning(
-                    "%s has no float16 cache, so ONNX Runtime computes its attention on the CPU; device cpu may be faster", path
-                )
-                return session
-            LOG.info("using the CPU: ONNX Runtime has CUDA attention only for a float16 cache, which %s does not have", path)
-    return open_on(path, CPU, options, hints)
+    return open_on(path, CPU, make_options(threads), hints)

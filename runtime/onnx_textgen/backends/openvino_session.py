@@ -74,6 +74,16 @@ class OpenVINOSession:
         return 512
 
     @property
+    def most_tokens(self) -> int | None:
+        """See `Graph.most_tokens`."""
+        return None
+
+    @property
+    def joins_rows(self) -> bool:
+        """See `Graph.joins_rows`."""
+        return True
+
+    @property
     def roles(self) -> dict[str, Input]:
         """See `Graph.roles`."""
         return read_inputs(self.inputs, self.hints, self.cache_tensors)

@@ -21,12 +21,12 @@ class Device:
     """Where a model runs."""
 
     kind: str
-    """`cpu` or `cuda`, as in ONNX Runtime's bindings; `openvino` or `openvino:bf16`."""
+    """`cpu` or `cuda`, as in ONNX Runtime's bindings; `openvino` or `openvino:bf16`; a plug-in's device."""
     index: int = 0
     """Number of the GPU."""
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.index}" if self.kind == "cuda" else self.kind
+        return f"{self.kind}:{self.index}" if self.index or self.kind == "cuda" else self.kind
 
 
 CPU = Device("cpu")
@@ -73,6 +73,16 @@ class Graph(Protocol):
     @property
     def part_size(self) -> int:
         """Tokens per prefill run at which the engine is fastest, or almost: a smaller part lets a caller stop sooner."""
+        ...
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens of a run that the device is known to compute right; None: any number."""
+        ...
+
+    @property
+    def joins_rows(self) -> bool:
+        """Whether one run can take tokens of several rows."""
         ...
 
     @property

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ..backends.plugins.known import PLUGINS
 from ..errors import OnnxTextgenError
 from ..kv_cache.memory_plan import available_bytes
 from ..package.integrity import check_files
 from ..package.locate import embedded_packages
 from ..package.reading import read_manifest
+from .devices import examine_devices
 from .machine import Engine, core_limit, environment, examine_cpu, examine_engine, usable_cores, versions
 from .problems import (
     TELEMETRY_VARIABLE,
@@ -56,6 +58,8 @@ class Report:
     versions: dict[str, str]
     """Installed packages, those of extras included."""
     engine: Engine
+    devices: dict[str, str]
+    """What runs on each device that is installed."""
     telemetry_off: bool
     """Whether ONNX Runtime's telemetry is off in this process."""
     models: dict[str, str]
@@ -81,6 +85,7 @@ def examine() -> Report:
         environment=environment(),
         versions=versions(PACKAGES),
         engine=engine,
+        devices=examine_devices(engine),
         telemetry_off=telemetry_off,
         models=models,
         problems=(
@@ -118,6 +123,8 @@ def lines(report: Report) -> list[tuple[str, str]]:
         ("providers", " ".join(name.removesuffix("ExecutionProvider") for name in engine.providers) or "none"),
         ("telemetry", "off" if report.telemetry_off else "on"),
     ]
+    found += [(f"device {name}", text) for name, text in report.devices.items()]
+    found += [("more devices", f"{name}: {each.install}") for name, each in PLUGINS.items() if name not in report.devices]
     found += [(name, value) for name, value in report.environment.items()]
     found += [(name, version) for name, version in report.versions.items()]
     return found + [(f"model {name}", state) for name, state in report.models.items()]

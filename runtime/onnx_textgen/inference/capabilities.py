@@ -41,6 +41,8 @@ class Capabilities:
     """Tokens that a caller should feed at a time: as many as the graph takes over a past and memory has logits for."""
     width: int
     """Numbers per token in the output."""
+    most_tokens: int | None = None
+    """See `Graph.most_tokens`."""
 
     @property
     def can_verify_drafts(self) -> bool:
@@ -85,7 +87,7 @@ class Capabilities:
         batch, tokens = roles["input_ids"].shape
         shape = graph.outputs[graph.name_of(output)][0]
         single, appends, last_only = tokens == 1, "use_cache_branch" not in roles, shape[1] == 1
-        any_batch, has_mask = not isinstance(batch, int), "attention_mask" in roles
+        any_batch, has_mask = not isinstance(batch, int) and graph.joins_rows, "attention_mask" in roles
         pads = has_mask and ("growing" not in kinds or graph.hints.pads_rows)
         in_place = kinds == {"shared"} and has_mask and graph.rotary_switch is None
         part_size = graph.part_size
@@ -103,6 +105,7 @@ class Capabilities:
             can_interrupt_prompts="growing" not in kinds and appends,
             part_size=SHORTEST_PART if single else part_size if appends else geometry.context_length,
             width=width,
+            most_tokens=graph.most_tokens,
         )
 
 

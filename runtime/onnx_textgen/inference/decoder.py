@@ -90,11 +90,12 @@ class Decoder:
         """The extra outputs of the last run, in their order."""
         return self.runner.last_extra_outputs
 
-    def must_feed_singly(self, row: int, every_position: bool) -> bool:
-        """Whether each token takes a separate run: by the graph's limits, or as it returns logits of the last one only."""
+    def most_at_once(self, row: int, every_position: bool) -> int | None:
+        """The most tokens of a run: 1 by the graph's limits, or as it returns logits of the last one only; None: any number."""
         can = self.capabilities
         over_past = bool(self.token_ids[row]) and not can.appends
-        return can.takes_single_tokens or over_past or (every_position and can.gives_last_only)
+        is_single = can.takes_single_tokens or over_past or (every_position and can.gives_last_only)
+        return 1 if is_single else can.most_tokens
 
     def feed(
         self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = UNCANCELLED
@@ -102,16 +103,19 @@ class Decoder:
         """Append `token_ids` to a row; returns logits [1, vocabulary] of the last; [tokens, vocabulary] if `every_position`.
 
         Raises `PromptError` for ids outside the vocabulary or beyond the context, `ModelError` if the run fails, and
-        `InterruptedRunError` if `scope` ends it. Then the cache is unchanged; but if each token takes a separate run, the cache
-        holds the tokens before the failure.
+        `InterruptedRunError` if `scope` ends it. Then the cache is unchanged; but if the tokens take more than one run, the cache
+        holds those of the runs before the failure.
         """
         ids = self.checked(token_ids)
         self.check_context(row, len(ids))
-        if len(ids) > 1 and self.must_feed_singly(row, every_position):
+        most = self.most_at_once(row, every_position)
+        if most is not None and len(ids) > most:
             each: list[Logits] = []
-            for token in ids.tolist():
+            for start in range(0, len(ids), most):
                 each = each if every_position else []
-                each.append(self.feed([token], row=row, scope=scope))
+                each.append(
+                    self.feed(token_ids[start : start + most], row=row, every_position=every_position and most > 1, scope=scope)
+                )
             return np.concatenate(each)
         whole = ids
         if self.must_recompute(row, len(ids)):

@@ -1,4 +1,4 @@
-"""Chooses the cache for a graph: shared buffers, growing tensors, or OpenVINO's pages.
+"""Chooses the cache for a graph: shared buffers, growing tensors, OpenVINO's pages, or tensors on a plug-in's device.
 
 Each holds one or more rows, with a length per row, and the `States` of the graph's recurrent layers, if it has any. If a method
 raises, the cache is unchanged.
@@ -11,6 +11,7 @@ from ..backends.openvino_session import OpenVINOSession
 from ..backends.protocol import Graph
 from ..errors import PackageError
 from .growing import GrowingCache
+from .on_device import OnDeviceCache
 from .paged import PagedCache
 from .protocol import Cache
 from .shared import SharedCache
@@ -38,7 +39,9 @@ def make_cache(graph: Graph, *, rows: int, capacity: int | None, context_length:
     if isinstance(graph, OpenVINOSession):
         return PagedCache(graph, rows=rows, capacity=initial)
     assert isinstance(graph, Session), "there are two engines"
-    session, tensors = graph, graph.cache_tensors
+    session, tensors, memory = graph, graph.cache_tensors, graph.memory
+    if memory is not None:
+        return OnDeviceCache(session, memory, tensors, rows=rows, capacity=initial, context_length=context_length)
     if any(tensor.kind == "growing" for tensor in tensors):
         return GrowingCache(session, tensors, rows=rows)
     cache = SharedCache(session, tensors, rows=rows, capacity=initial, context_length=context_length)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.onnxruntime_session import BoundRun, IOBinding, OrtValue, Session
+from ..backends.onnxruntime_run import BoundRun
+from ..backends.onnxruntime_session import IOBinding, OrtValue, Session
 from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
@@ -27,7 +28,7 @@ class GrowingCache:
         self.session, self.tensors, self.rows = session, tensors, rows
         self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
         self.lengths = [0] * rows
-        self.states = States(session, tensors, rows)
+        self.states = States(session.device, tensors, rows)
         self.per_row: list[Tensors] = [
             {one.past: self.to_device(np.zeros(one.sized(1, 0), one.dtype)) for one in self.by_token} for _ in range(rows)
         ]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..backends.openvino_operators import BLOCK_BEGINS, BLOCK_INDICES
 from ..backends.openvino_session import OpenVINORun, OpenVINOSession
-from ..backends.protocol import mask_of
+from ..backends.protocol import CPU, mask_of
 from .recurrent_states import States
 from .snapshot import Arrays
 
@@ -24,7 +24,7 @@ class PagedCache:
     def __init__(self, session: OpenVINOSession, *, rows: int, capacity: int) -> None:
         self.tensors, self.block_size = session.cache_tensors, session.block_size
         self.lengths = [0] * rows
-        self.states = States(session, (), rows)
+        self.states = States(CPU, (), rows)
         self.request = session.new_infer_request()
         self.blocks: list[list[int]] = [[] for _ in range(rows)]
         """The blocks of each row, in the order of its tokens."""

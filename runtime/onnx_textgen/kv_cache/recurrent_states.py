@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backends.onnxruntime_session import IOBinding, OrtValue
-from ..backends.protocol import Graph
+from ..backends.protocol import Device
 from ..backends.signature import CacheTensor
 from .snapshot import Arrays
 
@@ -21,9 +21,9 @@ from .snapshot import Arrays
 class States:
     """The states of `rows` rows; if the graph has none, the methods do nothing."""
 
-    def __init__(self, session: Graph, tensors: Sequence[CacheTensor], rows: int) -> None:
+    def __init__(self, device: Device, tensors: Sequence[CacheTensor], rows: int) -> None:
         self.tensors = tuple(tensor for tensor in tensors if tensor.kind == "state")
-        self.rows, self.device = rows, session.device
+        self.rows, self.device = rows, device
         self.buffers = [{tensor.past: self.empty(tensor) for tensor in self.tensors} for _ in range(2)]
         self.sides = [0] * rows
         """Per row, the index of the buffer that holds its state."""
@@ -33,7 +33,7 @@ class States:
         """Per row, the length that it can return to, and its state there."""
 
     def empty(self, tensor: CacheTensor) -> OrtValue:
-        """A buffer of zeros on the session's device."""
+        """A buffer of zeros on the device."""
         return OrtValue.ortvalue_from_numpy(np.zeros(tensor.sized(self.rows, 0), tensor.dtype), self.device.kind, self.device.index)
 
     def begin(self, rows: range, active: Sequence[int] = ()) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.onnxruntime_session import BoundRun, IOBinding, OrtValue, Session
+from ..backends.onnxruntime_run import BoundRun
+from ..backends.onnxruntime_session import IOBinding, OrtValue, Session
 from ..backends.protocol import mask_of
 from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
@@ -56,7 +57,7 @@ class SharedCache:
         self.allocated_rows = 0
         """Rows that the buffers have: as many as have been used."""
         self.buffers: Tensors = {}
-        self.states = States(session, tensors, rows)
+        self.states = States(session.device, tensors, rows)
         self.runs: dict[tuple[range | int, int], BoundRun] = {}
         self.ones = np.ones((1, 0), dtype=np.int64)
         """Masks of a single row are slices of this."""

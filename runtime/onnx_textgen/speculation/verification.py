@@ -13,7 +13,8 @@ import threading
 import numpy as np
 
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, BoundRun, Session, open_variant
+from ..backends.onnxruntime_run import BoundRun
+from ..backends.onnxruntime_session import LOG, Session, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..backends.single_attention import MOST_TOKENS, links_for, present_of_link, with_single_attention

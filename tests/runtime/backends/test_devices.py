@@ -43,6 +43,14 @@ class WorkingCuda(CpuOnly):
     """An InferenceSession on whatever was asked for, of a graph with one key tensor."""
 
     past, present, element_type = "cache_length", "cache_length", "tensor(float)"
+    attention = session.CPU_PROVIDER
+    """The provider that computes attention."""
+
+    def get_provider_graph_assignment_info(self) -> list:
+        nodes = {session.CUDA_PROVIDER: ["MatMul"], session.CPU_PROVIDER: ["Squeeze"]}
+        nodes[self.attention].append("GroupQueryAttention")
+        parts = [(name, [SimpleNamespace(op_type=kind) for kind in kinds]) for name, kinds in nodes.items()]
+        return [SimpleNamespace(ep_name=name, get_nodes=lambda nodes=nodes: nodes) for name, nodes in parts]
 
     def get_providers(self) -> list[str]:
         return [provider if isinstance(provider, str) else provider[0] for provider in self.asked]
@@ -118,19 +126,19 @@ def test_a_graph_with_a_name_that_is_no_utf8_is_a_package_error(tmp_path: Path) 
         session.open_session(graph)
 
 
-def test_auto_takes_cuda_only_where_its_attention_runs_there(
+def test_cuda_is_refused_where_it_does_not_compute_attention_and_auto_takes_the_cpu_and_logs_it(
     pretended_cuda: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(onnxruntime, "InferenceSession", WorkingCuda)
+    with pytest.raises(DeviceError, match="GroupQueryAttention over float32 has no kernel there") as caught:
+        session.open_session(GRAPH, device="cuda")
+    assert "--activations fp16" in str(caught.value) and "\n" not in str(caught.value)
     with caplog.at_level(logging.INFO, logger="onnx_textgen"):
         assert str(session.open_session(GRAPH, device="auto").device) == "cpu"
-        assert "using the CPU: ONNX Runtime has CUDA attention only for a float16 cache" in caplog.text
-        assert str(session.open_session(GRAPH, device="cuda").device) == "cuda:0"
-    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
-    for name, value in (("element_type", "tensor(float16)"), ("present", "total_length")):
-        with monkeypatch.context() as other:
-            other.setattr(WorkingCuda, name, value)
-            assert str(session.open_session(GRAPH, device="auto").device) == "cuda:0"
+    assert f"using the CPU: {caught.value}" in caplog.text
+    monkeypatch.setattr(WorkingCuda, "attention", session.CUDA_PROVIDER)
+    for device in ("auto", "cuda"):
+        assert str(session.open_session(GRAPH, device=device).device) == "cuda:0"
 
 
 def test_two_lengths_without_a_name_do_not_make_a_cache_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +150,8 @@ def test_two_lengths_without_a_name_do_not_make_a_cache_shared(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "device", [None, 0, "gpu", "cuda:x", "cuda:\u00b2", "cuda:" + "9" * 5000, "cuda:", "cpu:1", "auto:0", "", "cpu\n"]
+    "device",
+    [None, 0, "gpu", "cuda:x", "cuda:\u00b2", "cuda:" + "9" * 5000, "cuda:", "cpu:1", "auto:0", "", "cpu\n", "webgpu:x", "WebGPU"],
 )
 def test_a_device_that_does_not_exist_is_refused(device) -> None:
     with pytest.raises(OptionError, match="device should be") as caught:

@@ -305,14 +305,6 @@ def test_a_graph_of_one_row_steps_its_rows_one_after_the_other(stateful: Case) -
         check(logits[row], tiny.logits(decoder.token_ids[row])[-1])
 
 
-def test_float32_states_beside_float16_keys_and_values_suit_cuda(stateful: Case) -> None:
-    _, session = stateful
-    shared = {"past_key_values__1__key": "present__1__key", "past_key_values__1__value": "present__1__value"}
-    for element, suits in (("tensor(float)", False), ("tensor(float16)", True)):
-        half = {name: (["batch", 2, "cache_length", 4], element) for pair in shared.items() for name in pair}
-        assert changed(session, **half).suits_cuda is suits
-
-
 def test_a_graph_that_carries_nothing_is_refused(stateful: Case) -> None:
     tiny, session = stateful
     inputs = {name: value for name, value in session.inputs.items() if not name.startswith("past_")}

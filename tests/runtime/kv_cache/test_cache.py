@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.backends.onnxruntime_session import OrtValue, ReusableBuffer
+from onnx_textgen.backends.onnxruntime_run import ReusableBuffer
+from onnx_textgen.backends.onnxruntime_session import OrtValue
 from onnx_textgen.errors import ModelError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.kv_cache import growing

@@ -1,0 +1,164 @@
+"""The cache on a plug-in's device keeps what the CPU's keeps, and a device that computes wrongly is noticed.
+
+Here the device is the CPU.
+"""
+
+import ctypes
+import dataclasses
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onnx_textgen
+from onnx_textgen.backends.onnxruntime_run import BoundRun
+from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.plugins.memory import DeviceMemory
+from onnx_textgen.backends.protocol import Device
+from onnx_textgen.errors import DeviceError
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.device_check import check_device
+from onnx_textgen.kv_cache.on_device import OnDeviceCache
+from onnx_textgen.package.reading import read_manifest
+
+PACKAGES = Path(__file__).parents[2] / "packages"
+IDS = [(37 * place + 11) % 250 for place in range(150)]
+
+
+@pytest.fixture(params=["ort", "standard"])
+def package(request: pytest.FixtureRequest) -> Path:
+    return PACKAGES / str(request.param)
+
+
+def on_device(package: Path) -> Session:
+    """The graph as a plug-in would open it, on a device that works on the CPU's memory."""
+    device = SimpleNamespace(memory_info=lambda kind: None)
+    return dataclasses.replace(open_session(package / "model.onnx", device="cpu", threads=1), memory=DeviceMemory(device))
+
+
+def pair(package: Path, rows: int = 3) -> tuple[Decoder, Decoder]:
+    """A decoder over the cache on a device, and one over the CPU's."""
+    geometry = read_manifest(package).geometry
+    ours = Decoder(on_device(package), geometry, rows=rows)
+    assert isinstance(ours.cache, OnDeviceCache)
+    return ours, Decoder(open_session(package / "model.onnx", device="cpu", threads=1), geometry, rows=rows)
+
+
+def test_feeding_rewinding_forking_and_steps_give_what_the_cpu_gives(package: Path) -> None:
+    ours, theirs = pair(package)
+    found = []
+    for decoder in (ours, theirs):
+        logits = [decoder.feed(IDS[:100], every_position=True), decoder.feed(IDS[100:101]), decoder.feed(IDS[101:140])]
+        decoder.rewind(57)
+        logits.append(decoder.feed(IDS[57:70]))
+        decoder.fork(0, 2)
+        logits += [decoder.feed(IDS[70:72], row=2), decoder.feed(IDS[5:9], row=1)]
+        logits.append(decoder.step([3, 4, 5], [True, True, False])[:2])
+        logits.append(decoder.feed([7], row=2))
+        found.append(np.concatenate(logits))
+        assert [len(ids) for ids in decoder.token_ids] == [71, 5, 73]
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-5)
+
+
+def test_a_snapshot_moves_between_the_device_and_the_cpu(package: Path) -> None:
+    ours, theirs = pair(package)
+    for source, target in ((ours, theirs), (theirs, ours)):
+        source.rewind(0)
+        source.feed(IDS[:40])
+        target.restore(source.snapshot(), 31, row=1)
+        wanted = Decoder(theirs.graph, theirs.geometry)
+        wanted.feed(IDS[:31])
+        np.testing.assert_allclose(target.feed([9], row=1), wanted.feed([9]), rtol=0, atol=1e-5)
+
+
+def test_the_memory_of_the_longest_row_is_reserved_and_grows(package: Path) -> None:
+    ours, _ = pair(package)
+    ours.reserve(90, row=1)
+    assert ours.cache.capacity >= (90 if package.name == "ort" else 0)
+    ours.feed(IDS[:120], row=1)
+    assert ours.cache.capacity >= 120
+
+
+def test_rows_are_not_joined_in_one_run(package: Path) -> None:
+    ours, theirs = pair(package)
+    assert theirs.can_batch_decode and not ours.can_batch_decode
+    assert not ours.can_prefill_together([10, 10], 100)
+
+
+def break_runs(monkeypatch: pytest.MonkeyPatch, wrong: range) -> None:
+    """Make runs of these numbers of tokens compute wrong logits."""
+    right = BoundRun.compute
+
+    def compute(run: BoundRun, output: str, shape: tuple[int, ...], extra_outputs: object = ()) -> object:
+        found, extra = right(run, output, shape, extra_outputs)  # type: ignore[arg-type]
+        return (found + np.arange(found.size).reshape(found.shape) % 2 if shape[1] in wrong else found), extra
+
+    monkeypatch.setattr(BoundRun, "compute", compute)
+
+
+def test_a_device_that_computes_right_is_not_limited(package: Path) -> None:
+    opened = on_device(package)
+    assert check_device(opened, read_manifest(package).geometry) is opened
+
+
+def test_a_device_that_computes_many_tokens_wrongly_is_fed_few(
+    package: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, theirs = pair(package)
+    wanted = theirs.feed(IDS, every_position=True)
+    break_runs(monkeypatch, range(32, 1000))
+    with caplog.at_level(logging.WARNING, logger="onnx_textgen"):
+        limited = check_device(on_device(package), read_manifest(package).geometry)
+    assert limited.most_tokens == limited.part_size == 16
+    assert "computes 128 tokens at once wrongly" in caplog.text and "in parts of 16" in caplog.text
+    found = Decoder(limited, theirs.geometry).feed(IDS, every_position=True)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_device_that_computes_even_few_tokens_wrongly_is_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_runs(monkeypatch, range(2, 17))
+    with pytest.raises(DeviceError, match="computes 16 tokens at once wrongly, so its plug-in does not work on this machine"):
+        check_device(on_device(package), read_manifest(package).geometry)
+
+
+def test_a_model_on_a_device_writes_scores_and_answers_several_prompts_as_on_the_cpu(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_there(path: Path, *, device: str, threads: int | None) -> Session:
+        assert device == "webgpu"
+        return on_device(path.parent)
+
+    cpu = onnx_textgen.load(package, device="cpu", threads=1)
+    monkeypatch.setattr("onnx_textgen.api.loading.open_session", open_there)
+    ours = onnx_textgen.load(package, device="webgpu", threads=1)
+    prompts = ["Once upon a time", "The dog", "A"]
+    for options in ({"temperature": 0}, {"num_beams": 3, "temperature": 0}, {"seed": 3}):
+        found, wanted = (
+            [each.token_ids for each in model.generate(prompts, max_new_tokens=20, **options)] for model in (ours, cpu)
+        )
+        assert found == wanted
+    scores = [model.score("Once upon a time there was a dog").logprobs for model in (ours, cpu)]
+    np.testing.assert_allclose(*scores, atol=1e-5)
+
+
+def test_inputs_are_bound_for_each_run_on_another_device_than_the_cpu_where_binding_copies_them() -> None:
+    class Binding:
+        """What ONNX Runtime does on a GPU: it copies an input when it is bound."""
+
+        def __init__(self) -> None:
+            self.copies: list[int] = []
+
+        def bind_input(self, *given: Any) -> None:
+            shape, pointer = given[-2:]
+            self.copies += np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int64)), shape).tolist()
+
+    session, never_changes = SimpleNamespace(device=Device("cuda")), np.array([9])
+    never_changes.flags.writeable = False
+    run = BoundRun(session, binding := Binding())  # type: ignore[arg-type]
+    for number in (3, 4, 5):
+        run.set_input("input_ids", np.array([number]))
+        run.set_input("logits_positions", never_changes)
+    assert binding.copies == [3, 9, 4, 5]
