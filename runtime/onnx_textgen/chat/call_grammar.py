@@ -24,7 +24,7 @@ MARK = "placeoftheargument"
 TEXT = r"TEXT: /(.|\n)*/"
 SPACE = r"SPACE: /\s{0,4}/"
 PLACES = {NUMBER: "NUMBER", CALL_ID: "ID"}
-TERMINALS = ("NUMBER: /[0-9]{1,3}/", "ID: /[a-zA-Z0-9]{9}/")
+TERMINALS = ("NUMBER: /[0-9]{1,2}/", "ID: /[a-zA-Z0-9]{9}/")
 """What differs between calls."""
 PLACE = re.compile("(" + "|".join(map(re.escape, PLACES)) + ")")
 Split = Callable[[str], Sequence[tuple[str, int | None]]]

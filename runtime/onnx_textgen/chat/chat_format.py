@@ -112,7 +112,7 @@ class ChatFormat:
         closing = self.reasoning.close + (self.text.again if self.text is not None else "")
         tail = closing.partition(mark)[2]
         return Thinking(
-            open_id=opening[0] if len(opening) == 1 else None,
+            open_ids=tuple(opening),
             close=mark.encode(),
             closing_ids=tuple(encode(closing)),
             tail_ids=tuple(encode(tail)) if tail else (),

@@ -84,8 +84,8 @@ def only(scores: npt.NDArray[np.float32], token_id: int) -> None:
 class Thinking:
     """How the thinking of a model begins and ends."""
 
-    open_id: int | None
-    """The token that begins it; None if it is not one token, so that only the prompt can begin it."""
+    open_ids: tuple[int, ...]
+    """The tokens that begin it; none if only the prompt can begin it."""
     close: bytes
     """The text that ends it."""
     closing_ids: tuple[int, ...]
@@ -102,6 +102,7 @@ class AfterThinking:
     """Lets a model think freely, up to a budget, and then holds it to a rule.
 
     The rule is not advanced until the thinking is over. If the model begins its answer without thinking, the rule holds at once.
+    While it writes what may become the beginning of thinking, the rule advances as well, and starts again if it does.
     """
 
     def __init__(self, rule: Rule | None, thinking: Thinking, *, is_open: bool, may_begin: bool, budget: int | None) -> None:
@@ -110,7 +111,13 @@ class AfterThinking:
         `budget`: most tokens of the thinking; None = no limit.
         """
         self.rule, self.thinking, self.budget = rule, thinking, budget
-        self.is_thinking, self.may_think = is_open, may_begin and thinking.open_id is not None
+        self.is_thinking, self.may_think = is_open, may_begin and bool(thinking.open_ids)
+        self.opened = 0
+        """Tokens that have begun the thinking so far."""
+        self.first_rule = rule.fork() if rule is not None and self.may_think and len(thinking.open_ids) > 1 else rule
+        """The rule at the beginning of the answer."""
+        self.is_ruled = False
+        """Whether the rule allows the next token of `open_ids` by itself."""
         self.tokens = 0
         """Tokens of the thinking so far."""
         self.end = b""
@@ -141,13 +148,23 @@ class AfterThinking:
         elif self.is_thinking:
             if self.rule is not None:
                 scores[list(self.thinking.eos_ids)] = -np.inf  # the answer is still to come
-        else:
-            open_id = self.thinking.open_id if self.may_think else None
-            score = -np.inf if open_id is None or self.budget == 0 else scores[open_id]
-            if self.rule is not None:
-                self.rule.mask(scores)
-            if open_id is not None:
-                scores[open_id] = score
+        elif self.may_think:
+            self.mask_beginning(scores)
+        elif self.rule is not None:
+            self.rule.mask(scores)
+
+    def mask_beginning(self, scores: npt.NDArray[np.float32]) -> None:
+        """`mask` where the thinking may begin."""
+        open_ids = self.thinking.open_ids
+        open_id = open_ids[self.opened]
+        score = scores[open_id]
+        if self.rule is not None:
+            self.rule.mask(scores)
+        self.is_ruled = self.rule is None or bool(np.isfinite(scores[open_id]))
+        if self.budget != 0:
+            scores[open_id] = score
+        elif self.opened == min(1, len(open_ids) - 1) and np.count_nonzero(np.isfinite(scores)) > 1:
+            scores[open_id] = -np.inf  # the first token may begin the text as well
 
     def accept(self, token_id: int) -> None:
         """Advance by a token that was allowed."""
@@ -155,16 +172,19 @@ class AfterThinking:
         if self.is_thinking:
             self.think(token_id, was_queued=was_queued)
             return
-        begins, self.may_think = self.may_think and token_id == self.thinking.open_id, False
-        if begins:
-            self.is_thinking = True
+        open_ids = self.thinking.open_ids
+        self.may_think = self.may_think and token_id == open_ids[self.opened]
+        self.opened += self.may_think
+        if self.may_think and (self.opened == len(open_ids) or not self.is_ruled):
+            self.is_thinking, self.may_think, self.rule = True, False, self.first_rule
+            self.queue = list(open_ids[self.opened :])
             self.check_budget()
         elif self.rule is not None and not was_queued:
             self.rule.accept(token_id)
 
     def think(self, token_id: int, *, was_queued: bool) -> None:
         """Advance the thinking by a token, which may end it."""
-        self.tokens += 1
+        self.tokens += not was_queued  # the marks are not counted
         before, mark, rest = (self.end + self.thinking.piece_bytes(token_id)).partition(self.thinking.close)
         self.end = before[-len(self.thinking.close) :]
         if not mark:
@@ -189,4 +209,6 @@ class AfterThinking:
         rule = None if self.rule is None else self.rule.fork()
         other = AfterThinking(rule, self.thinking, is_open=self.is_thinking, may_begin=self.may_think, budget=self.budget)
         other.tokens, other.end, other.queue = self.tokens, self.end, list(self.queue)
+        other.opened, other.is_ruled = self.opened, self.is_ruled
+        other.first_rule = other.first_rule if self.first_rule is None or not self.opened else self.first_rule.fork()
         return other

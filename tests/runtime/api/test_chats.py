@@ -16,6 +16,7 @@ from onnx_textgen import Model
 from onnx_textgen.chat.answers import tool_result
 from onnx_textgen.chat.tools import read_tools
 from onnx_textgen.errors import OptionError, PackageError, TemplateError
+from support import chat_templates
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
@@ -194,6 +195,35 @@ def test_a_schema_applies_to_the_answer_and_not_to_the_thinking(thinker: Model) 
     without = thinker.chat(MESSAGES, json_schema=schema, chat_template_kwargs={"enable_thinking": False}, max_new_tokens=80)
     assert set(json.loads(without.text)) == {"rain"}
     assert without.reasoning == ""
+
+
+@pytest.mark.parametrize("name", ["HARMONY", "COMMAND"])
+@pytest.mark.parametrize("budget", [None, 0, 5])
+def test_where_thinking_calls_and_text_have_marks_calls_and_schemas_hold_within_theirs(
+    story: Model, name: str, budget: int | None
+) -> None:
+    """Whatever this model prefers, which has seen no such marks: in channels (gpt-oss), and in marks (Command R7B)."""
+    model = Model(story.folder, story.manifest, story.graph, chat_template=getattr(chat_templates, name))
+    city = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Bergen"]}}, "required": ["city"]}
+    tools, whole = [{"name": "look", "parameters": city}, stop], 0
+    asked: dict[str, Any] = {"tool_choice": "required", "thinking_budget": budget, "parallel_tool_calls": False}
+    for seed in range(4):
+        answer = model.chat(MESSAGES, tools=tools, **asked, seed=seed, max_new_tokens=120)
+        assert answer.text == "" or answer.finish_reason == "length", "a list that is cut off is text"
+        whole += len(answer.tool_calls)
+        for call in answer.tool_calls:
+            schema = {tool.name: tool.schema for tool in read_tools(tools)}[call.name]
+            jsonschema.validate(call.arguments, schema)
+        if answer.tool_calls:
+            results = [tool_result(call, "rain") for call in answer.tool_calls]
+            model.chat([*MESSAGES, answer.message, *results], tools=tools, max_new_tokens=1)
+    assert whole, "of four answers at least one is whole"
+    rule = {"type": "object", "properties": {"rain": {"type": "boolean"}}, "required": ["rain"], "additionalProperties": False}
+    answer = model.chat(MESSAGES, json_schema=rule, thinking_budget=budget or 0, seed=1, max_new_tokens=90)
+    assert set(json.loads(answer.text)) == {"rain"}
+    assert answer.generation.text.rpartition("{")[0].endswith(
+        {"HARMONY": "final<|message|>", "COMMAND": "<|START_RESPONSE|>"}[name]
+    )
 
 
 @pytest.mark.parametrize("budget", [0, 1, 7])

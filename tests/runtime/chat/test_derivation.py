@@ -18,6 +18,7 @@ from onnx_textgen.chat.form_templates import read_calls, response_template_of
 from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.chat.tools import Tool
 from onnx_textgen.text.chat_template import render_chat
+from support.chat_templates import COMMAND, HARMONY
 
 WEATHER = Tool("get_weather", parameters={"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}})
 STOP = Tool("stop")
@@ -386,17 +387,9 @@ def test_without_tools_in_the_template_calls_have_the_form_that_the_system_messa
     assert derived.form.calls == PROMPTED
 
 
-COMMAND = "{% for m in messages %}<|TURN|><|{{ m.role }}|>{% if m.tool_calls %}<|START_THINKING|>{{ m.thinking }}<|END_THINKING|>"
-COMMAND += "<|START_ACTION|>[" + EACH + "{{ {'tool_name': c.function.name, 'parameters': c.function.arguments} | tojson }}" + NEXT
-COMMAND += (
-    "]<|END_ACTION|>{% elif m.role == 'assistant' %}<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% else %}{{ m.content }}"
-)
-COMMAND += "{% endif %}<|END_OF_TURN|>{% endfor %}<|TURN|><|assistant|>"
-
-
 def test_marks_around_text_and_thinking_before_calls_are_found_though_each_chat_ends_with_the_next_beginning() -> None:
     """As in Command R7B's template."""
-    derived = derive(BEGIN + COMMAND, bos_token="", eos_token="<|eos|>")
+    derived = derive(COMMAND, bos_token="", eos_token="<|eos|>")
     assert derived.form.text is not None
     assert (derived.form.text.open, derived.form.text.close) == ("<|START_RESPONSE|>", "<|END_RESPONSE|>")
     assert derived.form.reasoning is not None
@@ -412,15 +405,6 @@ def test_marks_around_text_and_thinking_before_calls_are_found_though_each_chat_
             assert [reader.text, reader.reasoning, [(call.name, call.arguments) for call in reader.calls]] == expected
 
 
-ANALYSIS = "{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}"
-HARMONY = (
-    "{% for m in messages %}<|start|>{{ m.role }}{% if m.tool_calls %}" + ANALYSIS + "{% set c = m.tool_calls[0].function %}"
-    " to=functions.{{ c.name }}<|channel|>commentary json<|message|>{{ c.arguments | tojson }}<|call|>"
-    "{% elif m.role == 'assistant' %}"
-    + ANALYSIS
-    + "<|channel|>final<|message|>{{ m.content }}<|return|>{% else %}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
-)
 CALL_JSON = '{"city": "Paris"}'
 IN_CHANNELS: list[tuple[str, str, str, list[Any]]] = [
     ("<|channel|>final<|message|>It rains.<|return|>", "It rains.", "", []),
@@ -444,7 +428,7 @@ IN_CHANNELS: list[tuple[str, str, str, list[Any]]] = [
 
 def test_an_answer_in_channels_is_thinking_calls_and_text_by_its_headers() -> None:
     """As gpt-oss writes: the name of a call may stand before or after the channel, and a text may be in other channels."""
-    derived = derive(BEGIN + HARMONY, bos_token="", eos_token="<|eos|>")
+    derived = derive(HARMONY, bos_token="", eos_token="<|eos|>")
     assert derived.form.header == ("<|channel|>", "<|message|>")
     assert derived.form.calls is not None
     assert not derived.form.calls.several

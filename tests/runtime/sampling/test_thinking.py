@@ -42,9 +42,15 @@ class OnlyA:
         return OnlyA(self.count)
 
 
-def thinking(*, open_id: int | None = OPEN) -> Thinking:
+def thinking(*open_ids: int) -> Thinking:
     return Thinking(
-        open_id, b"</think>", (LINE, CLOSE, LINE), (LINE,), (EOS,), lambda token_id: PIECES[token_id], lambda text: [A] * len(text)
+        open_ids or (OPEN,),
+        b"</think>",
+        (LINE, CLOSE, LINE),
+        (LINE,),
+        (EOS,),
+        lambda token_id: PIECES[token_id],
+        lambda text: [A] * len(text),
     )
 
 
@@ -98,6 +104,62 @@ def test_tokens_before_the_rule_come_first_also_after_thinking() -> None:
             each.accept(token_id)
         assert each.is_satisfied
         assert each.is_done
+
+
+def test_thinking_that_several_tokens_begin_is_told_from_text_that_begins_alike() -> None:
+    """gpt-oss begins both with `<|channel|>`; the tokens here are B and LINE, and the rule is A, or B and then A."""
+    for rule, beside in ((OnlyA(), [A]), (Led([B], OnlyA()), [])):
+        made = AfterThinking(rule, thinking(B, LINE), is_open=False, may_begin=True, budget=None)
+        assert allowed(made) == sorted({B, *beside})
+        thinks, answers = made.fork(), made.fork()
+        for each in (thinks, answers):
+            allowed(each)
+            each.accept(B)
+        if not beside:
+            assert allowed(answers) == [LINE, A], "thinking or text"
+            answers.accept(A)
+            assert allowed(answers) == [A]
+            answers.accept(A)
+            assert answers.is_done
+            assert allowed(thinks) == [LINE, A]
+        assert thinks.is_thinking is bool(beside), "the rule allows no text with this beginning"
+        assert thinks.forced() == ([LINE] if beside else [])
+        for token_id in (LINE, A, CLOSE, LINE, *([] if beside else [B]), A, A):
+            assert not thinks.is_satisfied
+            thinks.accept(token_id)
+        assert thinks.is_done
+        spent = AfterThinking(rule.fork(), thinking(B, LINE), is_open=False, may_begin=True, budget=0)
+        assert allowed(spent) == (beside or [B])
+        spent.accept(beside[0] if beside else B)
+        assert allowed(spent) == [A]
+
+
+def test_a_rule_that_needs_a_token_which_also_begins_thinking_gets_it_without_a_budget() -> None:
+    rule = AfterThinking(Led([B, LINE, A], OnlyA()), thinking(B, LINE, B), is_open=False, may_begin=True, budget=0)
+    for token_id in (B, LINE, A, A, A):
+        assert allowed(rule) == [token_id]
+        rule.accept(token_id)
+    assert rule.is_done
+
+
+def test_without_a_rule_a_budget_of_nothing_forbids_the_second_token_that_begins_thinking() -> None:
+    rule = AfterThinking(None, thinking(B, LINE, A), is_open=False, may_begin=True, budget=0)
+    assert allowed(rule) == EVERYTHING
+    rule.accept(B)
+    assert allowed(rule) == [each for each in EVERYTHING if each != LINE]
+    rule.accept(A)
+    assert allowed(rule) == EVERYTHING
+    counted = AfterThinking(None, thinking(B, LINE), is_open=False, may_begin=True, budget=2)
+    for token_id in (B, LINE, A, A):
+        assert allowed(counted) == EVERYTHING
+        counted.accept(token_id)
+    assert allowed(counted) == [LINE], "the budget is spent"
+    ruled = AfterThinking(OnlyA(), thinking(B, LINE), is_open=False, may_begin=True, budget=1)
+    allowed(ruled)
+    for token_id in (B, LINE, B):
+        assert not ruled.queue or ruled.queue == [LINE]
+        ruled.accept(token_id)
+    assert ruled.forced() == [LINE, CLOSE, LINE], "the marks are not counted"
 
 
 def test_where_the_prompt_has_ended_the_thinking_none_can_begin() -> None:
