@@ -200,7 +200,7 @@ def masthead(name: str, model: Model) -> str:
         ("size", f"{megabytes:,.1f} MB"),
         ("context", f"{manifest.geometry.context_length:,} tokens"),
     ]
-    items = "".join(f"<li>{name} <b>{escape(value)}</b></li>" for name, value in chips)
+    items = "".join(f"<li><span>{name}</span> <b>{escape(value)}</b></li>" for name, value in chips)
     return title(f"<ul>{items}</ul>")
 
 

@@ -62,7 +62,7 @@ MESSAGES = [
     {"role": "user", "content": "What is the weather?"},
     {
         "role": "assistant",
-        "content": "# Look\n[here](https://example.com) ![there](https://example.com/x.png)\n\n> so\n\n|a|b|\n|-|-|\n|1|`2`|\n",
+        "content": "# Look\n[here](https://example.com) ![there](https://example.com)\n\n> so\n\n|a|b|\n|-|-|\n|1|`2`|\n",
         "reasoning_content": "I should **look**.",
         "tool_calls": [{"id": "c", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}],
     },
@@ -92,9 +92,14 @@ def test_axe_finds_nothing_in_a_chat(chromium, served, scheme, width):
             for fold in elements(chromium, "#turns .thoughts summary"):
                 fold.click()
             press(chromium, "edit", 0)
+            press(chromium, "delete", 0)
             press_head(chromium, "list")
+            element(chromium, "#conversation-list input[type=search]").send_keys("weather")
             found += violations(chromium)
             press_head(chromium, "settings")
+            found += violations(chromium)
+            element(chromium, "#chat-settings-close").click()
+            press_head(chromium, "keys")
             assert found + violations(chromium) == []
     finally:
         prefer(chromium, "light")

@@ -214,7 +214,7 @@ def test_conversations_are_kept_named_and_deleted_and_a_reload_opens_the_last_on
     dog = wait_for_turns(chat, 2)
     wait_until(chat, lambda: names_of_conversations(chat) == ["a dog", "a cat"], "both in the list")
     press_name(chat, "Rename a cat")
-    name = element(chat, "#conversation-list input")
+    name = element(chat, "#conversation-list li input")
     name.send_keys("My cat", Keys.ENTER)
     assert names_of_conversations(chat) == ["a dog", "My cat"]
     open_chat(chat, address)
@@ -226,10 +226,10 @@ def test_conversations_are_kept_named_and_deleted_and_a_reload_opens_the_last_on
     wait_until(chat, lambda: names_of_conversations(chat) == ["My cat", "a dog"], "its name in the first place")
     press_name(chat, "Delete a dog")
     assert len(kept(chat)) == 2, "once is not enough"
-    press_name(chat, "Delete a dog")
+    press_name(chat, "Delete a dog?")
     assert names_of_conversations(chat) == ["My cat"]
     press_name(chat, "Delete My cat")
-    press_name(chat, "Delete My cat")
+    press_name(chat, "Delete My cat?")
     wait_until(chat, lambda: turns_of(chat) == [], "an empty conversation")
     assert kept(chat) == {}
 

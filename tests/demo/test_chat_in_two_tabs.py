@@ -57,6 +57,23 @@ def test_what_is_said_in_one_tab_appears_in_the_other_and_is_continued_there(chr
     assert said(chromium) == (["a cat", "a cow", "a dog"], True)
 
 
+def test_what_is_deleted_in_one_tab_is_gone_from_the_other_too(chromium, tabs):
+    say(chromium, "a dog")
+    wait_for_turns(chromium, 4)
+    tabs(0)
+    wait_for_turns(chromium, 4)
+    for _ in range(2):
+        press(chromium, "delete", 2)
+    cat = wait_for_turns(chromium, 2)
+    tabs(1)
+    wait_until(chromium, lambda: turns_of(chromium) == cat, "the same in the second tab")
+    say(chromium, "a cow")
+    cow = wait_for_turns(chromium, 4)
+    tabs(0)
+    wait_until(chromium, lambda: turns_of(chromium) == cow, "the same in the first tab")
+    assert "a dog" not in str(kept(chromium))
+
+
 def test_what_is_said_in_both_tabs_at_once_is_kept_from_both(chromium, tabs, monkeypatch):
     runs = PacedRuns(monkeypatch)
     press(chromium, "edit", 0)  # what is edited stays, whatever the other tab does

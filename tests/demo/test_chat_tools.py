@@ -11,9 +11,10 @@ from demo.test_mcp import ask
 from onnx_textgen.chat.own_functions import MOST_ROUNDS, NOT_ALLOWED, OwnFunctions
 from onnx_textgen_demo.chat.message_tree import ROOT, MessageTree
 from onnx_textgen_demo.chat.own_tools import OwnTools
+from onnx_textgen_demo.models import ModelRegistry
 from support import patient_http
 from support.browser import close_messages, element, elements, wait_until, window
-from support.calling_model import FAIL, TOOLS, make_calling, mark
+from support.calling_model import FAIL, TOOLS, UNREAD_TEMPLATE, make_calling, mark
 from support.chat_page import keep, kept, open_chat, open_empty_chat, say, wait_for_turns
 from support.paced_runs import PacedRuns
 
@@ -39,8 +40,8 @@ def marks(tmp_path):
 def chat(chromium, served, own):
     """Call it with what the model writes, for a chat of a page that was opened with the key."""
 
-    def start(*texts):
-        open_empty_chat(chromium, served(make_calling(*texts), own=own) + own.query)
+    def start(*texts, **more):
+        open_empty_chat(chromium, served(make_calling(*texts, **more), own=own) + own.query)
         return chromium
 
     return start
@@ -97,9 +98,49 @@ def test_the_arguments_of_a_call_are_seen_while_the_model_writes_them(chat, monk
     more = wait_until(driver, lambda: (now := written()) != first and now, "more of them")
     assert more.startswith(first)
     assert not buttons(driver)
-    assert all("tool_calls" not in each for each in messages_of(driver)), "a part of a call is not kept"
+    assert all("tool_calls" not in each for each in messages_of(driver)), "a part of a call is none of the message"
     runs.seconds = 0
     wait_for_buttons(driver, *of("mark"))
+
+
+def test_a_call_that_was_cut_off_is_shown_as_such_and_never_runs(chat, marks):
+    driver = chat(f"I try.{mark('x' * 200)}", most_tokens=60)
+    say(driver, "Go.")
+    wait_for_turns(driver, 2)
+    cut_off(driver)
+    open_chat(driver, driver.current_url)
+    wait_for_turns(driver, 2)
+    cut_off(driver)
+    say(driver, "Go on.")  # the model reads the answer without it
+    wait_for_turns(driver, 4)
+    assert marks() == []
+
+
+def cut_off(driver):
+    """There is the card, and nothing to run it with."""
+    head, *written, note = element(driver, "#turns .tool-call").text.splitlines()
+    assert head == "Tool mark cut off"
+    assert written[0].startswith('{"name": "xx')
+    assert note == "The answer ended within this call, so it cannot run."
+    assert not buttons(driver)
+    assert "max new tokens" in element(driver, "#turns .figures").text
+
+
+def test_a_model_whose_calls_cannot_be_read_is_named_in_one_line(chromium, served, own, marks):
+    unread, other = make_calling(mark("x"), template=UNREAD_TEMPLATE), make_calling()
+    registry = ModelRegistry({"unread": lambda: unread, "other": lambda: other})
+    open_empty_chat(chromium, served(registry, own=own) + own.query)
+    line = lambda: element(chromium, "#chat-tools").text  # noqa: E731
+    wait_until(
+        chromium, lambda: line().startswith("unread is told of mark, fail, but how it writes calls is not known"), "the line"
+    )
+    say(chromium, "Go.")
+    assert "<call>" in wait_for_turns(chromium, 2)[-1][1]
+    assert not buttons(chromium)
+    element(chromium, "#picker input").click()
+    wait_until(chromium, lambda: elements(chromium, "[role=option]"), "the models")[1].click()
+    wait_until(chromium, lambda: line().startswith("The model may call mark, fail"), "the line of the other")
+    assert marks() == []
 
 
 def test_each_call_is_decided_and_always_holds_until_the_page_is_loaded_again(chat, marks, served, own):

@@ -55,6 +55,38 @@ def test_the_header_does_not_move_whatever_the_tab(chromium, served, tiny, size,
         assert len(places) == 1
 
 
+HEIGHT = "return document.querySelector('[role=tablist]').getBoundingClientRect().top"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 400])
+def test_the_header_takes_little_of_a_phone_and_covers_nothing(chromium, served, tiny, width):
+    with window(chromium, width, 844):
+        models = ModelRegistry({"a-model-with-quite-a-long-name": lambda: tiny, "other": lambda: tiny})
+        open_page(chromium, served(models, opener_of=lambda name: None))
+        assert chromium.execute_script(HEIGHT) <= 140
+        title, picker = element(chromium, ".masthead h1"), element(chromium, "#picker")
+        text = chromium.execute_script(TEXT_WIDTH, title)
+        assert title.rect["x"] + text <= picker.rect["x"], "beside each other"
+        chips = elements(chromium, ".masthead li")
+        assert len({chip.rect["y"] for chip in chips}) == 1
+        assert chips[-1].rect["x"] + chips[-1].rect["width"] <= width
+        go_to_tab(chromium, "Chat")
+        assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+TEXT_WIDTH = "const r = document.createRange(); r.selectNodeContents(arguments[0]); return r.getBoundingClientRect().width"
+
+
+def test_the_field_for_a_message_is_on_the_first_screen_of_a_phone(chromium, served):
+    with window(chromium, 400, 800):
+        open_page(chromium, served(ModelRegistry({"one": lambda: make_chatty(4), "two": None}), opener_of=lambda name: None))
+        go_to_tab(chromium, "Chat")
+        wait_until(chromium, lambda: element(chromium, "#send").is_displayed(), "the chat")
+        bottom = "return document.querySelector('#message').getBoundingClientRect().bottom"
+        assert 700 < chromium.execute_script(bottom) <= 800, "and little is left below it"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 390])
 def test_all_tabs_are_in_one_row_on_a_phone(chromium, served, width):

@@ -14,6 +14,8 @@ TEMPLATE = (
     "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+UNREAD_TEMPLATE = TEMPLATE.replace("{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}", "")
+"""Shows the tools, and not how calls are written."""
 TOOLS = '''
 from pathlib import Path
 
@@ -44,10 +46,11 @@ class ToldSession(Conversation):
     """Writes the next of its texts."""
 
     texts: list[str]
+    most_tokens: int
 
     def stream_chat(self, **options: Any) -> Any:
         text = self.texts.pop(0) if self.texts else "Done."
-        told = {"logits_processor": saying(self.opened, text), "temperature": 0, "max_new_tokens": 400}
+        told = {"logits_processor": saying(self.opened, text), "temperature": 0, "max_new_tokens": self.most_tokens}
         return super().stream_chat(cancel=options.get("cancel"), **told)
 
 
@@ -55,18 +58,19 @@ class CallingModel(Model):
     """Writes given texts, one answer after the other, then "Done."."""
 
     texts: list[str]
+    most_tokens: int
 
     def session(self, **inputs: Any) -> ToldSession:
         made = ToldSession(self.generator, inputs)  # type: ignore[arg-type]  # the names are checked there
-        made.texts = self.texts
+        made.texts, made.most_tokens = self.texts, self.most_tokens
         return made
 
 
-def make_calling(*texts: str) -> CallingModel:
-    """The model, with the texts of its answers."""
+def make_calling(*texts: str, most_tokens: int = 400, template: str = TEMPLATE) -> CallingModel:
+    """The model, with the texts of its answers, each cut off after so many tokens."""
     story = onnx_textgen.load(threads=1, device="cpu")
-    model = CallingModel(story.folder, story.manifest, story.graph, chat_template=TEMPLATE)
-    model.texts = list(texts)
+    model = CallingModel(story.folder, story.manifest, story.graph, chat_template=template)
+    model.texts, model.most_tokens = list(texts), most_tokens
     return model
 
 

@@ -57,6 +57,11 @@ def press_head(driver, does):
     driver.execute_script("arguments[0].click()", element(driver, f"#conversations [data-does={does}]"))
 
 
+def press_name(driver, name):
+    """Press a button of the list of conversations, by its name."""
+    driver.execute_script("document.querySelector(arguments[0]).click()", f"#conversations [aria-label='{name}']")
+
+
 def figures_of(driver):
     shown = elements(driver, FIGURES)
     return shown[0].text if shown else ""

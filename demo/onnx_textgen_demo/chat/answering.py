@@ -86,9 +86,10 @@ class GrowingAnswer:
     def in_tree(self, tree: MessageTree, parent: int) -> MessageTree:
         """The conversation with the answer so far."""
         if self.answer is not None:
-            return tree.add(parent, self.answer.message, self.figures())
-        calls = tuple(call_as_json(call.id, call.name, call.arguments) for call in self.so_far.tool_calls)
-        return tree.add(parent, message_of(self.so_far.text, self.so_far.reasoning, ()), self.figures(), calls)
+            cut = self.answer.cut_call
+            return tree.add(parent, self.answer.message, self.figures(), () if cut is None else (cut.as_json(),))
+        unfinished = tuple(call_as_json(call.id, call.name, call.arguments) for call in self.so_far.tool_calls)
+        return tree.add(parent, message_of(self.so_far.text, self.so_far.reasoning, ()), self.figures(), unfinished)
 
     def figures(self) -> Figures:
         """The figures so far; exact with the last chunk."""

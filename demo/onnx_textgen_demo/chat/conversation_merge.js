@@ -1,5 +1,6 @@
 // One conversation that was changed in two tabs of the browser: the result has the messages of both.
-// Conversations are as Python writes them. Messages are only appended; of those that exist, only one that grows changes.
+// Conversations are as Python writes them. Messages are only appended; one that
+// exists changes only while it grows, or when it is deleted, and keeps its place.
 
 const textOf = (value) => // the same for the same content, whatever the order of its names
   JSON.stringify(value, (_, each) => (each?.constructor === Object ? Object.fromEntries(Object.entries(each).sort()) : each));
@@ -17,9 +18,17 @@ const merged = (base, kept, mine) => {
   return { ...kept, system, nodes: [...shared, ...added], leaf: moved(mine.leaf) };
 };
 
-// The last message of the latest branch through a message.
+// The messages of the branch that is shown, by their places.
+const pathOf = ({ nodes, leaf }) => {
+  const path = [];
+  for (let place = leaf; place >= 0 && path.length <= nodes.length; place = nodes[place].parent) path.unshift(place);
+  return path;
+};
+
+// The last message of the latest branch through a message, or through the one before it if it was deleted.
 const latestThrough = (nodes, place) => {
+  if (place >= 0 && isDeleted(nodes[place].message)) return latestThrough(nodes, nodes[place].parent);
   const branch = new Set([place]);
   nodes.forEach((node, index) => { if (branch.has(node.parent)) branch.add(index); });
-  return Math.max(...branch);
+  return Math.max(...[...branch].filter((index) => index === place || !isDeleted(nodes[index].message)));
 };

@@ -1,62 +1,6 @@
-// The conversations in the browser's local storage; Gradio runs this with its element, `props`, and a function that reports events.
-// `props.value` is the open conversation: Python sets it after each message. What is picked is reported as "select".
-// Everything from storage or a file is untrusted: it is drawn as text, and Python checks it before it uses it.
+// The open conversation, `props.value`: Python sets it after each message, and it is kept; what is picked is reported as "select".
+// And the buttons and keys of the pane.
 
-const PREFIX = "onnx-textgen.chat.";
-const OPEN = "onnx-textgen.open"; // of this tab of the browser
-const MOST = 100; // conversations; the oldest are removed first
-const LONGEST_FILE = 4_000_000; // bytes
-
-const at = (selector) => element.querySelector(selector);
-const button = (name) => at(`[data-does=${name}]`);
-let problem = "";
-const tell = (text) => {
-  problem = text;
-  draw();
-};
-
-// A kept conversation: { saved: milliseconds, name: what the reader called it, conversation: as Python wrote it }
-const read = (key) => {
-  try {
-    const kept = JSON.parse(localStorage.getItem(PREFIX + key));
-    return kept && typeof kept === "object" && kept.conversation ? kept : null;
-  } catch {
-    return null;
-  }
-};
-const all = () => {
-  let keys = [];
-  try {
-    keys = Object.keys(localStorage).filter((key) => key.startsWith(PREFIX)).map((key) => key.slice(PREFIX.length));
-  } catch { /* the browser forbids storage */ }
-  const kept = keys.map((key) => [key, read(key)]);
-  for (const [key] of kept.filter(([, each]) => !each)) localStorage.removeItem(PREFIX + key);
-  return kept.filter(([, each]) => each).sort(([, one], [, other]) => (Number(other.saved) || 0) - (Number(one.saved) || 0));
-};
-const write = (key, kept) => {
-  for (;;) {
-    try {
-      localStorage.setItem(PREFIX + key, JSON.stringify(kept));
-      return;
-    } catch {
-      const oldest = all().map(([each]) => each).filter((each) => each !== key).at(-1);
-      if (!oldest) {
-        problem = "This browser keeps no conversations: its storage is full or forbidden.";
-        return;
-      }
-      localStorage.removeItem(PREFIX + oldest);
-    }
-  }
-};
-const remove = (key) => localStorage.removeItem(PREFIX + key);
-const remember = (key) => {
-  try {
-    if (key) sessionStorage.setItem(OPEN, key);
-    else sessionStorage.removeItem(OPEN);
-  } catch { /* likewise */ }
-};
-
-const title = (kept) => String(kept.name || kept.conversation.title || "Conversation");
 const opened = () => props.value?.key;
 
 const agreed = new Map(); // by key: what this tab and the storage had in common last
@@ -66,7 +10,10 @@ let later = null; // what another tab changed too is merged when no answer grows
 
 const save = () => {
   const now = props.value;
-  if (!now?.nodes?.length) return draw();
+  if (isEmpty(now)) {
+    if (now?.nodes?.length) forget(now.key); // its last message was deleted
+    return draw();
+  }
   remember(now.key);
   if (asked?.key === now.key && asked.nodes?.length === now.nodes.length) {
     agreed.set(now.key, asked);
@@ -81,6 +28,11 @@ const save = () => {
     agreed.set(now.key, now);
   }
   draw();
+};
+const forget = (key) => {
+  remove(key);
+  agreed.delete(key);
+  remember(null);
 };
 const keptOf = (key) => {
   const kept = read(key)?.conversation;
@@ -124,127 +76,29 @@ const follow = ({ key }) => {
   show({ ...kept, leaf: latestThrough(kept.nodes, now.leaf) });
 };
 
-const open = (key) => {
-  const kept = read(key);
+const open = (key, place) => { // place: of a message that is to be seen, whatever branch was shown last
+  const conversation = read(key)?.conversation;
   problem = "";
-  if (!kept) return draw();
+  if (!conversation) return draw();
   remember(key);
-  show(kept.conversation);
+  const isSeen = place === undefined || pathOf(conversation).includes(place);
+  show(isSeen ? conversation : { ...conversation, leaf: latestThrough(conversation.nodes, place) });
   showList(false);
 };
 const begin = () => {
   remember(null);
   trigger("clear");
+  endSearch();
   showList(false);
-  if (innerWidth > 800) document.querySelector("#message textarea")?.focus(); // on a phone, its keyboard would cover the page
+  if (!isNarrow()) field()?.focus();
 };
-
-// The list.
-const make = (tag, attributes, ...children) => {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-};
-const press = (made, action) => { made.addEventListener("click", action); return made; };
-
-let drawn; // what the list shows: it is drawn only if that changes, because a press must not lose its button
-const draw = () => {
-  const list = at("nav ul");
-  const shown = all();
-  for (const name of ["json", "markdown"]) button(name).disabled = !props.value?.nodes?.length;
-  at(".conversations-note").textContent = problem || (shown.length ? "" : "No conversations yet. They stay in this browser.");
-  const now = JSON.stringify([opened(), shown.map(([key, kept]) => [key, title(kept)])]);
-  if (now === drawn) return;
-  const focused = list.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
-  if (list.querySelector("input") && document.activeElement === list.querySelector("input")) return; // a name is being typed
-  drawn = now;
-  list.replaceChildren(...shown.map(([key, kept]) => row(key, kept)));
-  if (focused) list.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
-};
-const row = (key, kept) => {
-  const name = title(kept);
-  const pick = press(make("button", { type: "button", class: "pick", title: name, "aria-label": name }, name), () => open(key));
-  if (key === opened()) pick.setAttribute("aria-current", "true");
-  const change = make("button", { type: "button", "aria-label": `Rename ${name}`, title: "Rename" }, "✎");
-  const drop = make("button", { type: "button", "aria-label": `Delete ${name}`, title: "Delete" }, "✕");
-  const made = make("li", {}, pick, change, drop);
-  press(change, () => rename(key, kept, made));
-  press(drop, () => {
-    if (!drop.classList.contains("sure")) {
-      drop.classList.add("sure");
-      drop.textContent = "Delete?";
-      drop.addEventListener("blur", () => {
-        drop.classList.remove("sure");
-        drop.textContent = "✕";
-      });
-      return;
-    }
-    remove(key);
-    if (key === opened()) begin();
-    draw();
-  });
-  return made;
-};
-const rename = (key, kept, made) => {
-  const name = make("input", { type: "text", maxlength: 100, "aria-label": "Name of the conversation" });
-  name.value = title(kept);
-  const finish = (isKept) => {
-    if (!name.isConnected) return;
-    if (isKept && name.value.trim()) write(key, { ...read(key), name: name.value.trim() });
-    name.remove();
-    drawn = null;
-    draw();
-  };
-  name.addEventListener("keydown", (event) => {
-    if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    finish(event.key === "Enter");
-  });
-  name.addEventListener("blur", () => finish(true));
-  made.replaceChildren(name);
-  name.select();
-};
-
-// Files.
-const messages = () => {
-  const { nodes, leaf, system } = props.value;
-  const path = [];
-  for (let place = leaf; place >= 0 && path.length <= nodes.length; place = nodes[place].parent) path.unshift(nodes[place].message);
-  return system?.trim() ? [{ role: "system", content: system }, ...path] : path;
-};
-const nameNow = () => title(read(opened()) ?? { conversation: props.value });
-const download = (text, type, ending) => {
-  const link = make("a", {
-    href: URL.createObjectURL(new Blob([text], { type })),
-    download: `${nameNow().replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60) || "conversation"}.${ending}`,
-  });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-};
-const asMarkdown = () => {
-  const names = { system: "System", user: "You", assistant: "Model", tool: "Tool" };
-  const parts = messages().map((each) => {
-    const calls = (each.tool_calls ?? []).map((call) => `\`\`\`json\n${JSON.stringify(call.function, null, 2)}\n\`\`\``);
-    return [`## ${names[each.role]}`, each.content, ...calls].filter(Boolean).join("\n\n");
-  });
-  return `# ${nameNow()}\n\n${parts.join("\n\n")}\n`;
-};
-at("input[type=file]").addEventListener("change", async (event) => {
-  const [file] = event.target.files;
-  event.target.value = "";
-  if (!file) return;
-  if (file.size > LONGEST_FILE) return tell(`The file has ${file.size.toLocaleString("en")} bytes; at most ${LONGEST_FILE.toLocaleString("en")} are read.`);
-  try {
-    trigger("select", { conversation: JSON.parse(await file.text()), is_imported: true });
-  } catch {
-    tell("The file is no JSON; import one that this page exported.");
-  }
-});
 
 // The buttons, and what they open.
 const chat = () => element.closest("#chat");
+const isShown = () => element.offsetParent !== null;
+const isNarrow = () => innerWidth <= 800; // a phone: the list is folded, and focus in a field brings up a keyboard over the page
+const field = () => document.querySelector("#message textarea");
+const keys = at("dialog");
 const showList = (shown) => {
   chat().classList.toggle("list-open", shown);
   button("list").setAttribute("aria-expanded", shown);
@@ -258,22 +112,48 @@ const actions = {
   list: () => showList(!chat().classList.contains("list-open")),
   new: begin,
   settings: () => showSettings(!chat().classList.contains("settings-open")),
+  keys: () => keys.showModal(),
+  "keys-close": () => keys.close(),
   json: () => download(JSON.stringify({ title: nameNow(), messages: messages() }, null, 2), "application/json", "json"),
   markdown: () => download(asMarkdown(), "text/markdown", "md"),
   import: () => at("input[type=file]").click(),
+  search: () => {
+    if (isNarrow()) showList(true);
+    search.focus();
+    search.select();
+  },
+  rename: () => {
+    if (isNarrow()) showList(true);
+    at("[aria-current] ~ .glyph-edit")?.click();
+  },
+  field: () => field()?.focus(),
 };
-element.addEventListener("click", (event) => actions[event.target.closest("[data-does]")?.dataset.does]?.());
-document.addEventListener("keydown", (event) => {
-  if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey) && element.offsetParent !== null) {
-    event.preventDefault();
-    begin();
-  }
-  if (event.key !== "Escape" || element.offsetParent === null || event.defaultPrevented) return;
-  if (chat().classList.contains("settings-open")) showSettings(false);
-  else if (chat().classList.contains("list-open")) showList(false);
+element.addEventListener("click", (event) => {
+  if (event.target === keys) keys.close(); // beside the dialog
+  actions[event.target.closest("[data-does]")?.dataset.does]?.();
 });
 document.addEventListener("click", (event) => {
   if (event.target.closest("#chat-settings-close")) showSettings(false);
+});
+
+// Keys, as `conversations_pane.py` lists them.
+const SHORTCUTS = { "shift+o": "new", k: "search", "shift+e": "rename", ".": "settings", "/": "keys" }; // with Ctrl, or the command key
+const shortcutOf = (event) => {
+  const isText = event.target.closest?.("input, textarea, select, [contenteditable]");
+  const key = event.key?.toLowerCase() ?? ""; // none where the browser fills in a field
+  if (event.ctrlKey || event.metaKey) return event.altKey ? null : SHORTCUTS[event.shiftKey && key !== "/" ? `shift+${key}` : key];
+  if (key === "?" && !isText) return "keys";
+  return key === "escape" && event.shiftKey ? "field" : null;
+};
+document.addEventListener("keydown", (event) => {
+  if (!isShown() || event.defaultPrevented || keys.open) return;
+  const shortcut = shortcutOf(event);
+  const isOpen = (name) => event.key === "Escape" && chat().classList.contains(name);
+  if (shortcut) actions[shortcut]();
+  else if (isOpen("settings-open")) showSettings(false);
+  else if (isOpen("list-open")) showList(false);
+  else return;
+  event.preventDefault();
 });
 
 watch("value", save);

@@ -106,7 +106,7 @@ def running_frame(chat: ChatSession, tree: MessageTree, name: str) -> Frame:
 def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, is_first: bool) -> Frame:
     """Values for the components while an answer grows. `is_first`: with the messages before it, which then stay."""
     last = tree.nodes[tree.leaf]
-    doing = "writing ..." if last.message["content"] or last.growing_calls else "reading ..."
+    doing = "writing ..." if last.message["content"] or last.unfinished_calls else "reading ..."
     return (
         chat,
         tree.to_json() if is_kept else gr.skip(),

@@ -40,7 +40,7 @@ def code_html(code: str, language: str) -> str:
     name = language.split(maxsplit=1)[0][:30] if language.strip() else "text"
     return (
         f'<div class="code"><div class="code-head"><span>{escape(name)}</span>'
-        f'<button type="button" class="copy" data-copies="code" aria-label="Copy code">Copy</button></div>'
+        f'<button type="button" class="copy glyph glyph-copy" aria-label="Copy code"></button></div>'
         f'<pre tabindex="0"><code>{coloured(code, name)}</code></pre></div>'
     )
 

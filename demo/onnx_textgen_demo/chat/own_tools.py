@@ -56,8 +56,11 @@ def tool_use(own: OwnTools | None, permissions: Permissions, request: gr.Request
     return ToolUse(own.functions, permissions) if own is not None and own.is_open_to(request) else None
 
 
-def described(own: OwnTools, request: gr.Request) -> str:
-    """What a page says of the functions: their names, or how to open them."""
-    if own.is_open_to(request):
-        return f"The model may call {', '.join(own.functions.tools)}, after asking you. {WARNING}"
-    return "This page was started with functions for the model. To use them, open it by the address that the terminal shows."
+def described(own: OwnTools, request: gr.Request, *, unread: str | None = None) -> str:
+    """What a page says of the functions: their names, or how to open them. `unread`: a model whose calls cannot be read."""
+    if not own.is_open_to(request):
+        return "This page was started with functions for the model. To use them, open it by the address that the terminal shows."
+    names = ", ".join(own.functions.tools)
+    if unread is not None:
+        return f"{unread} is told of {names}, but how it writes calls is not known: its calls stay text, and none can run."
+    return f"The model may call {names}, after asking you. {WARNING}"

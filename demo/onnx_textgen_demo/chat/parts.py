@@ -35,18 +35,26 @@ class ToolCall:
     arguments: str
     """JSON, indented if it can be parsed."""
     result: str | None = None
+    is_whole: bool = True
+    """Whether the model has written it to its end."""
 
 
 Part = Text | Reasoning | ToolCall
 
 
-def parts_of(message: Message, results: Sequence[Message] = (), *, thinking_seconds: float = 0.0) -> list[Part]:
+def parts_of(
+    message: Message,
+    results: Sequence[Message] = (),
+    unfinished_calls: Sequence[Mapping[str, Any]] = (),
+    *,
+    thinking_seconds: float = 0.0,
+) -> list[Part]:
     """The parts of a message, in the order in which they were made; `results`: the messages of role `tool` that follow it."""
     content, thoughts = message.get("content") or "", message.get("reasoning_content") or ""
     calls = message.get("tool_calls") or []
     parts: list[Part] = []
     if thoughts:
-        parts.append(Reasoning(thoughts, thinking_seconds, is_over=bool(content or calls)))
+        parts.append(Reasoning(thoughts, thinking_seconds, is_over=bool(content or calls or unfinished_calls)))
     if content:
         parts.append(Text(content))
     found, others = results_of(calls, results)
@@ -54,6 +62,8 @@ def parts_of(message: Message, results: Sequence[Message] = (), *, thinking_seco
         function = call["function"]
         parts.append(ToolCall(function["name"], pretty(function["arguments"]), content_in(result)))
     parts += [ToolCall(each.get("name") or "tool", "", content_in(each)) for each in others]
+    for each in unfinished_calls:
+        parts.append(ToolCall(each["function"]["name"], pretty(each["function"]["arguments"]), is_whole=False))
     return parts
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from .message_tree import ROOT, VERSION, Figures, Message, MessageTree, Node
+from .message_tree import DELETED, ROOT, VERSION, Figures, Message, MessageTree, Node
 
 MOST_MESSAGES = 2_000
 MOST_CHARS = 2_000_000
@@ -39,7 +39,8 @@ def read_tree(value: object) -> MessageTree:
     nodes = tuple(read_node(each, place) for place, each in enumerate(checked_list(value["nodes"])))
     if not KEY.fullmatch(key) or not is_index(leaf, len(nodes)):
         raise OptionError("the conversation is damaged: its key or its last message is missing; begin another")
-    return within_limits(MessageTree(key, text_in(value, "title"), system, nodes, leaf))  # type: ignore[arg-type]  # an index
+    tree = MessageTree(key, text_in(value, "title"), system, nodes)
+    return within_limits(dataclasses.replace(tree, leaf=tree.living(leaf)))  # type: ignore[arg-type]  # an index
 
 
 def tree_of_messages(values: object, title: str = "") -> MessageTree:
@@ -66,7 +67,10 @@ def read_node(value: object, place: int) -> Node:
     """The node at a place of the list."""
     if not isinstance(value, Mapping) or not is_index(value.get("parent"), place):
         raise OptionError(f"message {place + 1} of the conversation is damaged: it follows no earlier message; begin another")
-    return Node(value["parent"], read_message(value.get("message")), read_figures(value.get("figures")))
+    if value.get("message") == DELETED:
+        return Node(value["parent"], DELETED)
+    calls = tuple(map(read_tool_call, checked_list(value.get("unfinished_calls") or [])))
+    return Node(value["parent"], read_message(value.get("message")), read_figures(value.get("figures")), calls)
 
 
 def is_index(value: object, length: int) -> bool:
@@ -141,7 +145,7 @@ def is_amount(value: object) -> bool:
 
 def within_limits(tree: MessageTree) -> MessageTree:
     """The conversation, if its texts are not too long."""
-    length = len(tree.system) + len(tree.title) + sum(len(repr(node.message)) for node in tree.nodes)
+    length = len(tree.system) + len(tree.title) + sum(len(repr([node.message, node.unfinished_calls])) for node in tree.nodes)
     if length > MOST_CHARS:
         raise OptionError(f"the conversation has {length:,} characters and this page takes {MOST_CHARS:,}; import a shorter one")
     return tree

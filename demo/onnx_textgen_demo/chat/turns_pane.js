@@ -1,5 +1,6 @@
 // Browser events of the messages; Gradio runs this with its element and a function that reports events to Python.
-// Presses of buttons with `data-does` are reported under that name, with the index of the message; edited texts as "edit".
+// Presses of buttons with `data-does` are reported under that name, with the index of the message; edited texts as "edit", or as
+// "input" if they are of an answer.
 
 const field = () => document.querySelector("#message textarea");
 const turns = () => element.querySelector(".turns");
@@ -15,27 +16,45 @@ const ask = (name, data) => { // what the model will answer: the answer's first 
   trigger(name, data);
 };
 
+const report = (name, button) => {
+  if (isBusy()) return;
+  remember(button);
+  trigger(name, { index: Number(button.dataset.index), value: "" });
+};
+const actions = {
+  edit: (button) => edit(button.closest(".turn")),
+  delete: (button) => { if (isPressedTwice(button, button.dataset.asks)) report("delete", button); },
+  retry: (button) => {
+    remember(button);
+    ask("retry", { index: Number(button.dataset.index) });
+  },
+  decide: (button) => {
+    remember(button);
+    const { index, call, decision } = button.dataset;
+    ask("apply", { index: Number(index), call: Number(call), decision });
+  },
+};
 element.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
+  const { does, says } = button.dataset;
   if (button.matches(".copy")) copy(button);
-  else if (button.dataset.says) ask("submit", { text: button.dataset.says });
-  else if (button.dataset.does === "edit") edit(button.closest(".turn"));
-  else if (button.dataset.does === "decide") decide(button.dataset);
-  else if (button.dataset.does === "retry") ask("retry", { index: Number(button.dataset.index) });
-  else if (button.dataset.does) trigger(button.dataset.does, { index: Number(button.dataset.index), value: "" });
+  else if (says) ask("submit", { text: says });
+  else if (does) (actions[does] ?? report.bind(null, does))(button);
 });
 
-// A decision takes its buttons away: the next ones get the focus, or the conversation.
-let decided = false;
-const decide = ({ index, call, decision }) => {
-  decided = true;
-  ask("apply", { index: Number(index), call: Number(call), decision });
+// A press draws the messages anew: the same button of the message at the same place gets the focus again, or the next that is there.
+let pressed = null;
+const remember = (button) => {
+  pressed = { button, place: [...element.querySelectorAll(".turn")].indexOf(button.closest(".turn")), name: button.ariaLabel };
 };
-const focusAfterDecision = () => {
-  if (!decided || isBusy()) return;
-  decided = false;
-  if (document.activeElement === document.body) (element.querySelector("[data-does=decide]") ?? scroller).focus();
+const focusAfterPress = () => {
+  if (!pressed || pressed.button.isConnected || isBusy()) return;
+  const turn = element.querySelectorAll(".turn")[pressed.place];
+  const same = turn?.querySelector(`button:enabled[aria-label="${CSS.escape(pressed.name)}"]`);
+  const next = element.querySelector("[data-does=decide]") ?? turn?.querySelector(".pager button:enabled");
+  pressed = null;
+  if (document.activeElement === document.body) (same ?? next ?? scroller).focus();
 };
 
 const copy = async (button) => {
@@ -49,19 +68,27 @@ const copy = async (button) => {
     hidden.select();
     document.execCommand("copy");
     hidden.remove();
+    button.focus();
   }
-  button.textContent = "Copied";
-  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  if (button.matches(".copied")) return;
+  const name = button.ariaLabel;
+  button.classList.add("copied");
+  button.ariaLabel = "Copied";
+  setTimeout(() => {
+    button.classList.remove("copied");
+    button.ariaLabel = name;
+  }, 1500);
 };
 
 // A message is edited at its place.
 const edit = (turn) => {
   if (!turn || turn.querySelector(".editor") || isBusy()) return;
-  const said = turn.querySelector(".said");
+  const isAnswer = turn.matches(".assistant");
   const editor = document.createElement("form");
   editor.className = "editor";
   editor.innerHTML =
-    '<textarea aria-label="Message" rows="3"></textarea><div><button type="submit">Send</button><button type="button">Cancel</button></div>';
+    '<textarea aria-label="Message" rows="3"></textarea><div><button type="submit"></button><button type="button">Cancel</button></div>';
+  editor.querySelector("[type=submit]").textContent = isAnswer ? "Save" : "Send"; // the model does not answer its own answer
   const [text, cancel] = [editor.querySelector("textarea"), editor.querySelector("[type=button]")];
   const close = () => {
     editor.remove();
@@ -70,7 +97,9 @@ const edit = (turn) => {
   };
   editor.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (text.value.trim()) ask("edit", { index: Number(turn.dataset.node), text: text.value });
+    const changed = { index: Number(turn.dataset.node), text: text.value };
+    if (text.value.trim() && isAnswer) trigger("input", changed);
+    else if (text.value.trim()) ask("edit", changed);
     close();
   });
   editor.addEventListener("keydown", (event) => {
@@ -82,10 +111,13 @@ const edit = (turn) => {
     event.stopPropagation();
   });
   cancel.addEventListener("click", close);
+  follows = false; // the editor is what is to be seen
   turn.append(editor);
   turn.classList.add("edited");
-  text.value = said.textContent;
+  text.value = turn.querySelector(".copy[data-text]").dataset.text;
+  text.style.height = `${Math.min(text.scrollHeight + 2, scroller.clientHeight - 80)}px`;
   text.focus();
+  editor.scrollIntoView({ block: "nearest" });
 };
 
 // One answer at a time: Enter waits for its end, and the text stays in the field.
@@ -98,8 +130,8 @@ document.addEventListener("keydown", (event) => {
 // Keys: Escape stops an answer, arrow up in the empty field edits the last message.
 document.addEventListener("keydown", (event) => {
   if (!isShown() || event.defaultPrevented) return;
-  const isInDrawer = document.querySelector("#chat.settings-open, #chat.list-open"); // which the key closes
-  if (event.key === "Escape" && !isInDrawer) document.querySelector("#chat-stop:enabled")?.click();
+  const isOver = document.querySelector("#chat.settings-open, #chat.list-open, #chat dialog[open]"); // which the key closes
+  if (event.key === "Escape" && !event.shiftKey && !isOver) document.querySelector("#chat-stop:enabled")?.click();
   if (event.key === "ArrowUp" && event.target === field() && !field().value) {
     const last = [...element.querySelectorAll(".turn.user")].at(-1);
     if (!last) return;
@@ -131,6 +163,6 @@ new MutationObserver(() => {
   const now = `${turns()?.dataset.key} ${[...scroller.querySelectorAll(".turn")].at(-1)?.dataset.node}`;
   if (now !== last) follows = true;
   last = now;
-  focusAfterDecision();
+  focusAfterPress();
   if (follows) scroller.scrollTop = scroller.scrollHeight;
 }).observe(scroller, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["open", "data-node", "data-key"] });

@@ -18,8 +18,10 @@ from .markdown import markdown_html
 from .message_tree import Figures, Message, MessageTree
 from .open_calls import open_calls
 from .parts import Part, Reasoning, Text, ToolCall, parts_of
+from .turn_buttons import tools_html
 
-EVENTS = Path(__file__).with_name("turns_pane.js").read_text(encoding="utf-8")
+SCRIPTS = ("pressed_twice.js", "turns_pane.js")
+EVENTS = "\n".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in SCRIPTS)
 
 SUGGESTIONS = (
     "What is a key/value cache, in two sentences?",
@@ -36,6 +38,8 @@ class Turn:
     results: tuple[int, ...] = ()
     alternatives: Sequence[int] = ()
     """The messages at its place, itself included."""
+    count: int = 1
+    """How many messages there are from it on, in any version."""
 
 
 def turns_html(tree: MessageTree, *, grows: bool = False, runs: bool = False, asks: bool = False) -> str:
@@ -43,7 +47,7 @@ def turns_html(tree: MessageTree, *, grows: bool = False, runs: bool = False, as
 
     `grows`: without its last message, which grows. `runs`: a function runs. `asks`: the user decides about open calls.
     """
-    if not tree.nodes:
+    if not tree.path:
         return f'<section class="turns empty" aria-label="Messages">{invitation()}</section>'
     is_busy = grows or runs
     turns = turns_of(tree)[:-1] if grows else turns_of(tree)
@@ -60,7 +64,8 @@ def turns_html(tree: MessageTree, *, grows: bool = False, runs: bool = False, as
         for turn in turns
     ]
     if not is_busy and waiting is None and tree.nodes[tree.leaf].message["role"] != "assistant":
-        shown.append(f'<p class="unanswered">{button("retry", tree.leaf, "Answer", "Let the model answer")}</p>')
+        retry = f'data-does="retry" data-index="{tree.leaf}" aria-label="Let the model answer"'
+        shown.append(f'<p class="unanswered"><button type="button" {retry}>Answer</button></p>')
     busy = "true" if is_busy else "false"
     state = f'role="log" aria-label="Messages" aria-busy="{busy}" data-key="{tree.key}"'
     return f'<section class="turns" {state}>{"".join(shown)}</section>'
@@ -80,13 +85,13 @@ def invitation() -> str:
 
 def turns_of(tree: MessageTree) -> list[Turn]:
     """The messages that are shown, each with the tool results that follow it."""
-    alternatives, turns = tree.alternatives(), list[Turn]()
+    alternatives, counts, turns = tree.alternatives(), tree.counts(), list[Turn]()
     for index in tree.path:
         node = tree.nodes[index]
         if node.message["role"] == "tool" and turns:
             turns[-1] = dataclasses.replace(turns[-1], results=(*turns[-1].results, index))
         else:
-            turns.append(Turn(index, alternatives=alternatives[node.parent]))
+            turns.append(Turn(index, alternatives=alternatives[node.parent], count=counts[index]))
     return turns
 
 
@@ -96,23 +101,18 @@ def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool, names_model: b
     `names_model`: several models wrote the answers. `asked`: the numbers of its calls that the user decides about.
     """
     node = tree.nodes[turn.index]
+    end = turn.results[-1] if turn.results else turn.index
+    tools = tools_html(node.message, turn.index, end=end, alternatives=turn.alternatives, count=turn.count)
     if node.message["role"] == "user":
-        text = str(node.message["content"] or "")
-        edit = button("edit", turn.index, "Edit", "Edit this message")
-        tools = f"{pager(turn, 'message')}{copy_button(text)}{edit}"
-        return article(turn.index, "user", "You", f'<div class="said">{escape(text)}</div><div class="turn-tools">{tools}</div>')
+        said = f'<div class="said">{escape(str(node.message["content"] or ""))}</div>'
+        return article(turn.index, "user", "You", f"{said}{tools}")
     seconds = node.figures.thinking_seconds if node.figures else 0.0
     results = [tree.nodes[each].message for each in turn.results]
-    message = {**node.message, "tool_calls": node.growing_calls} if node.growing_calls else node.message
-    parts = parts_of(message, results, thinking_seconds=seconds)
+    parts = parts_of(node.message, results, node.unfinished_calls, thinking_seconds=seconds)
     buttons = {number: call_buttons(node.message, turn.index, number) for number in asked}
-    body = parts_html(parts, buttons) or f'<p class="aside">{"…" if is_growing else "(empty)"}</p>'
+    body = parts_html(parts, buttons, is_growing=is_growing) or f'<p class="aside">{"…" if is_growing else "(empty)"}</p>'
     figures = figures_html(node.figures, names_model=names_model) if node.figures else ""
-    if is_growing:
-        return article(turn.index, "assistant", "Model", f"{body}{figures}")
-    again = button("retry", turn.index, "Regenerate", "Write another answer")
-    tools = f"{pager(turn, 'answer')}{copy_button(str(node.message['content'] or ''))}{again}"
-    return article(turn.index, "assistant", "Model", f'{body}{figures}<div class="turn-tools">{tools}</div>')
+    return article(turn.index, "assistant", "Model", f"{body}{figures}{'' if is_growing else tools}")
 
 
 def article(index: int, kind: str, name: str, body: str) -> str:
@@ -120,20 +120,22 @@ def article(index: int, kind: str, name: str, body: str) -> str:
     return f'<article class="turn {kind}" data-node="{index}" aria-label="{name}">{body}</article>'
 
 
-def parts_html(parts: Sequence[Part], buttons: Mapping[int, str]) -> str:
+def parts_html(parts: Sequence[Part], buttons: Mapping[int, str], *, is_growing: bool) -> str:
     """The parts of an answer; `buttons`: of calls that the user decides about, by number."""
     numbers = itertools.count()
     asked = [buttons.get(next(numbers), "") if isinstance(part, ToolCall) else "" for part in parts]
-    return "".join(map(part_html, parts, asked))
+    return "".join(part_html(*each, is_growing=is_growing) for each in zip(parts, asked, strict=True))
 
 
-def part_html(part: Part, buttons: str = "") -> str:
+def part_html(part: Part, buttons: str, *, is_growing: bool) -> str:
     """A part of an answer; `buttons`: of a call that the user decides about."""
     match part:
         case Text(text):
             return f'<div class="markdown">{markdown_html(text)}</div>'
         case Reasoning():
             return reasoning_html(part)
+        case ToolCall(is_whole=False):
+            return unfinished_call_html(part, is_growing=is_growing)
         case ToolCall():
             return tool_call_html(part, buttons)
 
@@ -148,12 +150,24 @@ def reasoning_html(part: Reasoning) -> str:
 
 def tool_call_html(part: ToolCall, buttons: str = "") -> str:
     """A tool call as a card: its name, its arguments, and its result, or the buttons that decide about it."""
-    arguments = f"<pre tabindex=0><code>{escape(part.arguments)}</code></pre>" if part.arguments else ""
     waits = "waits for you" if buttons else "no result yet"
     state = waits if part.result is None else "refused" if part.result == NOT_ALLOWED else "done"
     result = "" if part.result is None else f'<p class="label">Result</p><pre tabindex=0><code>{escape(part.result)}</code></pre>'
+    return card_html(part, state, f"{result}{buttons}")
+
+
+def unfinished_call_html(part: ToolCall, *, is_growing: bool) -> str:
+    """A tool call that the model still writes, or that its answer ended in; it has no buttons, because it cannot run."""
+    if is_growing:
+        return card_html(part, "the model writes it")
+    return card_html(part, "cut off", '<p class="label">The answer ended within this call, so it cannot run.</p>')
+
+
+def card_html(part: ToolCall, state: str, below: str = "") -> str:
+    """The card of a tool call, with what stands below its arguments."""
+    arguments = f"<pre tabindex=0><code>{escape(part.arguments)}</code></pre>" if part.arguments else ""
     head = f"<summary>Tool <code>{escape(part.name)}</code> <small>{state}</small></summary>"
-    return f'<details class="tool-call" open>{head}{arguments}{result}{buttons}</details>'
+    return f'<details class="tool-call" open>{head}{arguments}{below}</details>'
 
 
 def call_buttons(message: Message, index: int, number: int) -> str:
@@ -194,28 +208,3 @@ def context_html(figures: Figures) -> str:
         f'<span class="context-bar" aria-hidden="true"><i style="width:{100 * share:.1f}%"></i></span>'
         f"<b>{figures.context_tokens:,} / {figures.context_length:,}</b> tokens of context"
     )
-
-
-def pager(turn: Turn, noun: str) -> str:
-    """Buttons to the alternatives of a message; nothing if there is only one."""
-    count = len(turn.alternatives)
-    if count < 2:
-        return ""
-    place = turn.alternatives.index(turn.index)
-    before = turn.alternatives[place - 1] if place > 0 else None
-    after = turn.alternatives[place + 1] if place + 1 < count else None
-    return (
-        f'<span class="pager">{button("select", before, "←", f"Previous {noun}")}<span>{place + 1}/{count}</span>'
-        f"{button('select', after, '→', f'Next {noun}')}</span>"
-    )
-
-
-def button(does: str, index: int | None, label: str, name: str) -> str:
-    """A button that reports an event about a message; disabled without one."""
-    place = " disabled" if index is None else f' data-index="{index}"'
-    return f'<button type="button" data-does="{does}"{place} aria-label="{name}" title="{name}">{label}</button>'
-
-
-def copy_button(text: str) -> str:
-    """A button that copies a text as it was written."""
-    return f'<button type="button" class="copy" data-text="{escape(text)}" aria-label="Copy message">Copy</button>'

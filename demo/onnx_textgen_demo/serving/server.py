@@ -27,6 +27,7 @@ from onnx_textgen.errors import OptionError
 from .content_policy import PolicyGuard
 from .mcp_guard import McpGuard
 
+ROOM = Path(__file__).parents[1]
 QUEUE_LENGTH = 16
 VISITORS = 64
 """Visitors whose chats and steps are kept, with their keys and values; the least recent are dropped first."""
@@ -112,7 +113,7 @@ def serve(
         run_history=False,
         footer_links=[],  # no links, no footer
         theme=THEME,
-        css_paths=Path(__file__).parents[1] / "page.css",
+        css_paths=[ROOM / "page.css", ROOM / "chat" / "glyphs.css", ROOM / "chat" / "chat.css"],
         app_kwargs={
             "middleware": [
                 Middleware(PolicyGuard),

@@ -5,7 +5,6 @@ Every listener gets the open conversation from the browser and returns it; this 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
@@ -14,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from onnx_textgen.errors import OnnxTextgenError, OptionError
-from onnx_textgen.options.checks import shown
 
 from ..chat import conversations_pane, turns_pane
 from ..chat.answering import ChatSession, session_for
+from ..chat.branches import Branches, shown_errors
 from ..chat.frames import FRAME_LENGTH, Drawing, Frame, frame
-from ..chat.message_tree import Message, MessageTree
+from ..chat.from_browser import decision_in, place_in, text_of, tree_in, user_message
+from ..chat.message_tree import MessageTree
 from ..chat.no_template import TemplateOffer, make_offer
-from ..chat.open_calls import open_calls, with_the_rest_refused
+from ..chat.open_calls import with_the_rest_refused
 from ..chat.own_tools import OwnTools, Permissions, ToolUse, described, tool_use
-from ..chat.stored import read_tree
-from ..chat.tool_rounds import DECISIONS, Decision, Progress, answered, decided, is_answerable
+from ..chat.tool_rounds import Progress, answered, decided, is_answerable
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
 from ..sampling_controls import SamplingControls, make_sampling_controls
@@ -59,7 +58,7 @@ def make_tab(
             message, send, stop = make_composer()
             note = gr.HTML("", apply_default_css=False, elem_id="chat-note")
             if own is not None:
-                make_tools_line(own)
+                make_tools_line(own, registry, picker, picked)
         with gr.Column(elem_id="chat-settings"):
             system, sampling = make_settings(registry)
     outputs = [session, conversations, turns, growing, message, note, send, stop]
@@ -76,7 +75,11 @@ def make_tab(
     ]
     # Stop does not use `cancels`: the answer then ends by itself, and draws its last frame.
     stop.click(lambda kept: kept.cancel.cancel() if kept else None, session, None, **QUICK)
-    turns.select(branches.show, [session, conversations], outputs, **QUICK)
+    at_once = {"inputs": [session, conversations], "outputs": outputs, **QUICK}
+    turns.select(branches.show, **at_once)
+    turns.input(branches.rewrite, **at_once)
+    turns.delete(branches.delete, **at_once)
+    turns.copy(branches.copy, **at_once)
     conversations.select(branches.open, session, [*outputs, system], cancels=runs, trigger_mode="always_last", **QUICK)
     conversations.clear(
         lambda kept: (*frame(kept, MessageTree(), asks=False), ""), session, [*outputs, system], cancels=runs, **QUICK
@@ -100,14 +103,17 @@ def make_messages() -> tuple[gr.HTML, gr.HTML]:
     return turns, growing
 
 
-def make_tools_line(own: OwnTools) -> None:
-    """A line that names the functions, or says how to open them; it depends on the address by which the page was opened."""
+def make_tools_line(own: OwnTools, registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
+    """A line about the functions; it depends on the address by which the page was opened, and on the model."""
     line = gr.HTML("", apply_default_css=False, elem_id="chat-tools")
 
-    def describe(request: gr.Request) -> str:
-        return escape(described(own, request))
+    def describe(request: gr.Request, name: str) -> str:
+        model = registry.loaded(name)
+        stay_text = model is not None and model.chat_template is not None and not model.calls_tools
+        return escape(described(own, request, unread=name if stay_text else None))
 
-    gr.on(None, describe, None, line, **QUICK)  # when the page is loaded
+    gr.on(None, describe, picker, line, **QUICK)  # when the page is loaded
+    picked.then(describe, picker, line, **QUICK)
 
 
 def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
@@ -132,7 +138,8 @@ def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
 def make_settings(registry: ModelRegistry) -> tuple[gr.Textbox, SamplingControls]:
     """What the drawer holds: the system prompt, and the sampling options."""
     gr.HTML(
-        '<header><h2>Settings</h2><button type="button" id="chat-settings-close" aria-label="Close settings">✕</button></header>',
+        "<header><h2>Settings</h2>"
+        '<button type="button" class="glyph glyph-close" id="chat-settings-close" aria-label="Close settings"></button></header>',
         apply_default_css=False,
     )
     system = gr.Textbox(
@@ -260,77 +267,6 @@ def opened(use: ToolUse | None) -> ToolUse:
             "no function can run here: start the page with --tools FILE, and open it by the address that the terminal shows"
         )
     return use
-
-
-def tree_in(stored: object) -> MessageTree:
-    """The conversation of the browser, an empty one if there is none; raises `OptionError` if it is damaged."""
-    return read_tree(stored) if stored else MessageTree()
-
-
-def user_message(text: str) -> Message:
-    """A message; raises `PromptError` if it is too long."""
-    return {"role": "user", "content": checked(text)}
-
-
-def text_of(event: gr.EventData) -> str:
-    """The text that an event of the browser carries."""
-    text = event.text
-    if not isinstance(text, str) or not text.strip():
-        raise OptionError(f"a message should be text, found {shown(text)}; type one")
-    return text
-
-
-def place_in(tree: MessageTree, event: gr.EventData) -> int:
-    """The message that an event of the browser is about; raises `OptionError` if there is none."""
-    place = event.index
-    if not isinstance(place, int) or not 0 <= place < len(tree.nodes):
-        raise OptionError(f"the conversation has no message {shown(place)}; reload the page")
-    return place
-
-
-def decision_in(tree: MessageTree, event: gr.EventData) -> tuple[int, Decision]:
-    """The number of an open call and what the user decided; raises `OptionError` for a call that is not open."""
-    waiting, place, number = open_calls(tree), place_in(tree, event), event.call
-    if waiting is None or waiting.answer != place or number not in waiting.numbers:
-        raise OptionError("this call does not wait for a decision; reload the page")
-    decision = next((each for each in DECISIONS if each == event.decision), None)
-    if decision is None:
-        raise OptionError(f"a decision is one of {', '.join(DECISIONS)}, found {shown(event.decision)}; reload the page")
-    return int(number), decision
-
-
-@contextlib.contextmanager
-def shown_errors() -> Iterator[None]:
-    """Show an error of the library on the page."""
-    try:
-        yield
-    except OnnxTextgenError as error:
-        raise gr.Error(escape(str(error)), print_exception=False) from error
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Branches:
-    """Listeners that show another branch, or another conversation, with its open calls."""
-
-    own: OwnTools | None
-
-    def asks(self, request: gr.Request) -> bool:
-        """Whether the page of a request offers to run open calls."""
-        return self.own is not None and self.own.is_open_to(request)
-
-    def show(self, request: gr.Request, chat: ChatSession | None, stored: object, event: gr.EventData) -> Frame:
-        """Show the latest branch through a message."""
-        with shown_errors():
-            tree = tree_in(stored)
-            return frame(chat, tree.show(place_in(tree, event)), asks=self.asks(request))
-
-    def open(self, request: gr.Request, chat: ChatSession | None, event: gr.EventData) -> tuple[Any, ...]:
-        """Show a conversation that the browser kept or the reader imported, and its system prompt."""
-        with shown_errors():
-            tree = read_tree(event.conversation)
-            if event.is_imported:
-                tree = dataclasses.replace(tree, key=MessageTree().key)  # never instead of one that is kept
-            return (*frame(chat, tree, asks=self.asks(request)), tree.system)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

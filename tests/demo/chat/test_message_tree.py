@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen_demo.chat import stored
-from onnx_textgen_demo.chat.message_tree import ROOT, Figures, MessageTree
+from onnx_textgen_demo.chat.message_tree import DELETED, ROOT, Figures, MessageTree
 from onnx_textgen_demo.chat.stored import read_tree
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
@@ -69,23 +69,84 @@ def trees(draw):
     for place in range(draw(st.integers(0, 12))):
         parent = draw(st.integers(ROOT, place - 1))
         message = draw(st.sampled_from([said("a"), answered("b"), *({"content": None} | each for each in MESSAGES[2:])]))
-        tree = tree.add(parent, message, draw(st.none() | st.just(Figures("m", 3, 2, 1, 9, 1.5, 0.5, 0.0, "eos"))))
+        figures = draw(st.none() | st.just(Figures("m", 3, 2, 1, 9, 1.5, 0.5, 0.0, "eos")))
+        tree = tree.add(parent, message, figures, draw(st.sampled_from([(), (CALL,)])))
     return dataclasses.replace(tree, leaf=draw(st.integers(ROOT, len(tree.nodes) - 1)))
 
 
-@given(trees())
+@st.composite
+def trees_with_gaps(draw):
+    """Some with deleted messages, and messages after those, as two tabs of a browser make them."""
+    tree = draw(trees())
+    for index in draw(st.lists(st.integers(0, max(0, len(tree.nodes) - 1)), max_size=3)):
+        if tree.nodes and not tree.nodes[index].is_deleted:
+            tree = tree.without(index)
+            if draw(st.booleans()):
+                tree = tree.add(index, said("late"))
+    return tree
+
+
+@given(trees_with_gaps())
 def test_what_a_browser_keeps_is_what_comes_back(tree):
     assert read_tree(json.loads(json.dumps(tree.to_json()))) == tree
 
 
-@given(trees(), st.data())
+@given(trees_with_gaps(), st.data())
 def test_every_message_can_be_shown_and_its_branch_ends_in_a_leaf(tree, data):
-    if tree.nodes:
-        index = data.draw(st.integers(0, len(tree.nodes) - 1))
+    if living := [index for index, node in enumerate(tree.nodes) if not node.is_deleted]:
+        index = data.draw(st.sampled_from(living))
         shown = tree.show(index)
         assert index in shown.path
         assert shown.leaf not in shown.alternatives()
         assert shown.path == sorted(shown.path)
+
+
+@given(trees_with_gaps(), st.data())
+def test_a_deleted_message_takes_all_that_follows_it_and_nothing_else(tree, data):
+    if not (living := [index for index, node in enumerate(tree.nodes) if not node.is_deleted]):
+        return
+    index = data.draw(st.sampled_from(living))
+    left, followers = tree.without(index), {each for each in living if index in tree.show(each).path_to(each)}
+    assert {each for each in living if left.nodes[each].is_deleted} == followers
+    for each in set(living) - followers:
+        assert left.nodes[each] == tree.nodes[each]
+    assert [node.parent for node in left.nodes] == [node.parent for node in tree.nodes], "every other one keeps its place"
+    assert left.leaf == ROOT or not left.nodes[left.leaf].is_deleted
+    kept = json.dumps([node.to_json() for place, node in enumerate(left.nodes) if place in followers])
+    assert "content" not in kept, "its text is gone"
+    said_or_answered = [each for each in followers if tree.nodes[each].message["role"] != "tool"]
+    assert tree.counts()[index] == len(said_or_answered)
+
+
+def test_after_a_deletion_another_version_is_shown_or_what_was_before():
+    tree = MessageTree().add(ROOT, said("a")).add(0, answered("b")).add(0, answered("c")).add(2, said("d"))
+    assert tree.counts() == [4, 1, 2, 1]
+    assert texts_of(tree.without(2)) == ["a", "b"]
+    assert texts_of(tree.without(2).without(1)) == ["a"]
+    assert texts_of(tree.without(3)) == ["a", "c"]
+    empty = tree.without(0)
+    assert (empty.path, empty.title, empty.key) == ([], "", tree.key)
+    assert {node.message["role"] for node in empty.nodes} == {"deleted"}
+    assert empty.add(empty.leaf, said("e")).title == "e"
+
+
+@given(trees_with_gaps(), st.data())
+def test_a_copy_is_another_conversation_of_the_messages_so_far(tree, data):
+    if tree.path:
+        index = data.draw(st.sampled_from(tree.path))
+        copy = tree.copied_to(index)
+        assert copy.messages_to(copy.leaf) == tree.messages_to(index)
+        assert [copy.nodes[each].figures for each in copy.path] == [tree.nodes[each].figures for each in tree.path_to(index)]
+        assert copy.key != tree.key
+        assert copy.copied_to(copy.leaf).title == copy.title == f"Branch: {tree.title.removeprefix('Branch: ')}"
+
+
+def test_only_a_conversation_of_the_page_may_have_deleted_messages():
+    with pytest.raises(OptionError, match="role"):
+        read_tree([DELETED])
+    tree = MessageTree("ab").add(ROOT, said("a")).add(0, answered("b")).without(1)
+    shown_last = tree.to_json() | {"leaf": 1}  # as another tab of the browser may leave it
+    assert read_tree(shown_last).leaf == 0
 
 
 def test_messages_in_openais_form_become_a_conversation_and_come_out_the_same():
@@ -126,6 +187,9 @@ NODE = GOOD["nodes"][0]
         GOOD | {"nodes": [NODE | {"parent": 0}]},
         GOOD | {"nodes": [NODE | {"parent": -2}]},
         GOOD | {"nodes": [NODE | {"message": None}]},
+        GOOD | {"nodes": [NODE | {"unfinished_calls": 7}]},
+        GOOD | {"nodes": [NODE | {"unfinished_calls": [7]}]},
+        GOOD | {"nodes": [NODE | {"unfinished_calls": [CALL | {"id": "a" * stored.MOST_CHARS}]}]},
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -145,7 +209,8 @@ JSON = st.recursive(
 
 @given(JSON, st.sampled_from(list(GOOD)), JSON)
 def test_any_json_is_a_conversation_or_an_option_error(value, name, other):
-    for each in (value, GOOD | {name: other}, GOOD | {"nodes": [NODE | {"message": value, "figures": other}]}):
+    node = NODE | {"message": value, "figures": other}
+    for each in (value, GOOD | {name: other}, GOOD | {"nodes": [node]}, GOOD | {"nodes": [NODE | {"unfinished_calls": value}]}):
         with contextlib.suppress(OptionError):
             assert isinstance(read_tree(each), MessageTree)
 

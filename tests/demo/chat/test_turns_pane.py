@@ -1,6 +1,7 @@
 """A branch as HTML: parts in their order, buttons for what can be done, and no text that becomes HTML."""
 
 import dataclasses
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +68,34 @@ def test_alternatives_are_paged_and_the_ends_have_no_next():
 def test_a_message_without_an_answer_can_be_answered():
     tree = MessageTree().add(ROOT, {"role": "user", "content": "a"})
     assert 'data-does="retry" data-index="0"' in turns_html(tree)
+
+
+def test_both_kinds_of_message_have_the_same_buttons_where_they_make_sense():
+    tree = read_tree([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, ASKED, RESULT])
+    user, answer, calling = (each.split("</article>")[0] for each in turns_html(tree).split("<article")[1:])
+    shared = ["Copy message", "New chat from here", "Delete"]
+    assert names_in(user) == sorted([*shared, "Edit this message"])
+    assert names_in(answer) == sorted([*shared, "Edit this answer", "Write another answer"])
+    assert names_in(calling) == sorted([*shared, "Write another answer"]), "another version's calls would have no results"
+    assert 'data-does="copy" data-index="3"' in calling, "a copy has the results too"
+    assert 'data-asks="Delete 3 messages?"' in user
+    assert 'data-asks="Delete this message?"' in calling
+
+
+def names_in(shown):
+    return sorted(re.findall('<button[^>]*aria-label="([^"]*)"', shown))
+
+
+def test_a_call_that_was_cut_off_is_a_card_without_buttons():
+    cut = {"id": "c2", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Be'}}
+    tree = MessageTree().add(ROOT, {"role": "user", "content": "a"}).add(0, ASKED, None, (cut,))
+    shown = turns_html(read_tree(tree.to_json()), asks=True)
+    assert shown.count("<small>waits for you</small>") == 1, "the whole one"
+    assert "<small>cut off</small>" in shown
+    assert "{&quot;city&quot;: &quot;Be</code>" in shown
+    assert shown.index("cut off") < shown.index("it cannot run")
+    assert shown.count('data-decision="run"') == 1
+    assert "the model writes it" in growing_html(tree)
 
 
 def test_what_grows_is_drawn_alone_and_without_buttons():
