@@ -1,0 +1,154 @@
+/**
+ * A package that is open for generation: its manifest, tokenizer and chat template, and a decoder over its graph.
+ */
+
+import { Decoder } from "./inference/decoder.js";
+import { OptionError, PackageError, PromptError, TemplateError, shown } from "./errors.js";
+import { Package } from "./package/package.js";
+import { renderChat } from "./text/chat_template.js";
+import { TextTokenizer } from "./text/tokenizer.js";
+
+/** @import { InferenceSession } from "onnxruntime-common" */
+/** @import { ChatInputs } from "./text/chat_template.js" */
+/** @import { Libraries } from "./libraries.js" */
+/** @import { Manifest } from "./package/manifest.js" */
+/** @import { FetchFile, OnBytes } from "./package/package.js" */
+
+export const GRAPH = "model.onnx";
+const WEIGHTS = "model.onnx.data";
+const TOKENIZER = "tokenizer.json";
+const CHAT_TEMPLATE = "chat_template.jinja";
+/** Most characters that any tokenizer puts into one token; a longer prompt is refused before it is tokenized. */
+const CHARACTERS_PER_TOKEN = 256;
+
+/**
+ * @typedef {object} OpenOptions
+ * @property {InferenceSession.SessionOptions} [session] options of onnxruntime, such as `{ executionProviders: ["webgpu"] }`
+ * @property {OnBytes} [onBytes] called while files come
+ * @property {string} [graph] name of the graph, for a package with several
+ * @property {(name: string) => string} [path] where a file of the package lies; for onnxruntime-node, which reads the weights
+ */
+
+/** An open model, for one text at a time. */
+export class Model {
+  /**
+   * @param {Manifest} manifest
+   * @param {Decoder} decoder
+   * @param {TextTokenizer | null} tokenizer
+   * @param {string | null} chatTemplate
+   * @param {Libraries["jinja"]} jinja
+   */
+  constructor(manifest, decoder, tokenizer, chatTemplate, jinja) {
+    this.manifest = manifest;
+    this.decoder = decoder;
+    this.tokenizer = tokenizer;
+    this.chatTemplate = chatTemplate;
+    this.jinja = jinja;
+    this.isBusy = false;
+  }
+
+  /** Take the decoder for one text; returns what gives it back. */
+  take() {
+    if (this.isBusy) throw new OptionError("this model is generating another text; wait for its end, or open the package twice");
+    this.isBusy = true;
+    return () => {
+      this.isBusy = false;
+    };
+  }
+
+  /**
+   * A prompt's token ids, after checks: not empty, in the vocabulary, and the context has space for `newTokens` more.
+   * @param {string | readonly number[]} prompt
+   * @param {number} newTokens
+   * @returns {readonly number[]}
+   */
+  encode(prompt, newTokens = 1) {
+    const { vocab_size: vocabSize, context_length: contextLength } = this.manifest.geometry;
+    if (typeof prompt === "string" && prompt.length > contextLength * CHARACTERS_PER_TOKEN) {
+      throw new PromptError(`the prompt has ${prompt.length} characters; this model takes ${contextLength} tokens. Shorten it`);
+    }
+    if (prompt === "") {
+      const begin = this.manifest.bos_id === null ? "" : `, or only the begin token: [${this.manifest.bos_id}]`;
+      throw new PromptError(`the prompt is empty; give some text${begin}`);
+    }
+    const ids = typeof prompt === "string" ? this.needTokenizer().encode(prompt) : prompt;
+    if (!Array.isArray(ids)) throw new PromptError(`a prompt should be text or a list of token ids, found ${shown(ids)}`);
+    if (!ids.length) throw new PromptError("the prompt has no token ids; give at least one");
+    const wrong = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= vocabSize);
+    if (wrong !== undefined) {
+      throw new PromptError(`token id ${shown(wrong)} is outside the vocabulary; ids go from 0 to ${vocabSize - 1}`);
+    }
+    if (ids.length + newTokens > contextLength) {
+      throw new PromptError(
+        `the prompt has ${ids.length} tokens; this model takes ${contextLength - newTokens} at most. Shorten it`,
+      );
+    }
+    return ids;
+  }
+
+  /**
+   * The token ids of a chat, for `generate`; raises `TemplateError` if the package has no chat template or it refuses the messages.
+   * @param {readonly object[]} messages such as `{ role: "user", content: "Hello" }`
+   * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
+   */
+  encodeChat(messages, inputs = {}) {
+    return this.needTokenizer().encode(this.renderChat(messages, inputs), { addSpecialTokens: false });
+  }
+
+  /**
+   * A chat as the text that the model reads; raises as `encodeChat` does.
+   * @param {readonly object[]} messages
+   * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
+   */
+  renderChat(messages, inputs = {}) {
+    if (this.chatTemplate === null) {
+      throw new TemplateError(`${this.manifest.name} has no chat template; give it a plain text`);
+    }
+    const tokenizer = this.needTokenizer();
+    const { bos_id: bosId, eos_ids: eosIds } = this.manifest;
+    const tokens = {
+      bosToken: bosId === null ? "" : tokenizer.piece(bosId),
+      eosToken: eosIds.length ? tokenizer.piece(eosIds[0]) : "",
+    };
+    return renderChat(this.jinja, this.chatTemplate, messages, { ...inputs, ...tokens });
+  }
+
+  /** The tokenizer; raises `PackageError` if the package has none. */
+  needTokenizer() {
+    if (this.tokenizer === null) {
+      throw new PackageError(
+        `${this.manifest.name} has no ${TOKENIZER} and works on token ids only; export it again with --tokenizer`,
+      );
+    }
+    return this.tokenizer;
+  }
+
+  /** Free the cache and the session. */
+  async close() {
+    await this.decoder.close();
+  }
+}
+
+/**
+ * Open a package: fetch its files, check each with its sha256, and open its graph.
+ *
+ * Raises `PackageError` for a package that is damaged or newer than
+ * this library, and for a graph that onnxruntime cannot open on the chosen device.
+ * @param {Libraries} libraries
+ * @param {FetchFile} fetchFile
+ * @param {OpenOptions} options
+ */
+export async function openModel({ ort, tokenizers, jinja }, fetchFile, { session = {}, onBytes, graph = GRAPH, path } = {}) {
+  const files = await Package.open(fetchFile);
+  const { manifest } = files;
+  const model = await files.bytes(graph, onBytes);
+  const textOf = async (/** @type {string} */ name) => (files.has(name) ? await files.text(name, onBytes) : null);
+  const spec = await textOf(TOKENIZER);
+  const tokenizer =
+    spec === null ? null : new TextTokenizer(tokenizers, spec, { eosIds: manifest.eos_ids, bosId: manifest.bos_id });
+  const chatTemplate = await textOf(CHAT_TEMPLATE);
+  const weights = files.has(WEIGHTS) ? await files.bytes(WEIGHTS, onBytes) : null;
+  const external = weights === null || path ? {} : { externalData: [{ path: WEIGHTS, data: weights }] };
+  const decoder = await Decoder.open(ort, model, manifest.geometry, { ...external, ...session }, path?.(graph));
+  return new Model(manifest, decoder, tokenizer, chatTemplate, jinja);
+}

@@ -1,0 +1,59 @@
+/**
+ * Decodes ids to text during generation, and returns only text that no later id can change.
+ */
+
+/** @import { TextTokenizer } from "./tokenizer.js" */
+
+/** The most ids before the text that are used. */
+const CONTEXT_TOKENS = 16;
+
+/**
+ * Decodes ids one by one: the results of all pushes and the flush, joined, are exactly `decode` of all ids; never part of a
+ * character.
+ *
+ * A token's text can depend on the beginning of the text (a leading space is removed) and, for byte tokens, on their neighbours,
+ * but on nothing else. So new ids are decoded together with the first ids of the text only.
+ */
+export class StreamDecoder {
+  /**
+   * @param {TextTokenizer} tokenizer
+   * @param {readonly number[]} after the ids before the text, such as the prompt's; without them a leading space is lost
+   */
+  constructor(tokenizer, after = []) {
+    this.tokenizer = tokenizer;
+    this.utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
+    /** The first ids of the text, up to the first that has characters. @type {number[]} */
+    this.start = [];
+    /** Length of their text. */
+    this.shown = 0;
+    /** @type {number[]} */
+    this.held = [];
+    for (const id of after.slice(-CONTEXT_TOKENS)) this.push(id);
+    if (tokenizer.streaming === "whole") this.release();
+  }
+
+  /** Append an id; returns the text that it makes certain: often that of the id itself, sometimes none. @param {number} id */
+  push(id) {
+    const { tokenizer } = this;
+    const token = tokenizer.visibleToken(id);
+    if (token === null) return "";
+    if (tokenizer.streaming === "bytes") return this.utf8.decode(tokenizer.tokenBytes(token), { stream: true });
+    this.held.push(id);
+    if (tokenizer.streaming === "whole" || (tokenizer.streaming === "runs" && tokenizer.isByteToken(token))) return "";
+    return this.release();
+  }
+
+  /** Return the rest of the text after the last id; an unfinished character becomes U+FFFD. */
+  flush() {
+    return this.release() + this.utf8.decode();
+  }
+
+  release() {
+    if (!this.held.length) return "";
+    const ids = [...this.start, ...this.held];
+    const text = this.tokenizer.decode(ids).slice(this.shown);
+    if (!this.shown) [this.start, this.shown] = [ids, text.length];
+    this.held = [];
+    return text;
+  }
+}

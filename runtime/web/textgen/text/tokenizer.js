@@ -1,0 +1,119 @@
+/**
+ * Text to token ids and back, by `@huggingface/tokenizers`, with the rules of Python's `text.tokenizer`.
+ */
+
+import { correctByteFallback } from "./byte_fallback.js";
+import { PromptError, TokenizerError, firstLine } from "../errors.js";
+import { BYTE_TOKEN, byteOfCharacter, flatDecoders, streamingOf, visibleSpace } from "./tokenizer_json.js";
+
+/** @import { Libraries } from "../libraries.js" */
+
+/** The tokenizer of a package. */
+export class TextTokenizer {
+  /**
+   * @param {Libraries["tokenizers"]} library
+   * @param {string} text the content of `tokenizer.json`
+   * @param {{ eosIds?: readonly number[], bosId?: number | null }} ids left out of decoded text, whatever the file says about them
+   */
+  constructor(library, text, { eosIds = [], bosId = null } = {}) {
+    this.tokenizer = guarded("its file", () => {
+      const spec = JSON.parse(text);
+      const decoders = flatDecoders(spec.decoder);
+      this.streaming = streamingOf(decoders);
+      this.space = visibleSpace(decoders);
+      const tokenizer = new library.Tokenizer(spec, {});
+      correctByteFallback(library, tokenizer.decoder);
+      return tokenizer;
+    });
+    this.bosId = bosId;
+    this.eosIds = eosIds;
+    const control = [...this.tokenizer.get_added_tokens_decoder().values()]
+      .filter((token) => token.special)
+      .map((token) => token.id);
+    this.hidden = new Set([...control, ...eosIds, ...(bosId === null ? [] : [bosId])]);
+    this.byteOf = this.streaming === "bytes" ? byteOfCharacter() : null;
+  }
+
+  /**
+   * Split a text into ids; with `addSpecialTokens` also those that the tokenizer adds around a text, such as `<s>`.
+   *
+   * Special tokens that are written out in the text become their ids. Raises `PromptError` if `text` is not valid text.
+   * @param {string} text
+   * @param {{ addSpecialTokens?: boolean }} options
+   * @returns {number[]}
+   */
+  encode(text, { addSpecialTokens = true } = {}) {
+    if (typeof text !== "string") throw new PromptError(`a prompt should be text, found a ${typeof text}; give a string`);
+    const surrogate = text.search(/[\ud800-\udfff]/u);
+    if (surrogate >= 0) throw new PromptError(`the prompt has a lone surrogate at character ${surrogate}; give valid Unicode text`);
+    return guarded("this text", () => this.tokenizer.encode(text, { add_special_tokens: addSpecialTokens }).ids);
+  }
+
+  /** Decode ids to text without special tokens; unknown ids are left out. @param {readonly number[]} ids */
+  decode(ids) {
+    const visible = ids.filter((id) => this.visibleToken(id) !== null);
+    if (!visible.length) return "";
+    return guarded("these ids", () => this.tokenizer.decode(visible, { clean_up_tokenization_spaces: false }));
+  }
+
+  /** The text of one id for a person to read; a byte that is no character by itself is shown as `<0xE2>`. @param {number} id */
+  piece(id) {
+    const token = this.tokenizer.id_to_token(id);
+    if (token === undefined) return `<${id}>`;
+    if (this.byteOf) return readableBytes(this.tokenBytes(token));
+    return this.space ? token.replaceAll(this.space, " ") : token;
+  }
+
+  /** The token as the vocabulary has it; null if `decode` leaves it out. @param {number} id @returns {string | null} */
+  visibleToken(id) {
+    return this.hidden.has(id) ? null : (this.tokenizer.id_to_token(id) ?? null);
+  }
+
+  /** Whether an id is one byte of a run that is UTF-8 or not. @param {string} token */
+  isByteToken(token) {
+    return BYTE_TOKEN.test(token);
+  }
+
+  /**
+   * The bytes of a byte-level token, one per character; a token with other characters is encoded as UTF-8.
+   * @param {string} token
+   */
+  tokenBytes(token) {
+    const bytes = [...token].map((character) => this.byteOf?.get(character));
+    return bytes.some((byte) => byte === undefined)
+      ? new TextEncoder().encode(token)
+      : Uint8Array.from(/** @type {number[]} */ (bytes));
+  }
+}
+
+/** Bytes as text; those that are not UTF-8 as `<0xE2>`. @param {Uint8Array} bytes */
+function readableBytes(bytes) {
+  let text = "";
+  for (let start = 0; start < bytes.length;) {
+    const lead = bytes[start];
+    const length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    try {
+      text += new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes.subarray(start, start + length));
+      start += length;
+    } catch {
+      text += `<0x${lead.toString(16).toUpperCase().padStart(2, "0")}>`;
+      start++;
+    }
+  }
+  return text;
+}
+
+/**
+ * Turn any error of the library into `TokenizerError`.
+ * @template T
+ * @param {string} doing
+ * @param {() => T} work
+ * @returns {T}
+ */
+function guarded(doing, work) {
+  try {
+    return work();
+  } catch (error) {
+    throw new TokenizerError(`the tokenizer failed on ${doing} (${firstLine(error)}); export the model again`, { cause: error });
+  }
+}

@@ -1,0 +1,29 @@
+"""The JavaScript of `runtime/web`, in a process of Node."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import onnx_textgen
+from support.node import Node, copy_web
+
+
+@pytest.fixture(scope="session")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `runtime/web` with its npm packages."""
+    return copy_web(tmp_path_factory.mktemp("javascript") / "web")
+
+
+@pytest.fixture(scope="session")
+def node(web: Path) -> Iterator[Node]:
+    """A process that calls its functions."""
+    process = Node(web)
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def story() -> onnx_textgen.Model:
+    """The embedded default on one thread, in Python."""
+    return onnx_textgen.load(threads=1, device="cpu")
