@@ -113,7 +113,7 @@ def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Mani
         with new_memory_in_huge_pages(), checking_files(folder, manifest):
             graph = graph_of(place)
             refuse_other_files(graph, manifest.files)
-            session = open_graph(graph, device=device, threads=threads)
+            session = open_graph(graph, device=device, threads=threads, is_exact=manifest.is_exact)
         template = listed_template(folder, manifest)
     check_graph(session, manifest.geometry)
     if isinstance(session, Session) and session.memory is not None:
@@ -157,12 +157,12 @@ def parsed_template(path: Path, sha256: str = "") -> Mapping[str, Any]:
     return found
 
 
-def open_graph(path: Path, *, device: str, threads: int | None) -> Graph:
-    """Open the graph at `path` on the engine that `device` names."""
+def open_graph(path: Path, *, device: str, threads: int | None, is_exact: bool) -> Graph:
+    """Open the graph at `path` on the engine that `device` names; `is_exact`: see `Manifest.is_exact`."""
     if device in PRECISIONS and path.name == INT8_CACHE_GRAPH:
         raise DeviceError(f"OpenVINO stores keys and values in its own format; give it the folder {path.parent}")
     if device in PRECISIONS:
-        return open_openvino(path, device=device, threads=threads)
+        return open_openvino(path, device=device, threads=threads, is_exact=is_exact)
     return open_session(path, device=device, threads=threads)
 
 

@@ -177,8 +177,11 @@ def without_telemetry() -> Iterator[None]:
             sys.modules[TELEMETRY] = loaded
 
 
-def open_openvino(path: Path, *, device: str, threads: int | None = None) -> OpenVINOSession:
+def open_openvino(path: Path, *, device: str, threads: int | None = None, is_exact: bool = False) -> OpenVINOSession:
     """Open the graph at `path` on a device of `PRECISIONS`; if `threads` is None, OpenVINO chooses (one per core).
+
+    `is_exact`: whether the inputs of quantised products stay unrounded, as the package asks; OpenVINO does not read that from the
+    graph, and by default it rounds them to 8 bits on processors with fast 8-bit products (VNNI, AMX).
 
     Raises `OptionError` for a wrong number of threads, `DeviceError` if OpenVINO is not installed or the processor lacks bfloat16,
     and `PackageError` if OpenVINO cannot run the graph.
@@ -196,6 +199,8 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None) -> Ope
     reader.add_extension(extension("GroupQueryAttention", DOMAIN, operators.attention))
     reader.add_extension(extension("GatherBlockQuantized", DOMAIN, operators.embedding))
     properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision, "PERFORMANCE_HINT": "LATENCY"}
+    if is_exact:
+        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if threads is not None:
         properties["INFERENCE_NUM_THREADS"] = str(threads)
     try:

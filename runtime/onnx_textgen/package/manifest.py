@@ -53,6 +53,8 @@ ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
 NEWER = frozenset({"adapters", "embedding", "reranking"})
 """Entries that the first versions of this format do not know."""
+FLOAT32_LEVELS = (0, 1)
+"""The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
 LARGEST_SIZE = 2**24
 """Limit for each number of a geometry. The longest contexts are 10 million tokens; a row of 2**24 logits takes 64 MiB."""
 
@@ -173,6 +175,12 @@ class Manifest:
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
     """Digest of the rest of the manifest, see `manifest_digest`; empty in packages that are older than this field."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether products are computed in float32: the weights have 32 bits, or the export had `--exact`."""
+        level = self.quantization.get("accuracy_level")
+        return self.precision == "fp32" if level is None else level in FLOAT32_LEVELS
 
     @property
     def summary(self) -> dict[str, Any]:

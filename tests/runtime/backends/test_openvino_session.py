@@ -15,6 +15,9 @@ from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.backends.openvino_session import open_openvino
 from onnx_textgen.errors import DeviceError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import WEIGHTS
+from onnx_textgen.package.reading import read_manifest
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
 PACKAGES = Path(__file__).parents[2] / "packages"
@@ -101,6 +104,28 @@ def test_embeddings_in_few_bits_are_read_as_onnx_runtime_reads_them(
         )
     )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_package_that_asks_for_products_in_float32_gets_them_on_every_processor(tmp_path: Path) -> None:
+    """OpenVINO does not read the level from the graph; where the processor has VNNI or AMX it rounds unless told otherwise."""
+    onnx = pytest.importorskip("onnx", reason="a graph is changed here")
+    folder = find_package("story")
+    graph = onnx.load(folder / "model.onnx", load_external_data=False)
+    levels = [each for node in graph.graph.node for each in node.attribute if each.name == "accuracy_level"]
+    assert {each.i for each in levels} == {4}
+    for each in levels:
+        each.i = 0
+    onnx.save(graph, tmp_path / "model.onnx")
+    os.link(folder / WEIGHTS, tmp_path / WEIGHTS)
+    geometry, ids = read_manifest(folder).geometry, ids_of(60)
+    expected, found = (
+        Decoder(opened, geometry).feed(ids, every_position=True)
+        for opened in (
+            open_session(tmp_path / "model.onnx", device="cpu"),
+            open_openvino(tmp_path / "model.onnx", device="openvino", is_exact=True),
+        )
+    )
+    np.testing.assert_allclose(found, expected, atol=2e-4)  # rounded inputs move these logits by 0.2
 
 
 @pytest.mark.parametrize("cut", [1, 2, 32, 40])
