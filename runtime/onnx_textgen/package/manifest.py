@@ -51,7 +51,7 @@ ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
-NEWER = frozenset({"adapters", "embedding", "reranking"})
+NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids"})
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
 """The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
@@ -318,7 +318,15 @@ def manifest_digest(value: Mapping[str, Any]) -> str:
 
 def manifest_as_data(manifest: Manifest) -> dict[str, Any]:
     """A manifest as plain data, without the entries of `NEWER` that are empty, so that versions which do not know them read it."""
-    return {key: each for key, each in dataclasses.asdict(manifest).items() if each or key not in NEWER}
+    data: dict[str, Any] = without_empty(dataclasses.asdict(manifest))
+    return data
+
+
+def without_empty(value: Any) -> Any:  # noqa: ANN401 - plain data
+    """Plain data without the entries of `NEWER` that are empty, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_empty(each) for key, each in value.items() if each or key not in NEWER}
+    return [without_empty(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def manifest_to_json(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""`onnx-textgen verify`: whether a model folder is unchanged, and with `--against` whether it computes what PyTorch computes.
+"""`onnx-textgen verify`: whether a model folder is unchanged, and whether PyTorch (`--against`) or another runtime agrees with it.
 
 Another package compares with PyTorch: by a function in the entry-point group `onnx_textgen.verifiers`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +18,27 @@ from .. import extensions, options
 from ..terminal import certificate, screen, tables
 
 if TYPE_CHECKING:
+    from ...api.model import Model
+    from ...diagnostics.golden_elsewhere import Comparison
     from ...diagnostics.golden_runs import Replay
+    from ...diagnostics.runtimes.protocol import Rounding, Runtime
     from ...package.manifest import GoldenRun, Manifest
 
 GROUP = "onnx_textgen.verifiers"
+REASONS: Mapping[Rounding, str] = {
+    "onnxruntime": "the package rounds activations to 8 bits, on each processor in a slightly different way",
+    "none": "the package rounds activations to 8 bits, and this runtime does not",
+    "own": "the package rounds activations to 8 bits, and this runtime does so in its own way",
+}
+"""Why a continuation can differ, by how the runtime rounds."""
+
+
+class RuntimeName(StrEnum):
+    """A runtime that the golden runs are replayed in."""
+
+    genai = "genai"
+    openvino = "openvino"
+
 
 Verifier = Callable[..., Sequence[Mapping[str, Any]]]
 """`verify_against(folder, source, report) -> scenario records`: compares a model folder with the PyTorch decoder of its export.
@@ -45,6 +63,9 @@ def verify_package(
             help="With --against: the LoRA adapter that was merged into SOURCE, or NAME=DIR for one that the package keeps.",
         ),
     ] = None,
+    runtime: Annotated[
+        RuntimeName | None, typer.Option(help="Replay the golden runs in another runtime, which has to be installed.")
+    ] = None,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
@@ -52,11 +73,13 @@ def verify_package(
     """Check that a model folder is unchanged.
 
     Compares every file with its hash, then replays the golden runs, which were recorded when the export was compared with PyTorch.
+    With --runtime that runtime continues their prompts, and every continuation that differs is an error.
 
     Try:
         onnx-textgen verify DIR
         onnx-textgen verify DIR --against CHECKPOINT
         onnx-textgen verify DIR --against CHECKPOINT --adapter ADAPTER
+        onnx-textgen verify DIR --runtime genai
     """
     from ...package.hub import locate  # noqa: PLC0415
 
@@ -66,8 +89,15 @@ def verify_package(
 
     if adapter is not None and against is None:
         raise OptionError("--adapter is for the comparison with PyTorch; add --against BASE")
+    if runtime is not None and against is not None:
+        raise OptionError("--runtime and --against are two comparisons; make them one after the other")
+    elsewhere = None if runtime is None else find_runtime(runtime)
     compare: Verifier | None = None if against is None else extensions.load_function(GROUP, "verify --against")
     path, manifest = check_package(locate(options.one_folder(folder, model)), say)
+    if elsewhere is not None:
+        ours = options.load_model(str(path), device, threads)
+        verify_elsewhere(elsewhere, ours, path, manifest, say=say, as_json=as_json)
+        return
     replays = replay_golden(path, manifest, device, threads, say)
     scenarios = compare_with(compare, path, against, adapter) if compare is not None and against is not None else []
     is_right = all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
@@ -130,6 +160,52 @@ def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | No
             say(f"{where}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
             replays.append(dataclasses.replace(found, adapter=name))
     return replays
+
+
+def find_runtime(name: RuntimeName) -> Runtime:
+    """The runtime of this name; raises `DeviceError`, with the command that installs it, if this machine does not have it."""
+    from ...diagnostics.runtimes.finding import RUNTIMES  # noqa: PLC0415
+
+    return RUNTIMES[name.value]()
+
+
+def verify_elsewhere(
+    runtime: Runtime, ours: Model, path: Path, manifest: Manifest, *, say: Callable[[str], None], as_json: bool
+) -> None:
+    """Replay the golden runs in another runtime, and say the result; exits with 1 if a continuation differs."""
+    from ...diagnostics.golden_elsewhere import compare_golden  # noqa: PLC0415
+
+    screen.progress(f"{runtime.name} ...")
+    try:
+        compared = compare_golden(runtime, path, manifest, ours.new_context)
+    finally:
+        screen.progress("")
+    is_right = all(one.is_equal for one in compared)
+    if as_json:
+        golden = [{**dataclasses.asdict(one), "is_equal": one.is_equal} for one in compared]
+        about = {"name": runtime.name, "rounding": runtime.rounding}
+        screen.print_json({"is_right": is_right, "files": len(manifest.files), "runtime": about, "golden": golden})
+    for number, one in enumerate(compared, start=1):
+        if not one.is_equal:
+            say(f"golden {number}: {difference_in_words(one)}")
+    say(f"{runtime.name}: {sum(one.is_equal for one in compared)} of {len(compared)} golden continuations are the same")
+    if any(one.is_exact for one in compared):
+        say("compared with the continuations of products in float32, because this runtime rounds no activations")
+    if not is_right and not manifest.is_exact:
+        say(f"{REASONS[runtime.rounding]}; export the model with --exact for the same tokens in every runtime")
+    if manifest.adapters:
+        say("golden: runs with adapters were not replayed there")
+    if not is_right:
+        raise typer.Exit(1)
+
+
+def difference_in_words(one: Comparison) -> str:
+    """Where a continuation differs, as a part of a line."""
+    expected, found = ("the end of the text" if each is None else str(each) for each in (one.expected_id, one.found_id))
+    return (
+        f"DIFFERENT at new token {(one.first_difference or 0) + 1} of {one.new_tokens}: {found} instead of {expected}; "
+        f"our two largest logits are {one.gap or 0:.1e} of the largest apart there"
+    )
 
 
 def compare_with(compare: Verifier, path: Path, source: str, adapter: str | None) -> Sequence[Mapping[str, Any]]:
