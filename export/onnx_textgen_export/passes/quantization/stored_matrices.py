@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnx_textgen.package.manifest import Target
+from onnx_textgen.package.manifest import FLOAT32_LEVELS, Target
 
 from ...errors import ExportError
 from ..experts import StackTensor
@@ -291,7 +291,11 @@ class Change:
         return node.outputs[0]
 
     def dequantised(self, product: Product, made: StoredWeight) -> ir.Node:
-        """A MatMul of DequantizeLinear's output, in the form [in, out] that ONNX Runtime fuses; a table is transposed first."""
+        """A MatMul of DequantizeLinear's output, in the form [in, out] that ONNX Runtime fuses; a table is transposed first.
+
+        ONNX Runtime's fusion rounds the inputs to 8 bits, whatever the level. For the levels that are float32, a Sum of one
+        value stands between the two operators: no rule fuses or removes it.
+        """
         values = list(made.values.values())
         if id(product.weight) in self.tables and not product.inputs_first:
             transposes = [ir.node("Transpose", [value], {"perm": [1, 0]}) for value in values]
@@ -300,4 +304,7 @@ class Change:
         attributes = {"axis": 0, "block_size": made.block_size}
         weight = ir.node("DequantizeLinear", values, attributes)
         self.graph.insert_before(product.node, weight)
+        if self.options.accuracy_level in FLOAT32_LEVELS:
+            weight = ir.node("Sum", [weight.outputs[0]])
+            self.graph.insert_before(product.node, weight)
         return ir.node("MatMul", [product.node.inputs[0], weight.outputs[0]], name=product.node.name)
