@@ -1,6 +1,6 @@
 """How often JavaScript chooses another token than Python for the same logits and place.
 
-`python benchmarks/javascript_sampling.py [VOCABULARY] [ROWS]` draws random logits and prints the number of choices that differ for each
+`python benchmarks/javascript_sampling.py [VOCABULARY] [ROWS]` draws random logits and prints how many choices differ for each
 set of options: NumPy's exponential is not the nearest float32, so a choice can cross a border. Needs `node`.
 """
 

@@ -134,7 +134,7 @@ const functions = {
   kept_length: (handle) => handles[handle].decoder.kept.ids.length,
   chat: (handle, messages, inputs) => handles[handle].renderChat(messages, inputs),
   encode_chat: (handle, messages) => handles[handle].encodeChat(messages),
-  golden: (handle) => textgen.replayGolden(handles[handle]),
+  golden: (handle, isExact = false) => textgen.replayGolden(handles[handle], isExact),
   close: (handle) => handles[handle].close(),
 };
 

@@ -192,6 +192,27 @@ def test_golden_runs_are_right_in_node_and_in_webassembly(node: Node, runtime: s
     node.call("close", handle)
 
 
+@pytest.mark.parametrize("name", ["story", "tiny-transformer"])
+def test_the_graph_for_webassembly_and_that_for_others_give_the_golden_tokens(node: Node, name: str) -> None:
+    folder = STORY.parent / name
+    for graph in ("onnx/model_wasm.onnx", "onnx/model_quantized.onnx"):
+        handle = node.call("open", "web", str(folder), {"graph": graph})
+        found = node.call("golden", handle, True)
+        assert [run["same"] for run in found["runs"]] == [32, 32, 32], graph
+        node.call("close", handle)
+
+
+def test_in_exact_arithmetic_the_continuation_of_that_arithmetic_is_replayed(node: Node, tmp_path: Path) -> None:
+    package = Path(shutil.copytree(STORY, tmp_path / "package"))
+    value = json.loads((package / "manifest.json").read_text())
+    value["golden"][1]["exact_ids"] = [*value["golden"][1]["new_ids"][:4], 7]
+    value["sha256"] = manifest_digest(value)
+    (package / "manifest.json").write_text(json.dumps(value))
+    handle = node.call("open", "node", str(package))
+    assert node.call("golden", handle)["right"] == 3
+    assert [run["first_difference"] for run in node.call("golden", handle, True)["runs"]] == [None, 4, None]
+
+
 def test_a_golden_run_that_is_wrong_is_counted_as_wrong(node: Node, tmp_path: Path) -> None:
     package = Path(shutil.copytree(STORY, tmp_path / "package"))
     value = json.loads((package / "manifest.json").read_text())

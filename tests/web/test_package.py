@@ -15,6 +15,7 @@ from onnx_textgen.package.manifest import manifest_digest
 from support.node import Node, NodeError
 
 STORY = Path(__file__).resolve().parents[2] / "artifacts" / "story"
+WEIGHTS = "onnx/model_quantized.onnx_data"
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -52,8 +53,10 @@ def test_the_embedded_manifests_are_read(node: Node) -> None:
 
 
 def test_a_format_version_that_is_not_known_is_refused_in_one_line(node: Node, package: Path) -> None:
-    rewrite(package, format_version=2)
-    with pytest.raises(NodeError, match=r"^manifest.json has format version 2 and this library reads 1; take its newest") as caught:
+    rewrite(package, format_version=3)
+    with pytest.raises(
+        NodeError, match=r"^manifest.json has format version 3 and this library reads 1 to 2; take its newest"
+    ) as caught:
         node.call("open", "node", str(package))
     assert caught.value.kind == "PackageError"
 
@@ -83,7 +86,7 @@ def test_damage_is_noticed_in_the_manifest_and_in_every_file_that_is_read(node: 
     ]:
         with pytest.raises(NodeError, match=line):
             node.call("manifest", damaged)
-    for name in ("model.onnx", "model.onnx.data", "tokenizer.json"):
+    for name in ("model.onnx", WEIGHTS, "tokenizer.json"):
         whole = (package / name).read_bytes()
         changed = bytearray(whole)
         changed[len(whole) // 2] ^= 1
@@ -102,8 +105,8 @@ def test_damage_is_noticed_in_the_manifest_and_in_every_file_that_is_read(node: 
 
 
 def test_the_bytes_of_a_file_are_counted_as_they_come(node: Node) -> None:
-    size = (STORY / "model.onnx.data").stat().st_size
-    count, parts = node.call("bytes", str(STORY), "model.onnx.data")
+    size = (STORY / WEIGHTS).stat().st_size
+    count, parts = node.call("bytes", str(STORY), WEIGHTS)
     assert count == size and [total for _, total in parts] == [size] * len(parts)
     loaded = [each for each, _ in parts]
     assert len(loaded) > 1 and loaded == sorted(set(loaded)) and loaded[-1] == size

@@ -31,23 +31,31 @@ const SMALLEST_GAP = 1e-5;
 
 /**
  * Replay all golden runs; `right` of `total` are right.
+ *
+ * `isExact`: products are computed in float32 here, as browsers do, so the continuations in that arithmetic are the right ones.
  * @param {Model} model
+ * @param {boolean} isExact
  * @param {(done: number, total: number) => void} [onProgress] called after each run
  * @returns {Promise<{ right: number, total: number, runs: Replay[] }>}
  */
-export async function replayGolden(model, onProgress) {
+export async function replayGolden(model, isExact, onProgress) {
   const release = model.take();
   try {
     const recorded = model.manifest.golden ?? [];
     const runs = [];
     for (const run of recorded) {
-      runs.push(await replay(model.decoder, model.manifest, run));
+      runs.push(await replay(model.decoder, model.manifest, isExact ? exactRun(run) : run));
       onProgress?.(runs.length, recorded.length);
     }
     return { right: runs.filter((run) => run.is_right).length, total: runs.length, runs };
   } finally {
     release();
   }
+}
+
+/** A run with the continuation in exact arithmetic. @param {GoldenRun} run @returns {GoldenRun} */
+export function exactRun(run) {
+  return run.exact_ids?.length ? { prompt_ids: run.prompt_ids, new_ids: run.exact_ids } : run;
 }
 
 /**

@@ -4,6 +4,7 @@
 
 import { Decoder } from "./inference/decoder.js";
 import { OptionError, PackageError, PromptError, TemplateError, shown } from "./errors.js";
+import { GRAPH, sessionOptions, weightsOf } from "./package/graphs.js";
 import { Package } from "./package/package.js";
 import { renderChat } from "./text/chat_template.js";
 import { TextTokenizer } from "./text/tokenizer.js";
@@ -14,8 +15,6 @@ import { TextTokenizer } from "./text/tokenizer.js";
 /** @import { Manifest } from "./package/manifest.js" */
 /** @import { FetchFile, OnBytes } from "./package/package.js" */
 
-export const GRAPH = "model.onnx";
-const WEIGHTS = "model.onnx.data";
 const TOKENIZER = "tokenizer.json";
 const CHAT_TEMPLATE = "chat_template.jinja";
 /** Most characters that any tokenizer puts into one token; a longer prompt is refused before it is tokenized. */
@@ -147,8 +146,13 @@ export async function openModel({ ort, tokenizers, jinja }, fetchFile, { session
   const tokenizer =
     spec === null ? null : new TextTokenizer(tokenizers, spec, { eosIds: manifest.eos_ids, bosId: manifest.bos_id });
   const chatTemplate = await textOf(CHAT_TEMPLATE);
-  const weights = files.has(WEIGHTS) ? await files.bytes(WEIGHTS, onBytes) : null;
-  const external = weights === null || path ? {} : { externalData: [{ path: WEIGHTS, data: weights }] };
-  const decoder = await Decoder.open(ort, model, manifest.geometry, { ...external, ...session }, path?.(graph));
+  const externalData = [];
+  for (const [location, name] of Object.entries(weightsOf(manifest, graph))) {
+    const data = await files.bytes(name, onBytes);
+    if (!path) externalData.push({ path: location, data });
+  }
+  const external = externalData.length ? { externalData } : {};
+  const options = { ...external, ...sessionOptions(graph), ...session };
+  const decoder = await Decoder.open(ort, model, manifest.geometry, options, path?.(graph));
   return new Model(manifest, decoder, tokenizer, chatTemplate, jinja);
 }

@@ -12,7 +12,7 @@ import { sha256 } from "./sha256.js";
  * @property {number} context_length
  */
 
-/** @typedef {{ prompt_ids: number[], new_ids: number[] }} GoldenRun */
+/** @typedef {{ prompt_ids: number[], new_ids: number[], exact_ids?: number[] }} GoldenRun */
 
 /**
  * @typedef {object} Manifest what this library uses; the rest of the file is there too
@@ -31,7 +31,7 @@ import { sha256 } from "./sha256.js";
  */
 
 export const MANIFEST = "manifest.json";
-const FORMAT_VERSION = 1;
+const NEWEST_VERSION = 2;
 const LARGEST_SIZE = 2 ** 24;
 
 /**
@@ -42,9 +42,9 @@ const LARGEST_SIZE = 2 ** 24;
 export async function readManifest(text) {
   const manifest = /** @type {Manifest} */ (parsed(text));
   const version = manifest?.format_version;
-  if (version !== FORMAT_VERSION) {
+  if (!Number.isInteger(version) || version < 1 || version > NEWEST_VERSION) {
     throw new PackageError(
-      `${MANIFEST} has format version ${shown(version)} and this library reads ${FORMAT_VERSION}; take its newest version, ` +
+      `${MANIFEST} has format version ${shown(version)} and this library reads 1 to ${NEWEST_VERSION}; take its newest version, ` +
         "or export the model again",
     );
   }
