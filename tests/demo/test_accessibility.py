@@ -62,7 +62,7 @@ MESSAGES = [
     {"role": "user", "content": "What is the weather?"},
     {
         "role": "assistant",
-        "content": "# Look\n[here](https://example.com) ![there](https://example.com)\n\n> so\n\n|a|b|\n|-|-|\n|1|`2`|\n",
+        "content": "# Look\n[here](https://example.com) ![there](https://example.com)\n\n> so\n\n|a|b|\n|-|-|\n|1|`2`|\n\n$$x$$",
         "reasoning_content": "I should **look**.",
         "tool_calls": [{"id": "c", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}],
     },

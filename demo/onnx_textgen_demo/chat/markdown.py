@@ -18,6 +18,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from .formulas import add_formulas
+
 SCHEMES = ("http", "https", "mailto")
 """A link with another scheme is shown as text."""
 LONGEST_HIGHLIGHTED = 20_000
@@ -27,7 +29,7 @@ FORMATTER = HtmlFormatter(nowrap=True, classprefix="code-")
 
 @functools.lru_cache(maxsize=4096)
 def markdown_html(text: str) -> str:
-    """The HTML of a text in CommonMark with tables and strikethrough.
+    """The HTML of a text in CommonMark with tables, strikethrough and formulas.
 
     >>> markdown_html("*Hello* <b>you</b>").strip()
     '<p><em>Hello</em> &lt;b&gt;you&lt;/b&gt;</p>'
@@ -111,6 +113,7 @@ def link_attributes(address: str) -> str:
 def make_parser() -> MarkdownIt:
     """A parser with our rules."""
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    add_formulas(parser)
     parser.validateLink = is_safe_link  # type: ignore[assignment,method-assign]  # how markdown-it is told
     rules = Renderer()
     parser.renderer.rules |= {  # type: ignore[attr-defined]

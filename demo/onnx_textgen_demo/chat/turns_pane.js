@@ -163,6 +163,7 @@ new MutationObserver(() => {
   const now = `${turns()?.dataset.key} ${[...scroller.querySelectorAll(".turn")].at(-1)?.dataset.node}`;
   if (now !== last) follows = true;
   last = now;
+  drawFormulas(scroller);
   focusAfterPress();
   if (follows) scroller.scrollTop = scroller.scrollHeight;
 }).observe(scroller, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["open", "data-node", "data-key"] });

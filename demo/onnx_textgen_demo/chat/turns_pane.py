@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -14,14 +15,20 @@ from pathlib import Path
 from onnx_textgen.chat.own_functions import NOT_ALLOWED
 
 from ..view import ENDINGS
+from .formulas import katex_files
 from .markdown import markdown_html
 from .message_tree import Figures, Message, MessageTree
 from .open_calls import open_calls
 from .parts import Part, Reasoning, Text, ToolCall, parts_of
 from .turn_buttons import tools_html
 
-SCRIPTS = ("pressed_twice.js", "turns_pane.js")
-EVENTS = "\n".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in SCRIPTS)
+SCRIPTS = ("pressed_twice.js", "formulas.js", "turns_pane.js")
+EVENTS = "\n".join(
+    [
+        f"const KATEX = {json.dumps(katex_files())};",
+        *(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in SCRIPTS),
+    ]
+)
 
 SUGGESTIONS = (
     "What is a key/value cache, in two sentences?",
