@@ -218,7 +218,7 @@ def take_picture_of_attention(path=PICTURES["Attention"]):
 
 
 def take_picture_of_chat(package, path=PICTURES["Chat"]):
-    """Two answers to one question, in a list of several conversations."""
+    """Several answers to one question, of which the last can be seen as a whole, in a list of several conversations."""
     with page_of_models(1280, 900, [package]) as driver:
         open_tab(driver, "Chat")
         wait_until(driver, lambda: element(driver, "#send").is_displayed(), "the tab")
@@ -228,9 +228,23 @@ def take_picture_of_chat(package, path=PICTURES["Chat"]):
             set_value(driver, "#message textarea", text)
             element(driver, "#message textarea").send_keys(Keys.ENTER)
             wait_until(driver, lambda: elements(driver, "#turns [aria-busy=false] [data-does=retry]"), "an answer")
-        element(driver, "#turns [data-does=retry]").click()
-        wait_until(driver, lambda: elements(driver, "#turns [aria-busy=false] .pager"), "another answer")
+        for count in range(2, 30):
+            element(driver, "#turns [data-does=retry]").click()
+            wait_until(driver, lambda count=count: is_whole(driver, count), "another answer")
+            if driver.execute_script(FITS):
+                break
         take_picture(driver, path)
+
+
+FITS = """const all = document.querySelector("#messages");
+const isCutOff = all.textContent.includes("max new tokens");
+return all.scrollHeight <= all.clientHeight && !isCutOff && all.querySelectorAll(".code").length"""
+
+
+def is_whole(driver, count):
+    """Whether the answer of that number is there."""
+    pagers = elements(driver, "#turns [aria-busy=false] .pager")
+    return bool(pagers) and f"{count}/{count}" in pagers[0].text
 
 
 if __name__ == "__main__":
