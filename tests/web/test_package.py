@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen.package.manifest import manifest_digest
@@ -24,7 +24,7 @@ json_values = st.recursive(
 
 
 @given(value=st.dictionaries(st.text(), json_values, max_size=5), indent=st.sampled_from([None, 1]), ascii_only=st.booleans())
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 def test_the_canonical_form_is_pythons(node: Node, value: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     given_value = value | {"sha256": "0"}
     text = json.dumps(given_value, indent=indent, ensure_ascii=ascii_only)
