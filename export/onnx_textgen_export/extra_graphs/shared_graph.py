@@ -48,7 +48,7 @@ def weights_name(settings: Settings) -> str:
 
 
 def write_shared_graph(folder: Path, settings: Settings) -> str:
-    """Write the graph beside the weights; returns its name."""
+    """Write the graph next to the weights; returns its name."""
     model = ir.load(folder / GRAPH)
     graph = model.graph
     for value in list(graph.inputs):

@@ -4,7 +4,7 @@ ONNX Runtime has no fast kernel for MatMulNBits in WebAssembly: it unpacks every
 the same bytes, and FusedMatMul reads its output without a Transpose. A runtime computes such constants when it opens the graph, if
 the session option `session.disable_quant_qdq` is 1; without it, the numbers are the same and the speed is that of MatMulNBits.
 
-Other products (2 bits, zero points that are padded or no whole numbers) stay as they are, without the rounding of activations that
+Other products (2 bits, zero points that are padded or no whole numbers) stay, without the rounding of activations that
 WebAssembly does not do.
 """
 
@@ -25,11 +25,11 @@ FLOAT32 = 1
 MOST_UNPACKED_BYTES = 1_500_000_000
 """WebAssembly addresses 4 GiB, and ONNX Runtime holds the unpacked weights twice while it opens a graph."""
 CODES = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
-"""By bits; others stay as they are."""
+"""By bits; others stay."""
 
 
 def write_wasm_graph(folder: Path, shared_graph: str) -> None:
-    """Write the graph beside the shared one, if it has weights to unpack and a browser has room for them."""
+    """Write the graph next to the shared one, if it has weights to unpack and a browser has room for them."""
     model = ir.load(folder / shared_graph)
     products = [node for node in model.graph if node.op_type == "MatMulNBits" and can_be_unpacked(node)]
     unpacked = sum(4 * math.prod(codes_shape(node)) for node in products)
@@ -45,7 +45,7 @@ def write_wasm_graph(folder: Path, shared_graph: str) -> None:
 
 
 def codes_shape(node: ir.Node) -> tuple[int, int]:
-    """Outputs and inputs of a matrix as it is stored: the last block of inputs is padded to a whole one."""
+    """Outputs and inputs of a matrix in memory: the last block of inputs is padded to a whole one."""
     inputs, block = node.attributes["K"].as_int(), node.attributes["block_size"].as_int()
     return node.attributes["N"].as_int(), -(-inputs // block) * block
 

@@ -25,7 +25,7 @@ The graph is run by its inputs and outputs, so this says nothing of the architec
 
 
 def write_settings(folder: Path, shared_graph: str, source: Source, assets: TextAssets, target: Target) -> None:
-    """Write the settings for the graph of this name, whose weights lie beside it."""
+    """Write the settings for the graph of this name, whose weights lie next to it."""
     names = [str(value.name) for value in ir.load(folder / shared_graph).graph.inputs]
     inputs = [name for name in names if not name.startswith("past_")]
     graph = folder / shared_graph

@@ -71,7 +71,7 @@ class WeightsFiles:
 def write_graph(model: ir.Model, folder: Path, *, weights: str) -> None:
     """Write `model.onnx` to `folder`, and its weights to the file of this name, such as `onnx/model.onnx_data`.
 
-    Afterwards the model's large weights refer to it. Beyond `LARGEST_FILE` bytes they go on in `onnx/model.onnx_data_1`.
+    Afterwards the model's large weights refer to it. Beyond `LARGEST_FILE` bytes they continue in `onnx/model.onnx_data_1`.
     """
     (folder / weights).parent.mkdir(exist_ok=True)
     with contextlib.closing(WeightsFiles(folder, weights)) as files:
