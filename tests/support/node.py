@@ -34,11 +34,11 @@ class NodeError(Exception):
         self.kind = kind
 
 
-def installed_packages() -> Path:
-    """The `node_modules` of `runtime/web`, installed if no test has done so yet; skips without Node or npm."""
+def installed_packages(folder: Path = WEB) -> Path:
+    """The `node_modules` that a folder's lock file asks for, installed if no test has done so yet; skips without Node or npm."""
     if NODE is None or NPM is None:
         pytest.skip("needs node and npm")
-    lock = (WEB / "package-lock.json").read_bytes() + (WEB / "package.json").read_bytes()
+    lock = (folder / "package-lock.json").read_bytes() + (folder / "package.json").read_bytes()
     place = platformdirs.user_cache_path("onnx-textgen") / "tests" / f"npm-{hashlib.sha256(lock).hexdigest()[:16]}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with only_one(place.with_suffix(".lock")):
@@ -46,14 +46,14 @@ def installed_packages() -> Path:
             half = place.with_suffix(f".{os.getpid()}")
             half.mkdir()
             for name in ("package.json", "package-lock.json"):
-                shutil.copy(WEB / name, half)
+                shutil.copy(folder / name, half)
             # The install scripts would fetch CUDA; the CPU's library is in the package.
             command = [NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(half / "cache")]
             done = subprocess.run(command, cwd=half, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
             shutil.rmtree(half / "cache", ignore_errors=True)
             if done.returncode:
                 shutil.rmtree(half)
-                pytest.skip(f"npm could not install the packages of runtime/web: {done.stderr.strip()[-300:]}")
+                pytest.skip(f"npm could not install the packages of {folder.name}: {done.stderr.strip()[-300:]}")
             for system in (half / "node_modules" / "onnxruntime-node" / "bin").glob("*/*"):
                 if system.name != sys.platform:
                     shutil.rmtree(system)  # 200 MB of other systems' libraries
