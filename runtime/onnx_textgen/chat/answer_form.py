@@ -117,7 +117,9 @@ class ReasoningForm:
     open: str
     close: str
     key: str | None = None
-    """The key under which the template reads the thinking of earlier messages; None if it reads none."""
+    """The key under which the template reads the thinking of earlier messages; None if it reads none under a key."""
+    is_part: bool = False
+    """Whether it reads the thinking as a part of the content: `{"type": "thinking", "thinking": ...}`."""
 
     @property
     def marks(self) -> tuple[str, str]:

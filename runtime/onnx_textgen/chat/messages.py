@@ -18,7 +18,7 @@ from ..text.chat_template import check_message
 from .answer_form import PROMPTED
 from .derivation import Derived
 from .response_template import REASONING_FIELDS
-from .template_probe import id_with_name
+from .template_probe import content_with_thinking, id_with_name
 from .tools import Tool
 
 INSTRUCTIONS = """# Tools
@@ -80,8 +80,9 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
     fits = derived.messages.thinks_with_text or not (given and text)
     if reasoning and form.reasoning is not None and form.reasoning.key is not None and fits:
         made[form.reasoning.key] = reasoning
+    is_part = reasoning is not None and form.reasoning is not None and form.reasoning.is_part
     if not given:
-        return made
+        return {**made, "content": content_with_thinking(str(reasoning), text)} if is_part else made
     if not isinstance(given, Sequence):
         raise TemplateError(f"tool_calls should be a list of calls, found {shown(given)}")
     calls = [read_call(call) for call in given]
@@ -89,7 +90,8 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
         written = (form.calls or PROMPTED).write(calls)  # in a form that is not known, the most usual one
         return {**made, "content": f"{text}\n{written}" if text else written}
     functions = [call_for(call, arguments, derived) for call, (_, arguments) in zip(given, calls, strict=True)]
-    return {**made, "content": text or derived.messages.content, "tool_calls": functions}
+    content = content_with_thinking(str(reasoning), text) if is_part else text or derived.messages.content
+    return {**made, "content": content, "tool_calls": functions}
 
 
 def with_names_in_ids(messages: Sequence[Message]) -> list[Message]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from .answer_form import ReasoningForm
 from .call_reader import ARGUMENTS, NAMES
 from .response_template import REASONING_FIELDS
-from .template_probe import ANSWER, THOUGHT, TOOLS, MessageForm, Probe, calls_of
+from .template_probe import ANSWER, THOUGHT, TOOLS, MessageForm, Probe, calls_of, content_with_thinking
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates switch thinking on and off."""
@@ -31,7 +31,7 @@ def derive_reasoning(probe: Probe, anchor: str, prompted: str, text_marks: str) 
     if (found := thinking_before_calls(probe, anchor)) is not None:
         return found
     pair = thinking_in_prompt(probe, anchor) or thinking_removed(probe, prompted.rpartition(anchor)[2])
-    return None if pair is None else ReasoningForm(*pair)
+    return ReasoningForm(*pair) if pair is not None else thinking_as_part(probe, anchor)
 
 
 def thinking_before_calls(probe: Probe, anchor: str) -> ReasoningForm | None:
@@ -44,6 +44,16 @@ def thinking_before_calls(probe: Probe, anchor: str) -> ReasoningForm | None:
         if thought and opening.strip() and closing is not None and "valueone" in after:
             return ReasoningForm(opening, closing[0], key)
     return None
+
+
+def thinking_as_part(probe: Probe, anchor: str) -> ReasoningForm | None:
+    """The form of thinking that the template writes where it is a part of the content, as Ministral 3's does."""
+    text = probe.after_user({"content": content_with_thinking(THOUGHT, ANSWER)}) or ""
+    before, thought, after = text.rpartition(THOUGHT)
+    opening, closing = before.rpartition(anchor)[2], after.partition(ANSWER)[0]
+    is_data = '"thinking"' in opening or "'thinking'" in opening  # of a template that writes whatever it is given
+    is_found = thought and ANSWER in after and opening.strip() and closing.strip() and not is_data
+    return ReasoningForm(opening, closing, is_part=True) if is_found else None
 
 
 def thinking_in_prompt(probe: Probe, anchor: str) -> tuple[str, str] | None:

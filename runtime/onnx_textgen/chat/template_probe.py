@@ -93,3 +93,8 @@ def calls_of(names: Sequence[str], arguments: Sequence[Mapping[str, Any]], form:
 def id_with_name(name: str, number: int) -> str:
     """The id of a call that has its name, as Kimi K2 was trained on them; `number`: which call of the chat it is."""
     return f"functions.{name}:{number}"
+
+
+def content_with_thinking(thinking: str, text: str) -> list[dict[str, str]]:
+    """The content of an answer in parts."""
+    return [{"type": "thinking", "thinking": thinking}, *([{"type": "text", "text": text}] if text else [])]

@@ -115,3 +115,37 @@ def test_thinking_is_left_out_where_a_template_refuses_it_beside_text_and_calls(
         (prepared,), _ = prepare([message], [], derived)
         assert ("thinking" in prepared) is kept
         assert prepared["content"] == text
+
+
+def test_thinking_is_a_part_of_the_content_where_a_template_reads_it_so() -> None:
+    """As Ministral 3's does."""
+    template = (
+        "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    )
+    template += (
+        "{% for p in m.content %}{% if p.type == 'thinking' %}[THINK]{{ p.thinking }}[/THINK]{% else %}{{ p.text }}{% endif %}"
+    )
+    template += (
+        "{% endfor %}{% endif %}{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}{% endfor %}"
+    )
+    template += "{% if add_generation_prompt %}<assistant>{% endif %}"
+    derived = derive(template, bos_token=None, eos_token=None)
+    assert derived.form.reasoning is not None
+    assert derived.form.reasoning.marks == ("[THINK]", "[/THINK]")
+    thought = {"type": "thinking", "thinking": "Hm."}
+    for calls in ({}, {"tool_calls": [call("one1", "look")]}):
+        for text, parts in (("I look.", [thought, {"type": "text", "text": "I look."}]), ("", [thought])):
+            message = {"role": "assistant", "content": text, "reasoning_content": "Hm.", **calls}
+            (prepared,), _ = prepare([message], [], derived)
+            assert prepared["content"] == parts
+            assert "reasoning_content" not in prepared
+        (plain,), _ = prepare([{"role": "assistant", "content": "I look.", **calls}], [], derived)
+        assert plain["content"] == "I look."
+
+
+def test_a_template_that_writes_parts_of_the_content_as_data_shows_no_thinking() -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    for written in (template, template.replace("m.content", "m.content | tojson")):
+        assert derive(written, bos_token=None, eos_token=None).form.reasoning is None

@@ -181,7 +181,9 @@ DIALECTS: dict[str, Dialect] = {
         end="</minimax:tool_call>",
         think=("<think>\n", "\n</think>\n\n"),
     ),
-    "mistralai-Ministral-3-14B-Reasoning-2512": Dialect(lambda name, arguments, _: f"[TOOL_CALLS]{name}[ARGS]{as_json(arguments)}"),
+    "mistralai-Ministral-3-14B-Reasoning-2512": Dialect(
+        lambda name, arguments, _: f"[TOOL_CALLS]{name}[ARGS]{as_json(arguments)}", think=("[THINK]", "[/THINK]")
+    ),
     "mistralai-Mistral-Nemo-Instruct-2407": Dialect(
         lambda name, arguments, number: as_json({"name": name, "arguments": arguments, "id": f"abcd1234{number}"}),
         "[TOOL_CALLS][",
