@@ -128,10 +128,7 @@ const actions = {
   },
   field: () => field()?.focus(),
 };
-element.addEventListener("click", (event) => {
-  if (event.target === keys) keys.close(); // beside the dialog
-  actions[event.target.closest("[data-does]")?.dataset.does]?.();
-});
+element.addEventListener("click", (event) => actions[event.target.closest("[data-does]")?.dataset.does]?.());
 document.addEventListener("click", (event) => {
   if (event.target.closest("#chat-settings-close")) showSettings(false);
 });
