@@ -22,6 +22,8 @@ VERSION = "1.31.1"
 """Of onnxruntime-gpu: the log that is read here, and CUDA's functions that have to answer, are those of this version."""
 SWITCH = "ONNX_TEXTGEN_TEST_CUDA"
 """Set this variable to 0, and nothing is fetched (255 MB) or tried."""
+MOST_SECONDS = 300
+"""For the download."""
 TOOLS = ("gcc", "readelf")
 SOURCE = Path(__file__).with_name("cuda_stand_in.c")
 PROVIDER = Path("onnxruntime", "capi", "libonnxruntime_providers_cuda.so")
@@ -78,15 +80,22 @@ def prepare() -> Path:
             folder = Path(made) / "folder"
             fetch(folder)
             build_stand_ins(folder / PROVIDER, folder)
-            folder.rename(FOLDER)
+            try:
+                folder.rename(FOLDER)
+            except OSError:  # another process made it meanwhile
+                if not FOLDER.is_dir():
+                    raise
     return FOLDER
 
 
 def fetch(folder: Path) -> None:
     """Install onnxruntime-gpu into a folder, and nothing that it depends on."""
-    options = ("--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--target", str(folder))
+    options = ("--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--retries", "1", "--target", str(folder))
     command = [sys.executable, "-m", "pip", "install", "--quiet", *options, f"onnxruntime-gpu=={VERSION}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MOST_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(f"onnxruntime-gpu {VERSION} could not be fetched in {MOST_SECONDS} s") from error
     if done.returncode or not (folder / PROVIDER).is_file():
         lines = done.stderr.strip().splitlines() or ["no CUDA provider in it"]
         raise UnavailableError(f"onnxruntime-gpu {VERSION} cannot be fetched: {lines[-1]}")

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..backends.onnxruntime_session import LOG
+from ..backends.plugins.known import PLUGINS
 from ..errors import PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.prefix_cache import PrefixStore
@@ -201,11 +202,12 @@ class PrefixFolder:
 
 def engine_digest(opened: OpenModel) -> str:
     """A digest of the format, and of all that the bits of keys and values depend on, from the weights to the processor."""
-    versions = list[str]()
-    for name in ("onnxruntime", "onnxruntime-gpu", "openvino"):
+    versions, device = list[str](), opened.graph.device
+    plugins = [PLUGINS[device.kind].distribution] if device.kind in PLUGINS else []
+    for name in ("onnxruntime", "onnxruntime-gpu", "openvino", *plugins):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{name} {importlib.metadata.version(name)}")
-    return digest_of([FORMAT, opened.digest, str(opened.graph.device), opened.graph.threads, os.cpu_count(), versions, processor()])
+    return digest_of([FORMAT, opened.digest, str(device), opened.graph.threads, os.cpu_count(), versions, processor()])
 
 
 def processor() -> str:
