@@ -23,6 +23,7 @@ from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.device_check import check_device
 from onnx_textgen.kv_cache.on_device import OnDeviceCache
 from onnx_textgen.package.reading import read_manifest
+from support.cache_graphs import GRAPHS, VOCAB_SIZE
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 IDS = [(37 * place + 11) % 250 for place in range(150)]
@@ -35,8 +36,12 @@ def package(request: pytest.FixtureRequest) -> Path:
 
 def on_device(package: Path) -> Session:
     """The graph as a plug-in would open it, on a device that works on the CPU's memory."""
-    device = SimpleNamespace(memory_info=lambda kind: None)
-    return dataclasses.replace(open_session(package / "model.onnx", device="cpu", threads=1), memory=DeviceMemory(device))
+    return on_cpu_memory(open_session(package / "model.onnx", device="cpu", threads=1))
+
+
+def on_cpu_memory(session: Session) -> Session:
+    """A session as a plug-in would open it, on a device that works on the CPU's memory."""
+    return dataclasses.replace(session, memory=DeviceMemory(SimpleNamespace(memory_info=lambda kind: None)))
 
 
 def pair(package: Path, rows: int = 3) -> tuple[Decoder, Decoder]:
@@ -162,3 +167,19 @@ def test_inputs_are_bound_for_each_run_on_another_device_than_the_cpu_where_bind
         run.set_input("input_ids", np.array([number]))
         run.set_input("logits_positions", never_changes)
     assert binding.copies == [3, 9, 4, 5]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_with_every_kind_of_cache_have_the_logits_of_numpy(name: str, tmp_path: Path) -> None:
+    tiny = GRAPHS[name]
+    decoder = tiny.decoder(on_cpu_memory(tiny.open(tmp_path)), rows=2)
+    ids = [(5 * place + 2) % VOCAB_SIZE for place in range(11)]
+    wanted = tiny.logits(ids)
+    found = [decoder.feed(ids[:5], row=1, every_position=True), decoder.feed(ids[5:6], row=1), decoder.feed(ids[6:9], row=1)[-1:]]
+    decoder.keep(row=1)
+    decoder.fork(1, 0)
+    found += [decoder.feed(ids[9:10], row=0), decoder.feed(ids[9:10], row=1), decoder.feed(ids[10:11], row=0)]
+    decoder.rewind(9, row=1)
+    found.append(decoder.feed(ids[9:10], row=1))
+    places = [0, 1, 2, 3, 4, 5, 8, 9, 9, 10, 9]
+    np.testing.assert_allclose(np.concatenate(found), wanted[places], atol=2e-5 * np.abs(wanted).max())
