@@ -15,7 +15,7 @@ import typer
 from ..errors import OnnxTextgenError, OptionError
 from ..requirements import wrong_version
 from . import extensions
-from .commands import bench, chat, doctor, generate, info, listing, pull, score, verify
+from .commands import bench, chat, doctor, generate, info, listing, pull, score, site, verify
 from .commands import inspect as inspect_command
 from .help_texts import help_of, summary_of
 from .terminal import screen
@@ -88,6 +88,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "info": info.show_info,
     "verify": verify.verify_package,
     "bench": bench.measure_speed,
+    "site": site.make_site,
     "doctor": doctor.report_health,
 }
 app.callback(help=help_of(describe), invoke_without_command=True)(describe)

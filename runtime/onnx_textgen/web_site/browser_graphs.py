@@ -1,0 +1,66 @@
+"""Chooses the graph of a model folder for each device of a browser, and finds the files of weights that it reads.
+
+The site's description names them, so that the browser decides nothing by the names of files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from pathlib import Path
+
+from ..errors import PackageError
+from ..files.graph_file import external_files, map_model
+from ..package.manifest import GRAPH, Manifest
+
+WASM_GRAPH = "onnx/model_wasm.onnx"
+"""The same numbers with the weights unpacked once, when the graph is opened: WebAssembly has no fast kernels for packed weights."""
+PORTABLE_GRAPH = re.compile(r"onnx/model(?!_wasm)\w*\.onnx")
+"""The graph for runtimes that lack some of the operators of `model.onnx`."""
+LARGEST_FILE = 2**31 - 1
+"""Bytes that a browser can hold in one piece."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrowserGraph:
+    """A graph for one device."""
+
+    graph: str
+    """Its file in the model folder."""
+    data: dict[str, str]
+    """Files of weights in the model folder, by the location that the graph names for each."""
+
+    @property
+    def files(self) -> list[str]:
+        """All its files."""
+        return [self.graph, *self.data.values()]
+
+
+def browser_graphs(folder: Path, manifest: Manifest) -> dict[str, BrowserGraph]:
+    """The graph for each device of a browser, `wasm` and `webgpu`; the files of weights are checked to be ones of the manifest.
+
+    Raises `PackageError` for a folder without a graph for browsers, or with a file that is too large for them.
+    """
+    portable = [name for name in manifest.files if PORTABLE_GRAPH.fullmatch(name)]
+    names = {"wasm": WASM_GRAPH if WASM_GRAPH in manifest.files else GRAPH, "webgpu": portable[0] if portable else GRAPH}
+    return {device: browser_graph(folder, manifest, name) for device, name in names.items()}
+
+
+def browser_graph(folder: Path, manifest: Manifest, name: str) -> BrowserGraph:
+    """A graph with the files of weights that it names."""
+    if name not in manifest.files:
+        raise PackageError(f"{folder} has no {name}; export the model again")
+    with map_model(folder / name) as content:
+        locations = sorted(set(external_files(content)))
+    # Locations are relative to the folder of the graph.
+    data = {location: posixpath.normpath(posixpath.join(posixpath.dirname(name), location)) for location in locations}
+    for file in (name, *data.values()):
+        if file not in manifest.files:
+            raise PackageError(f"{name} reads {file!r:.80}, which the manifest does not list; export the model again")
+        if (size := manifest.files[file].size) > LARGEST_FILE:
+            raise PackageError(
+                f"{file} has {size / 1e9:.1f} GB, and browsers hold at most {LARGEST_FILE / 1e9:.1f} GB in one piece; "
+                "export the model with --precision int4, or take a smaller one"
+            )
+    return BrowserGraph(name, data)

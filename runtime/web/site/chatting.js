@@ -1,0 +1,94 @@
+/** The tab Chat: its field and buttons. */
+
+import { ChatPane } from "./chat_pane.js";
+import { get } from "./view.js";
+
+/** @import { Run } from "./runs.js" */
+/** @import { Settings } from "./settings.js" */
+
+export class Chatting {
+  /**
+   * @param {Settings} settings
+   * @param {Run} run
+   */
+  constructor(settings, run) {
+    this.settings = settings;
+    this.run = run;
+    this.contextLength = 0;
+    this.pane = new ChatPane(get("messages", HTMLElement));
+    this.message = get("message", HTMLTextAreaElement);
+    this.send = get("send", HTMLButtonElement);
+    this.stop = get("chat-stop", HTMLButtonElement);
+    this.fresh = get("new-chat", HTMLButtonElement);
+    this.retry = get("retry", HTMLButtonElement);
+    this.system = get("system", HTMLTextAreaElement);
+    this.status = get("chat-status", HTMLElement);
+    this.send.addEventListener("click", () => this.say());
+    this.stop.addEventListener("click", () => run.stop());
+    this.fresh.addEventListener("click", () => {
+      this.pane.clear();
+      this.status.replaceChildren();
+      this.setState(run.isReady, false);
+      this.message.focus();
+    });
+    this.retry.addEventListener("click", () => {
+      this.pane.dropAnswer();
+      this.answer();
+    });
+    this.message.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      if (!this.send.disabled) this.say();
+    });
+    this.message.addEventListener("input", () => this.fit());
+  }
+
+  /** The field is as high as its text, within limits of the style sheet. */
+  fit() {
+    this.message.style.height = "auto";
+    this.message.style.height = `${this.message.scrollHeight + 2}px`;
+  }
+
+  /** Enable what can be pressed now. @param {boolean} isReady @param {boolean} isRunning */
+  setState(isReady, isRunning) {
+    this.send.disabled = !isReady;
+    this.send.hidden = isRunning;
+    this.stop.hidden = !isRunning;
+    this.fresh.disabled = isRunning || !this.pane.messages.length;
+    this.retry.disabled = !isReady || !this.pane.canRetry;
+  }
+
+  /** Send the message, and have it answered. */
+  say() {
+    const text = this.message.value.trim();
+    if (!text) return;
+    this.message.value = "";
+    this.fit();
+    this.pane.say(text);
+    return this.answer();
+  }
+
+  /** Have the last message answered. */
+  async answer() {
+    const system = this.system.value.trim();
+    const messages = [...(system ? [{ role: "system", content: system }] : []), ...this.pane.messages];
+    this.status.replaceChildren();
+    let tokens = 0;
+    /** @type {ReturnType<ChatPane["answer"]> | null} */
+    let answer = null;
+    await this.run.start("chat", {
+      argument: () => ({ messages, options: this.settings.read() }),
+      begin: () => (answer = this.pane.answer()),
+      report: (reports) => {
+        tokens += reports.filter((each) => "id" in each).length;
+        answer?.add(reports.map((each) => each.text).join(""));
+      },
+      end: (ending) => answer?.end(ending, tokens, this.contextLength),
+      fail: (problem) => {
+        answer?.end(null, tokens, this.contextLength);
+        this.status.replaceChildren(problem);
+      },
+    });
+    if (matchMedia("(pointer: fine)").matches) this.message.focus(); // on a phone that would open the keyboard over the answer
+  }
+}

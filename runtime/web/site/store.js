@@ -1,0 +1,119 @@
+/**
+ * Fetches files once and keeps them in the browser (Cache API), under their sha256. So a second visit fetches nothing, and a new
+ * version of a site fetches only what has changed.
+ *
+ * Bytes are compared with their sha256 each time that they are read, from the network and from the browser's storage.
+ */
+
+/** @import { Resource } from "./site_file.js" */
+
+/** A file that cannot be had, or is not the one that the site describes. */
+export class FileError extends Error {}
+
+export class Store {
+  /** @param {string} site the address of the site; sites of the same origin keep their files apart */
+  constructor(site) {
+    this.site = site;
+    /** @type {Promise<Cache | null>} */
+    this.cache = globalThis.caches ? caches.open(`onnx-textgen files of ${site}`).catch(() => null) : Promise.resolve(null);
+  }
+
+  /** The key of a file. @param {Resource} resource */
+  key(resource) {
+    return new URL(`kept/${resource.sha256}`, this.site).href;
+  }
+
+  /** Whether the browser has a file already. @param {Resource} resource */
+  async has(resource) {
+    return Boolean(await (await this.cache)?.match(this.key(resource)));
+  }
+
+  /**
+   * The bytes of a file: from the browser's storage, else from the network, and then they are kept.
+   * @param {Resource} resource
+   * @param {(bytes: number) => void} report is called with the number of bytes that have come since its last call
+   * @returns {Promise<Uint8Array<ArrayBuffer>>}
+   */
+  async read(resource, report = () => {}) {
+    const cache = await this.cache;
+    const kept = await cache?.match(this.key(resource));
+    if (kept) {
+      const bytes = new Uint8Array(await kept.arrayBuffer());
+      if (await isIntact(bytes, resource)) {
+        report(bytes.length);
+        return bytes;
+      }
+      await cache?.delete(this.key(resource)); // damaged on this machine: fetched again
+    }
+    const bytes = await download(new URL(resource.url, this.site), resource, report);
+    if (!(await isIntact(bytes, resource))) {
+      throw new FileError(
+        `${resource.url} is not the file that this site was made with: its sha256 differs, so it is not used; ` +
+          "reload the page, and if that does not help, the site has to be published again",
+      );
+    }
+    try {
+      await cache?.put(this.key(resource), new Response(bytes, { headers: { "Content-Length": String(bytes.length) } }));
+    } catch {
+      // The browser's storage is full: the file is fetched again at the next visit.
+    }
+    return bytes;
+  }
+
+  /**
+   * Delete what this site no longer needs.
+   * @param {Resource[]} resources
+   */
+  async keepOnly(resources) {
+    const cache = await this.cache;
+    const wanted = new Set(resources.map((each) => this.key(each)));
+    const old = ((await cache?.keys()) ?? []).filter((request) => !wanted.has(request.url));
+    await Promise.all(old.map((request) => cache?.delete(request)));
+  }
+}
+
+/**
+ * Fetch a file whole.
+ * @param {URL} url
+ * @param {Resource} resource
+ * @param {(bytes: number) => void} report
+ */
+async function download(url, resource, report) {
+  let answer;
+  try {
+    // The store keeps the file; the browser's own cache would keep it a second time.
+    answer = await fetch(url, { cache: "no-store", credentials: "same-origin" });
+  } catch (error) {
+    throw new FileError(`${resource.url} cannot be fetched: no answer from ${url.host}; connect to the network and reload the page`, {
+      cause: error,
+    });
+  }
+  if (!answer.ok || !answer.body) {
+    throw new FileError(`${resource.url} is missing on the server (${answer.status}); the whole folder of the site has to be published`);
+  }
+  const bytes = new Uint8Array(resource.size);
+  let length = 0;
+  const reader = answer.body.getReader();
+  for (;;) {
+    const { done, value } = await reader.read().catch((error) => {
+      throw new FileError(`${resource.url} was cut off while it was fetched; check the network and reload the page`, { cause: error });
+    });
+    if (done) break;
+    if (length + value.length > bytes.length) break; // another file; its length tells
+    bytes.set(value, length);
+    length += value.length;
+    report(value.length);
+  }
+  return length === bytes.length ? bytes : bytes.subarray(0, length);
+}
+
+/**
+ * Whether bytes are those of a resource.
+ * @param {Uint8Array<ArrayBuffer>} bytes
+ * @param {Resource} resource
+ */
+async function isIntact(bytes, resource) {
+  if (bytes.length !== resource.size) return false;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === resource.sha256;
+}
