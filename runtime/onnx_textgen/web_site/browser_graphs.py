@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
-import re
 from pathlib import Path
 
 from ..errors import PackageError
 from ..files.graph_file import external_files, map_model
-from ..package.manifest import GRAPH, Manifest
+from ..package.manifest import GRAPH, WASM_GRAPH, Manifest, shared_graph
 
-WASM_GRAPH = "onnx/model_wasm.onnx"
-"""The same numbers with the weights unpacked once, when the graph is opened: WebAssembly has no fast kernels for packed weights."""
-PORTABLE_GRAPH = re.compile(r"onnx/model(?!_wasm)\w*\.onnx")
-"""The graph for runtimes that lack some of the operators of `model.onnx`."""
 LARGEST_FILE = 2**31 - 1
 """Bytes that a browser can hold in one piece."""
 
@@ -42,8 +37,8 @@ def browser_graphs(folder: Path, manifest: Manifest) -> dict[str, BrowserGraph]:
 
     Raises `PackageError` for a folder without a graph for browsers, or with a file that is too large for them.
     """
-    portable = [name for name in manifest.files if PORTABLE_GRAPH.fullmatch(name)]
-    names = {"wasm": WASM_GRAPH if WASM_GRAPH in manifest.files else GRAPH, "webgpu": portable[0] if portable else GRAPH}
+    shared = shared_graph(manifest) or GRAPH
+    names = {"wasm": WASM_GRAPH if WASM_GRAPH in manifest.files else GRAPH, "webgpu": shared}
     return {device: browser_graph(folder, manifest, name) for device, name in names.items()}
 
 

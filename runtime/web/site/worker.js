@@ -6,7 +6,8 @@
  */
 
 import { nextTurn } from "../textgen/generation/event_loop.js";
-import { replay as replayOne } from "../textgen/golden.js";
+import { exactRun, replay as replayOne } from "../textgen/golden.js";
+import { sessionOptions } from "../textgen/package/graphs.js";
 import * as textgen from "../textgen/index.js";
 import { readManifest } from "../textgen/package/manifest.js";
 import { importModule } from "./libraries.js";
@@ -59,7 +60,8 @@ async function open({ site, address, device, threads }, { report }) {
   const externalData = [];
   for (const [path, name] of Object.entries(data)) externalData.push({ path, data: await read(site.files, name) });
   report({ stage: "opening", loaded: total, total });
-  const decoder = await textgen.Decoder.open(ort, bytes, manifest.geometry, { executionProviders: [device], externalData });
+  const options = { executionProviders: [device], externalData, ...sessionOptions(graph) };
+  const decoder = await textgen.Decoder.open(ort, bytes, manifest.geometry, options);
   const ends = { eosIds: manifest.eos_ids, bosId: manifest.bos_id };
   const tokenizer = spec === null ? null : new textgen.TextTokenizer(tokenizers, spec, ends);
   model = new textgen.Model(manifest, decoder, tokenizer, chatTemplate, jinja);
@@ -141,8 +143,6 @@ function tokenOf(chunk, piece) {
   };
 }
 
-/** @typedef {{ prompt_ids: number[], new_ids: number[], exact_ids?: number[] | null }} Recorded a golden run of the manifest */
-
 /**
  * Replay the golden runs.
  * @param {undefined} _
@@ -152,9 +152,8 @@ async function replay(_, { report, signal }) {
   const open = opened();
   const release = open.take();
   try {
-    for (const { exact_ids: exactIds, ...run } of /** @type {Recorded[]} */ (open.manifest.golden ?? [])) {
-      // Browsers compute products in float32, as the continuation in `exact_ids` was computed.
-      if (exactIds) run.new_ids = exactIds;
+    for (const recorded of open.manifest.golden ?? []) {
+      const run = exactRun(recorded); // browsers compute products in float32
       const found = await replayOne(open.decoder, open.manifest, run);
       const text = (/** @type {number[]} */ ids) => open.tokenizer?.decode(ids) ?? "";
       /** @type {Replayed} */
