@@ -6,6 +6,7 @@ Another package compares with PyTorch: by a function in the entry-point group `o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -18,10 +19,10 @@ from .. import extensions, options
 from ..terminal import certificate, screen, tables
 
 if TYPE_CHECKING:
-    from ...api.model import Model
     from ...diagnostics.golden_elsewhere import Comparison
     from ...diagnostics.golden_runs import Replay
     from ...diagnostics.runtimes.protocol import Rounding, Runtime
+    from ...inference.decoder import Decoder
     from ...package.manifest import GoldenRun, Manifest
 
 GROUP = "onnx_textgen.verifiers"
@@ -38,6 +39,8 @@ class RuntimeName(StrEnum):
 
     genai = "genai"
     openvino = "openvino"
+    node = "node"
+    browser = "browser"
 
 
 Verifier = Callable[..., Sequence[Mapping[str, Any]]]
@@ -95,8 +98,8 @@ def verify_package(
     compare: Verifier | None = None if against is None else extensions.load_function(GROUP, "verify --against")
     path, manifest = check_package(locate(options.one_folder(folder, model)), say)
     if elsewhere is not None:
-        ours = options.load_model(str(path), device, threads)
-        verify_elsewhere(elsewhere, ours, path, manifest, say=say, as_json=as_json)
+        ours = functools.cache(lambda: options.load_model(str(path), device, threads))
+        verify_elsewhere(elsewhere, path, manifest, lambda: ours().new_context(), say=say, as_json=as_json)
         return
     replays = replay_golden(path, manifest, device, threads, say)
     scenarios = compare_with(compare, path, against, adapter) if compare is not None and against is not None else []
@@ -170,14 +173,20 @@ def find_runtime(name: RuntimeName) -> Runtime:
 
 
 def verify_elsewhere(
-    runtime: Runtime, ours: Model, path: Path, manifest: Manifest, *, say: Callable[[str], None], as_json: bool
+    runtime: Runtime,
+    path: Path,
+    manifest: Manifest,
+    new_decoder: Callable[[], Decoder],
+    *,
+    say: Callable[[str], None],
+    as_json: bool,
 ) -> None:
     """Replay the golden runs in another runtime, and say the result; exits with 1 if a continuation differs."""
     from ...diagnostics.golden_elsewhere import compare_golden  # noqa: PLC0415
 
     screen.progress(f"{runtime.name} ...")
     try:
-        compared = compare_golden(runtime, path, manifest, ours.new_context)
+        compared = compare_golden(runtime, path, manifest, new_decoder)
     finally:
         screen.progress("")
     is_right = all(one.is_equal for one in compared)

@@ -38,7 +38,7 @@ class Genai:
         """See `Runtime.continue_greedily`."""
         if GENAI_CONFIG not in manifest.files:
             raise PackageError(
-                f"{folder} has no {GENAI_CONFIG}, so onnxruntime-genai cannot open it; export it without --no-other-runtimes"
+                f"{folder} has no {GENAI_CONFIG}, so onnxruntime-genai cannot open it; export it with --genai-config"
             )
         try:
             model = self.library.Model(str(folder))
