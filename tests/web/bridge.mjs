@@ -44,6 +44,12 @@ const functions = {
     const chooser = new Chooser(makeConfig({}, withSeed(options)), { promptIds: prompt_ids, eosIds: eos_ids, piece, sample });
     return rows.map((row, step) => chooser.choose(floats(row), ids.slice(0, step)));
   },
+  /** The scores of a row before temperature, after a text that grew from `ids` of half the length. */
+  processed: ({ options, prompt_ids, eos_ids, pieces, row, ids }) => {
+    const chooser = new Chooser(makeConfig({}, withSeed(options)), { promptIds: prompt_ids, eosIds: eos_ids, piece: (id) => pieces[id] });
+    chooser.process(floats(row), ids.slice(0, ids.length / 2));
+    return Buffer.from(chooser.process(floats(row), ids).buffer).toString("base64");
+  },
   /** The ids after the last stage of each row. */
   kept: (options, rows) => {
     const config = makeConfig({}, withSeed(options));
@@ -128,8 +134,10 @@ const functions = {
       .next()
       .catch((error) => error.message);
     await first.return();
-    const third = await textgen.generate(handles[handle], prompt, options).next();
-    return [second, third.value.token_id];
+    const third = textgen.generate(handles[handle], prompt, options);
+    const { value } = await third.next();
+    await third.return();
+    return [second, value.token_id];
   },
   kept_length: (handle) => handles[handle].decoder.kept.ids.length,
   chat: (handle, messages, inputs) => handles[handle].renderChat(messages, inputs),

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import onnx_textgen
+from onnx_textgen.diagnostics.golden_runs import replay
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import manifest_digest
 from support.cache_graphs import GRAPHS, Attention, Tiny
@@ -213,15 +214,42 @@ def test_in_exact_arithmetic_the_continuation_of_that_arithmetic_is_replayed(nod
     assert [run["first_difference"] for run in node.call("golden", handle, True)["runs"]] == [None, 4, None]
 
 
-def test_a_golden_run_that_is_wrong_is_counted_as_wrong(node: Node, tmp_path: Path) -> None:
+def test_a_golden_run_that_is_a_little_wrong_is_counted_as_wrong_as_in_python(
+    node: Node, tmp_path: Path, story: onnx_textgen.Model
+) -> None:
     package = Path(shutil.copytree(STORY, tmp_path / "package"))
     value = json.loads((package / "manifest.json").read_text())
-    value["golden"][1]["new_ids"][4] = 7
+    run = value["golden"][1]
+    before = [*run["prompt_ids"], *run["new_ids"][:4]]
+    likely = story.generate(before, temperature=0, max_new_tokens=1, logprobs=20).alternatives[0]
+    run["new_ids"][4] = likely[-1].token_id
     value["sha256"] = manifest_digest(value)
     (package / "manifest.json").write_text(json.dumps(value))
     found = node.call("golden", node.call("open", "node", str(package)))
+    model = onnx_textgen.load(package, threads=1, device="cpu")
+    wanted = [replay(model.new_context(), model.manifest, each) for each in model.manifest.golden]
     assert (found["right"], found["total"]) == (2, 3)
-    assert [run["first_difference"] for run in found["runs"]] == [None, 4, None]
+    assert [run["first_difference"] for run in found["runs"]] == [run.first_difference for run in wanted] == [None, 4, None]
+    assert [run["same"] for run in found["runs"]] == [run.same for run in wanted]
+    assert [run["largest_gap"] for run in found["runs"]] == pytest.approx([run.largest_gap for run in wanted], abs=1e-4)
+    assert found["runs"][1]["largest_gap"] < 0.7
+
+
+def test_texts_of_bytes_that_are_not_utf8_end_as_in_python(node: Node) -> None:
+    folder = ROOT / "tests" / "packages" / "ort"
+    handle, model = node.call("open", "node", str(folder)), onnx_textgen.load(folder, threads=1, device="cpu")
+    for seed in range(40):
+        same(node, handle, model, "Once", seed=seed, max_new_tokens=5)
+
+
+def test_what_is_kept_of_a_prompt_ends_at_an_even_token_and_serves_only_prompts_that_begin_with_it(
+    node: Node, opened: int, story: onnx_textgen.Model
+) -> None:
+    ids = story.encode("The dog and the cat went to the park. ")
+    for prompt in (ids, [*ids, 13], [5, 6, *ids], [*ids, 13, 268, 5]):
+        same(node, opened, story, prompt, seed=1, max_new_tokens=5)
+        kept = node.call("kept_length", opened)
+        assert kept % 2 == 0 and 2 <= len(prompt) - kept <= 3
 
 
 HALF = Tiny((Attention(0), Attention(1)), element=np.float16)

@@ -1,5 +1,6 @@
 """The chain of `runtime/web/textgen` chooses what Python chooses: random numbers bit for bit, ids for the same logits and place."""
 
+import base64
 import dataclasses
 from typing import Any
 
@@ -130,6 +131,38 @@ def test_a_text_takes_the_same_tokens_through_the_whole_chain(
         assert (caught.value.kind, str(caught.value)) == (type(error).__name__, str(error))
         return
     assert node.call("choices", {**request, "rows": sent, "ids": ours}) == ours
+
+
+@given(
+    options=st.fixed_dictionaries(
+        {"seed": st.just(1), "dry_multiplier": st.floats(0.1, 3)},
+        optional={
+            "dry_base": st.floats(1, 3),
+            "dry_allowed_length": st.integers(1, 4),
+            "dry_penalty_last_n": st.integers(-1, 12),
+            "repetition_penalty": st.floats(0.5, 2),
+            "presence_penalty": st.floats(-2, 2),
+            "frequency_penalty": st.floats(-2, 2),
+            "no_repeat_ngram_size": st.integers(1, 4),
+            "logit_bias": st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100), max_size=3),
+            "bad_words_ids": st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=2),
+            "min_new_tokens": st.integers(1, 6),
+        },
+    ),
+    prompt=st.lists(st.sampled_from([1, 2, 3, 9]), max_size=20),
+    ids=st.lists(st.sampled_from([1, 2, 3]), max_size=20),
+    row=arrays(np.float32, VOCAB, elements=st.floats(-8, 8, width=32)),
+)
+@settings(max_examples=400)
+def test_penalties_of_texts_that_repeat_themselves_are_pythons_to_the_last_bits(
+    node: Node, options: dict[str, Any], prompt: list[int], ids: list[int], row: np.ndarray
+) -> None:
+    chooser = Chooser(GenerationConfig(**options), prompt_ids=prompt, eos_ids=[0], piece=PIECES.__getitem__)
+    wanted = chooser.process(row, ids)
+    request = {"options": {**options, "seed": "1"}, "prompt_ids": prompt, "eos_ids": [0], "pieces": PIECES, "ids": ids}
+    found = np.frombuffer(base64.b64decode(node.call("processed", {**request, "row": floats(row)})), np.float32)
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+    np.testing.assert_array_max_ulp(found[np.isfinite(found)], wanted[np.isfinite(wanted)], 1)  # the power may round differently
 
 
 def refusing(options: dict[str, Any], prompt: list[int], rows: list[np.ndarray], sample: int) -> dict[str, Any]:

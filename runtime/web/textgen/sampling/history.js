@@ -6,11 +6,10 @@
 export class History {
   /** @param {readonly number[]} promptIds */
   constructor(promptIds) {
-    this.promptIds = [...promptIds];
     /** Prompt and text, in order. @type {number[]} */
     this.ids = [...promptIds];
-    /** @type {number[]} */
-    this.newIds = [];
+    /** Number of ids of the text. */
+    this.newTokens = 0;
     /** Count of each id of the text. @type {Map<number, number>} */
     this.counts = new Map();
   }
@@ -20,21 +19,13 @@ export class History {
     return new Set(this.ids);
   }
 
-  /** Make the history equal to a text's ids. @param {readonly number[]} tokenIds */
+  /** Append the ids that a text has more; it never loses any. @param {readonly number[]} tokenIds all ids of the text */
   sync(tokenIds) {
-    let kept = 0;
-    while (kept < this.newIds.length && kept < tokenIds.length && this.newIds[kept] === tokenIds[kept]) kept++;
-    if (kept < this.newIds.length) {
-      this.ids = [...this.promptIds];
-      this.newIds = [];
-      this.counts.clear();
-      kept = 0;
-    }
-    for (const id of tokenIds.slice(kept)) {
+    for (const id of tokenIds.slice(this.newTokens)) {
       this.ids.push(id);
-      this.newIds.push(id);
       this.counts.set(id, (this.counts.get(id) ?? 0) + 1);
     }
+    this.newTokens = tokenIds.length;
   }
 
   /** The last `count` ids, or all for a negative `count`. @param {number} count */
