@@ -16,7 +16,7 @@ from onnx_textgen.backends.adapter_file import read_adapter
 from onnx_textgen.backends.adapter_graph import linear_layers, with_adapters
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.package.locate import embedded_packages
-from onnx_textgen.package.manifest import GENAI_GRAPH, GRAPH, INT8_CACHE_GRAPH, adapter_file
+from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, adapter_file
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.options import Quantization
 from support.cuda_placement import Placement, UnavailableError, placement, prepare
@@ -95,7 +95,7 @@ def test_float16_packages_are_computed_on_cuda_whole(tmp_path: Path, model_type:
 def test_all_graphs_of_a_float16_package_are_computed_on_cuda_whole(tmp_path: Path) -> None:
     tokenizer = Path(__file__).parents[1] / "packages" / "ort" / "tokenizer.json"
     package = exported(tmp_path, "llama", "fp16", hidden_states=True, tokenizer=tokenizer, eos_ids=(1,))
-    for name in (GRAPH, GENAI_GRAPH):
+    for name in (GRAPH, "onnx/model_fp16.onnx"):
         check_whole(placement(package / name))
 
 
