@@ -18,7 +18,7 @@ from ..extra_graphs.wasm_graph import write_wasm_graph
 from ..package.forecast import check_disk
 from ..package.other_runtimes import write_settings
 from ..package.writer import weights_bytes, write_graph
-from ..passes.order import Settings, run_passes
+from ..passes.order import Settings, is_float16, run_passes
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.rounding import Roundings
 from ..sources.source import Source
@@ -67,7 +67,8 @@ class PackageWriter:
         write_graph(attempt, folder, weights=weights_name(settings))
         if options.other_runtimes and opens_elsewhere(self.source, self.assets):
             name = write_shared_graph(folder, settings)
-            write_wasm_graph(folder, name)
+            if not is_float16(settings):
+                write_wasm_graph(folder, name)
             write_settings(folder, name, self.source, self.assets, options.target)
         if options.attention_maps:
             write_attention_graph(folder, self.source.geometry.heads)

@@ -29,7 +29,7 @@ CODES = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
 
 
 def write_wasm_graph(folder: Path, shared_graph: str) -> None:
-    """Write the graph next to the shared one, if it has weights to unpack and a browser has room for them."""
+    """Write the graph next to the shared one, in float32, if it has weights to unpack and a browser has room for them."""
     model = ir.load(folder / shared_graph)
     products = [node for node in model.graph if node.op_type == "MatMulNBits" and can_be_unpacked(node)]
     unpacked = sum(4 * math.prod(codes_shape(node)) for node in products)
@@ -51,13 +51,11 @@ def codes_shape(node: ir.Node) -> tuple[int, int]:
 
 
 def can_be_unpacked(node: ir.Node) -> bool:
-    """Whether DequantizeLinear can read a matrix from the same bytes, in float32."""
+    """Whether DequantizeLinear can read a matrix from the same bytes."""
     bits, blocks = node.attributes["bits"].as_int(), codes_shape(node)[1] // node.attributes["block_size"].as_int()
     zeros = node.inputs[3] if len(node.inputs) > 3 else None
     has_whole_zeros = zeros is None or (zeros.dtype == ir.DataType.UINT8 and (bits == 8 or blocks % 2 == 0))
-    scales = node.inputs[2]
-    is_float32 = scales is not None and scales.dtype in (None, ir.DataType.FLOAT)  # the shared graph has dropped inner types
-    return bits in CODES and has_whole_zeros and is_float32 and len(node.inputs) <= 4
+    return bits in CODES and has_whole_zeros and len(node.inputs) <= 4
 
 
 def replace_product(graph: ir.Graph, node: ir.Node, matrices: dict[ir.Value, ir.Value], folder: Path) -> None:

@@ -100,8 +100,8 @@ def test_maps_that_are_not_the_models_are_refused(tmp_path: Path, monkeypatch: p
 @pytest.mark.slow
 def test_the_packages_own_graph_and_weights_are_those_without_maps(tmp_path: Path) -> None:
     reference = tiny_model("llama")
-    plain = export(reference, tmp_path / "plain", genai=False)
-    made = export(reference, tmp_path / "out", genai=False, attention_maps=True)
+    plain = export(reference, tmp_path / "plain", other_runtimes=False)
+    made = export(reference, tmp_path / "out", other_runtimes=False, attention_maps=True)
     assert package_digest(made.folder, made.manifest) == package_digest(plain.folder, plain.manifest)
     assert made.manifest.files.keys() - plain.manifest.files.keys() == {ATTENTION_GRAPH}
     outputs = [value.name for value in onnx.load(made.folder / GRAPH, load_external_data=False).graph.output]

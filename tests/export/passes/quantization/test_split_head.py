@@ -79,7 +79,7 @@ def test_a_package_is_right_whatever_each_part_is_stored_in(tmp_path: Path, tied
     folder.mkdir()
     opened = open_source(decoder(tied), tokenizer=None, allow_pickle=False, report=lambda stage: None)
     with as_source(opened, None) as source:
-        asked = ExportOptions(precision="int4", genai=False)
+        asked = ExportOptions(precision="int4", other_runtimes=False)
         model = optimized_graph(source, opened.weights, asked, None, report=lambda stage: None)
         matrices = find_matrices(model.graph, options, "ort")
         found = calibrate(source, opened.weights, matrices, ids, options=options, folder=tmp_path)
