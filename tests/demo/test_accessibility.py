@@ -1,8 +1,6 @@
 """Every tab passes axe-core's checks, light and dark, and fits a phone."""
 
 import json
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +9,7 @@ from onnx_textgen_demo.app import TABS
 from onnx_textgen_demo.chat.message_tree import Figures
 from onnx_textgen_demo.chat.stored import read_tree
 from onnx_textgen_demo.pictures.stage_pictures import ATTENTION
+from support.axe import axe_script
 from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window
 from support.chat_page import keep, open_chat, open_empty_chat, press, press_head, wait_for_turns
 from support.paced_runs import make_chatty
@@ -20,14 +19,6 @@ AXE = "axe.run({ exclude: ['.vega-embed'] }).then(arguments[0])"
 """The marks within a plot are Gradio's alone; its figures stand in a table beside it."""
 NOT_OURS = {"region"}  # Gradio puts its toasts outside of the main landmark
 STILL = "return ['#generate', '#again'].every((name) => getComputedStyle(document.querySelector(name)).opacity === '1')"
-
-
-def axe_script():
-    """The text of axe.min.js, from a package that carries it (`pip install axe-playwright-python --no-deps`)."""
-    found = find_spec("axe_playwright_python")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("axe-core is not here: pip install --no-deps axe-playwright-python")
-    return (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
-from html import escape
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
-from onnx_textgen.errors import OnnxTextgenError
-
+from ..error_messages import shown_errors
 from ..limits import checked
 from .answering import ChatSession
 from .frames import Frame, frame
@@ -19,15 +16,6 @@ from .from_browser import place_in, text_of, tree_in
 from .message_tree import MessageTree
 from .own_tools import OwnTools
 from .stored import read_tree
-
-
-@contextlib.contextmanager
-def shown_errors() -> Iterator[None]:
-    """Show an error of the library on the page."""
-    try:
-        yield
-    except OnnxTextgenError as error:
-        raise gr.Error(escape(str(error)), print_exception=False) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

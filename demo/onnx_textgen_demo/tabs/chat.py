@@ -16,7 +16,7 @@ from onnx_textgen.errors import OnnxTextgenError, OptionError
 
 from ..chat import conversations_pane, turns_pane
 from ..chat.answering import ChatSession, session_for
-from ..chat.branches import Branches, shown_errors
+from ..chat.branches import Branches
 from ..chat.frames import FRAME_LENGTH, Drawing, Frame, frame
 from ..chat.from_browser import decision_in, place_in, text_of, tree_in, user_message
 from ..chat.message_tree import MessageTree
@@ -24,6 +24,7 @@ from ..chat.no_template import TemplateOffer, make_offer
 from ..chat.open_calls import with_the_rest_refused
 from ..chat.own_tools import OwnTools, Permissions, ToolUse, described, tool_use
 from ..chat.tool_rounds import Progress, answered, decided, is_answerable
+from ..error_messages import shown_errors
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
 from ..sampling_controls import SamplingControls, make_sampling_controls

@@ -14,6 +14,7 @@ from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background
 from ..buttons import RunButtons, at_the_end
+from ..error_messages import shown_errors
 from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
 from ..sampling_controls import read_seed
@@ -71,7 +72,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
 
     def compare(text: str, chosen_ways: list[str], names: list[str], new_tokens: int, typed_seed: str) -> Iterator[Frame]:
         asked = [Card(name, way) for name in names for way in chosen_ways]
-        try:
+        with shown_errors():
             options = {"max_new_tokens": new_tokens, "seed": read_seed(typed_seed)}
             for card in asked:
                 yield asked, draw(asked)
@@ -79,8 +80,6 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
                     yield from fill(card, registry, checked(text), options, asked)
                 except OnnxTextgenError as error:
                     card.problem = str(error)
-        except OnnxTextgenError as error:
-            raise gr.Error(escape(str(error)), print_exception=False) from error
         yield asked, draw(asked)
 
     buttons = RunButtons((start,), stop)

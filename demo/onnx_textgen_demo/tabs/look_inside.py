@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from onnx_textgen.errors import OnnxTextgenError
-
 from .. import view
+from ..error_messages import shown_errors
 from ..limits import MAX_PROMPT_CHARS, RUNNING, checked
 from ..models import ModelRegistry
 from ..pictures import stage_pictures
@@ -131,15 +127,6 @@ class Answers:
                     config = dataclasses.replace(config, seed=cursor.inspector.config.seed)
                 cursor.inspector.choose_again(cursor.number, config)
         return draw(cursor)
-
-
-@contextlib.contextmanager
-def shown_errors() -> Iterator[None]:
-    """Show an error of the library on the page."""
-    try:
-        yield
-    except OnnxTextgenError as error:
-        raise gr.Error(escape(str(error)), print_exception=False) from error
 
 
 def move(cursor: StageCursor | None, by: int) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from ..proof.certificate import prove
 from ..proof.hidden_states import prove_hidden_states
 from ..proof.int8_cache import prove_int8_cache
 from ..proof.measures import ANY_ROUNDING, REMEDIES, TOLERANCES, Scenario
-from ..proof.other_graphs import prove_other_graphs
+from ..proof.other_graphs import graphs_for_others, prove_other_graphs
 from ..proof.same_weights import prove_exactly, with_exact_ids
 from ..sources.source import Source
 from ..weights.streamed import Weights
@@ -67,6 +67,7 @@ def prove_package(
         report("compare, cache at 8 bits")
         int8 = folder / INT8_CACHE_GRAPH
         more["int8_cache"] = prove_int8_cache(source, weights, int8, ids, precision=precision, own=measured[-1])
-    report("compare, graphs for other runtimes")
-    prove_other_graphs(source, folder, ids, arithmetic=roundings.arithmetic if roundings is not None else precision)
+    if graphs := graphs_for_others(folder):
+        report("compare, graphs for other runtimes")
+        prove_other_graphs(source, graphs, graph, ids, arithmetic=roundings.arithmetic if roundings is not None else precision)
     return Proven(measured, exact, golden, more)

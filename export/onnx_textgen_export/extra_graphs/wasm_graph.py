@@ -18,10 +18,9 @@ import onnx_ir as ir
 
 from onnx_textgen.package.manifest import SHARED_FOLDER, WASM_GRAPH
 
+from ..passes.graph.accuracy import multiply_in_float32
 from ..passes.graph.linear import add_constant
 
-FLOAT32 = 1
-"""The accuracy level of MatMulNBits at which activations are not rounded."""
 MOST_UNPACKED_BYTES = 1_500_000_000
 """WebAssembly addresses 4 GiB, and ONNX Runtime holds the unpacked weights twice while it opens a graph."""
 CODES = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
@@ -36,9 +35,7 @@ def write_wasm_graph(folder: Path, shared_graph: str) -> None:
     if not products or unpacked > MOST_UNPACKED_BYTES:
         return
     matrices: dict[ir.Value, ir.Value] = {}
-    for node in model.graph:
-        if "accuracy_level" in node.attributes:
-            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", FLOAT32)
+    multiply_in_float32(model.graph)
     for node in products:
         replace_product(model.graph, node, matrices, folder / SHARED_FOLDER)
     ir.save(model, folder / WASM_GRAPH)

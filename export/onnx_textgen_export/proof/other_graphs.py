@@ -6,7 +6,7 @@ one. The graph for WebAssembly has its weights unpacked to float32, so it is com
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -26,23 +26,26 @@ UNPACK = "session.disable_quant_qdq"
 STEPS = 8
 
 
-def prove_other_graphs(source: Source, folder: Path, ids: list[int], *, arithmetic: Precision) -> None:
-    """Compare the graphs in the folder `onnx` with the own graph, if there are any; raises `ExportError` where one differs.
+def graphs_for_others(folder: Path) -> list[Path]:
+    """The graphs of a package that other runtimes open."""
+    return sorted((folder / SHARED_FOLDER).glob("*.onnx"))
+
+
+def prove_other_graphs(source: Source, graphs: list[Path], own: Path, ids: list[int], *, arithmetic: Precision) -> None:
+    """Compare graphs with the own graph of the package; raises `ExportError` where one differs.
 
     arithmetic: of the package's activations, whose limits apply.
     """
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
-    wasm = folder / WASM_GRAPH
-    others = [path for path in sorted((folder / SHARED_FOLDER).glob("*.onnx")) if path != wasm]
     with as_export_error():
-        if others:
-            own = logits_of(source, open_session(folder / GRAPH, device="cpu"), text)
-        for path in others:
-            check_equal(path, logits_of(source, open_session(path, device="cpu"), text), own, arithmetic)
-        if wasm.exists():
-            with in_float32(folder / GRAPH) as session:
-                exact = logits_of(source, session, text)
-                check_equal(wasm, logits_of(source, open_unpacked(wasm), text), exact, "fp32")
+        expected = logits_of(source, open_session(own, device="cpu"), text)
+        for path in graphs:
+            if path.name == PurePosixPath(WASM_GRAPH).name:
+                with in_float32(own) as session:
+                    exact = logits_of(source, session, text)
+                    check_equal(path, logits_of(source, open_unpacked(path), text), exact, "fp32")
+            else:
+                check_equal(path, logits_of(source, open_session(path, device="cpu"), text), expected, arithmetic)
 
 
 def open_unpacked(graph: Path) -> Session:

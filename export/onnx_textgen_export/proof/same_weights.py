@@ -21,6 +21,7 @@ from onnx_textgen.backends.protocol import CPU
 from onnx_textgen.package.manifest import GoldenRun, Precision
 
 from ..errors import ExportError, as_export_error
+from ..passes.graph.accuracy import FLOAT32, multiply_in_float32
 from ..passes.quantization.rounding import Change, Roundings
 from ..sources.source import Source
 from ..weights.streamed import Weights
@@ -40,8 +41,6 @@ from .scenarios import (
 )
 
 EXACT_GRAPH = "exact.onnx"
-FLOAT32 = 1
-"""The accuracy level at which ONNX Runtime multiplies in float32."""
 EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 """Environment variable that does the same for experts: QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
 
@@ -50,9 +49,7 @@ EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 def in_float32(graph: Path) -> Iterator[Session]:
     """The graph of a quantised package, opened in the folder of its weights, with all products in float32."""
     model = ir.load(graph)
-    for node in model.graph:
-        if "accuracy_level" in node.attributes:
-            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", FLOAT32)
+    multiply_in_float32(model.graph)
     exact, before = graph.with_name(EXACT_GRAPH), os.environ.get(EXPERTS)
     os.environ[EXPERTS] = "fp32"
     try:

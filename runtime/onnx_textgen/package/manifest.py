@@ -121,7 +121,7 @@ class GoldenRun:
     prompt_ids: tuple[int, ...]
     new_ids: tuple[int, ...]
     exact_ids: tuple[int, ...] = ()
-    """The continuation where products of quantised weights are computed in float32, as browsers do, if that is another one.
+    """The continuation where products of quantised weights are computed in float32, as in WebAssembly, if that is another one.
 
     ONNX Runtime on the CPU rounds activations to 8 bits for them; the weights are the same."""
 

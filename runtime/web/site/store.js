@@ -5,6 +5,8 @@
  * Bytes are compared with their sha256 each time that they are read, from the network and from the browser's storage.
  */
 
+import { sha256 } from "../textgen/package/sha256.js";
+
 /** @import { Resource } from "./site_file.js" */
 
 /** A file that cannot be had, or is not the one that the site describes. */
@@ -113,7 +115,5 @@ async function download(url, resource, report) {
  * @param {Resource} resource
  */
 async function isIntact(bytes, resource) {
-  if (bytes.length !== resource.size) return false;
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === resource.sha256;
+  return bytes.length === resource.size && (await sha256(bytes)) === resource.sha256;
 }

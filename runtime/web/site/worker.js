@@ -153,7 +153,7 @@ async function replay(_, { report, signal }) {
   const release = open.take();
   try {
     for (const recorded of open.manifest.golden ?? []) {
-      const run = exactRun(recorded); // browsers compute products in float32
+      const run = exactRun(recorded); // WebAssembly computes products in float32; what WebGPU may round is within the limits
       const found = await replayOne(open.decoder, open.manifest, run);
       const text = (/** @type {number[]} */ ids) => open.tokenizer?.decode(ids) ?? "";
       /** @type {Replayed} */

@@ -32,7 +32,7 @@ const SMALLEST_GAP = 1e-5;
 /**
  * Replay all golden runs; `right` of `total` are right.
  *
- * `isExact`: products are computed in float32 here, as browsers do, so the continuations in that arithmetic are the right ones.
+ * `isExact`: products are computed in float32 here, as in WebAssembly, so the continuations in that arithmetic are the right ones.
  * @param {Model} model
  * @param {boolean} isExact
  * @param {(done: number, total: number) => void} [onProgress] called after each run

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +18,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from support import site_page
+from support.axe import axe_script
 from support.browser import chromium, element, elements, programs, resize, wait_until
 from support.site_page import choose, device, hosted, problem_of, status, verdict, visit, weights_of, write
 
@@ -293,14 +293,6 @@ def test_a_browser_without_simd_and_a_model_without_memory_get_a_line_each(brows
                 "there is not enough memory for this model in this browser"
             )
         assert browser.execute_async_script(explain, "first\nsecond") == "first"
-
-
-def axe_script():
-    """The text of axe.min.js, from a package that carries it (`pip install axe-playwright-python --no-deps`)."""
-    found = find_spec("axe_playwright_python")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("axe-core is not here: pip install --no-deps axe-playwright-python")
-    return (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
