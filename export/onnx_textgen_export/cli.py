@@ -307,5 +307,6 @@ def show(made: Exported) -> None:
         console.print(f"With the adapter {name}: {summary_in_words(record.certificate.get('summary', {}))}")
     if untested := manifest.certificate["untested"]:
         console.print(f"Not tested: {' and '.join(untested)} tokens, beyond the longest text compared")
-    prompt = '"Once upon a time"' if TOKENIZER in manifest.files else "--token-ids 1,2,3"
+    words = "Once upon a time" if manifest.encoder is None else "SOURCE"
+    prompt = f'"{words}"' if TOKENIZER in manifest.files else "--token-ids 1,2,3"
     console.print(f"Next: onnx-textgen generate {prompt} --model {made.folder}", style="dim")

@@ -86,6 +86,7 @@ class Generation:
     finish_reason: FinishReason
     stats: Stats
     prompt_ids: tuple[int, ...]
+    """Of an encoder-decoder: the ids that every text begins with."""
     config: GenerationConfig
     """The options that were used, with the seed that was drawn."""
     logprobs: tuple[float, ...] = ()
@@ -99,6 +100,8 @@ class Generation:
     """All texts, best first, if the call asked for more than one; this record is the first of them."""
     follows_rule: bool | None = None
     """Whether the text follows its JSON Schema, regular expression or grammar to the end; None without a rule."""
+    source_ids: tuple[int, ...] = ()
+    """The ids that the encoder of an encoder-decoder has read; empty for a decoder, whose text follows its prompt."""
 
     def __repr__(self) -> str:
         others = f", {len(self.sequences)} sequences" if self.sequences else ""

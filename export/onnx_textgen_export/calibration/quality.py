@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import Logits
 
 from ..errors import as_export_error
 from ..proof.measures import ROWS_AT_A_TIME, Quality, log_softmax
+from ..proof.scenarios import decoders_of, open_encoder
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .texts import WINDOW
@@ -75,19 +76,19 @@ class QualityMeter:
         """The quality of a package's graph on each kind of text, and on `all`."""
         with as_export_error():
             session, start, found = open_session(graph, device="cpu"), 0, dict[str, Positions]()
+            new_decoder = decoders_of(self.source, session, encoder=open_encoder(self.source, graph))
             for kind, windows in self.texts.items():
                 parts = list[Positions]()
                 for window in windows:
-                    parts.append(compare(fed(self.source, session, window), self.logits[start : start + len(window)], window))
+                    parts.append(compare(fed(new_decoder(window), window), self.logits[start : start + len(window)], window))
                     start += len(window)
                 found[kind] = Positions.joined(parts)
         everything = Positions.joined(list(found.values()))
         return {kind: each.summary() for kind, each in (found | {"all": everything}).items()}
 
 
-def fed(source: Source, session: Session, window: list[int]) -> Iterator[Logits]:
-    """Logits of every token of a text, in slices."""
-    decoder = Decoder(session, source.geometry)
+def fed(decoder: Decoder, window: list[int]) -> Iterator[Logits]:
+    """Logits of every token of a text, in slices; an encoder-decoder has read the same text as its source."""
     can = decoder.capabilities
     step = 1 if can.takes_single_tokens else len(window) if not can.appends else 4 * ROWS_AT_A_TIME
     for start in range(0, len(window), step):

@@ -38,10 +38,24 @@ def check_source(source: Source, assets: TextAssets, options: ExportOptions, qua
             raise ExportError(
                 f"the special id {token_id} is outside the vocabulary of {geometry.vocab_size}; correct the source's config"
             )
+    if source.encoder is not None:
+        refuse_of_encoder_decoder(options)
     if options.attention_maps:
         attentions_of(source)
     if options.int8_cache:
         check_int8_cache(options.chosen_precision, options.target, quantization)
+
+
+def refuse_of_encoder_decoder(options: ExportOptions) -> None:
+    """Raise `ExportError` for an option that an encoder-decoder cannot have."""
+    asked = {
+        "--adapter NAME=DIR": options.adapters,
+        "--attention-maps": options.attention_maps,
+        "--int8-cache": options.int8_cache,
+        "--hidden-states": options.hidden_states,
+    }
+    if found := [name for name, value in asked.items() if value]:
+        raise ExportError(f"{found[0]} is for decoders, and the source is an encoder-decoder; leave it out")
 
 
 def check_kept(graph: ir.Graph, stored: Mapping[str, StoredForm], quantization: Quantization) -> None:

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import torch
 
-from onnx_textgen.package.manifest import Manifest
+from onnx_textgen.package.manifest import EncoderRecord, Manifest
 
 from ..calibration.attempts import Measured
 from ..package.folder import records
@@ -52,9 +52,13 @@ def make_manifest(
         quality=rounded.quality if rounded is not None else None,
         arithmetic=rounded.roundings.arithmetic if rounded is not None else "fp32",
     )
+    encoder = None
+    if source.encoder is not None:
+        encoder = EncoderRecord(source.encoder.source_length, assets.start_ids or source.encoder.start_ids)
     return Manifest(
         name=options.name or "",
         target=options.target,
+        encoder=encoder,
         precision=options.chosen_precision,
         geometry=source.geometry,
         bos_id=assets.bos_id,

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.initialization import no_init_weights
@@ -68,11 +68,12 @@ def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     """A model of that config in float32 whose parameters are uninitialised."""
     try:
         with no_init_weights(), torch.no_grad():
-            model = cast(Any, AutoModelForCausalLM).from_config(config, dtype=torch.float32, trust_remote_code=False)
+            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+            model = cast(Any, kind).from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ExportError(f"transformers cannot build the model of {folder}: {first_line(error)}") from error
     if not isinstance(model, PreTrainedModel):
-        raise ExportError(f"{folder} is not a causal language model")
+        raise ExportError(f"{folder} is not a language model")
     model.train(False)
     return model
 

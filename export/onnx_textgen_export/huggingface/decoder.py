@@ -34,13 +34,13 @@ def run_with_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> tuple[Te
 
 def declared_length(config: PretrainedConfig) -> int:
     """The context length that a config names."""
-    for name in ("max_position_embeddings", "max_seq_len", "model_max_length", "seq_length", "context_length"):
+    for name in ("max_position_embeddings", "max_seq_len", "model_max_length", "seq_length", "context_length", "n_positions"):
         if isinstance(length := getattr(config, name, None), int):
             return length
     raise ExportError(f"{config.model_type} {NO_LENGTH}")
 
 
-def source_from_model(model: PreTrainedModel, *, context_length: int | None = None) -> Source:
+def source_from_decoder(model: PreTrainedModel, *, context_length: int | None = None) -> Source:
     """A source from a transformers causal language model."""
     config = model.config.get_text_config(decoder=True)
     length = context_length or declared_length(config)

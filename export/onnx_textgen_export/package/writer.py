@@ -9,8 +9,7 @@ from typing import BinaryIO
 
 import onnx_ir as ir
 
-from onnx_textgen.package.manifest import GRAPH
-
+from ..passes.graph.halves import divided
 from ..passes.quantization.layouts import SameBytes
 
 SMALLEST_OUTSIDE = 1024
@@ -71,7 +70,8 @@ class WeightsFiles:
 def write_graph(model: ir.Model, folder: Path, *, weights: str) -> None:
     """Write `model.onnx` to `folder`, and its weights to the file of this name, such as `onnx/model.onnx_data`.
 
-    Afterwards the model's large weights refer to it. Beyond `LARGEST_FILE` bytes they continue in `onnx/model.onnx_data_1`.
+    Afterwards the model's large weights refer to it. Beyond `LARGEST_FILE` bytes they continue in `onnx/model.onnx_data_1`. The
+    encoder of an encoder-decoder becomes a second graph over the same weights.
     """
     (folder / weights).parent.mkdir(exist_ok=True)
     with contextlib.closing(WeightsFiles(folder, weights)) as files:
@@ -86,7 +86,8 @@ def write_graph(model: ir.Model, folder: Path, *, weights: str) -> None:
             value.const_value = ir.ExternalTensor(
                 location, offset, length, tensor.dtype, shape=shape, name=value.name or "", base_dir=folder
             )
-    ir.save(model, folder / GRAPH)
+    for name, graph in divided(model).items():
+        ir.save(graph, folder / name)
 
 
 def write_tensor(tensor: ir.TensorProtocol, file: BinaryIO) -> None:

@@ -22,24 +22,23 @@ class Reference:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.known: dict[tuple[tuple[int, ...], int], Logits] = {}
+        self.known: dict[tuple[tuple[int, ...], tuple[int, ...], int], Logits] = {}
         """Logits of short texts, which more than one scenario asks for."""
 
-    def logits(self, ids: Sequence[int], last: int) -> Logits:
-        """Logits [last, vocabulary] of the end of a text, without a cache."""
-        key = (tuple(ids), last)
+    def logits(self, ids: Sequence[int], last: int, source_ids: Sequence[int] = ()) -> Logits:
+        """Logits [last, vocabulary] of the end of a text, without a cache; of an encoder-decoder after a source."""
+        key = (tuple(ids), tuple(source_ids), last)
         if key in self.known:
             return self.known[key]
-        for (
-            (text, count),
-            whole,
-        ) in self.known.items():  # a known text that begins with this one has the same logits there, unless its length changes them
-            if count == len(text) and text[: len(ids)] == key[0] and self.source.rotary_switch is None:
+        for (text, read, count), whole in self.known.items():
+            # a known text that begins with this one has the same logits there, unless its length changes them
+            is_beginning = count == len(text) and text[: len(ids)] == key[0] and read == key[1]
+            if is_beginning and self.source.rotary_switch is None:
                 return whole[len(ids) - last : len(ids)]
         positions = torch.arange(len(ids) - last, len(ids))
         head = self.source.head if last < len(ids) else None  # the logits of a whole text come from the unhooked module
         with torch.no_grad(), only_these_positions(head, positions):
-            logits = self.source.reference(torch.tensor([list(ids)]))[0]
+            logits = self.source.logits(ids, source_ids)
         made = np.asarray((logits if head is not None else logits[positions]).float().numpy())
         if len(ids) <= WHOLE_LENGTH:
             self.known[key] = made
@@ -56,17 +55,17 @@ class Reference:
 
 def judge_scenario(reference: Reference, fed: ScenarioRun) -> Scenario:
     """Compare one way of feeding with PyTorch."""
-    parts = [(ids, logits[reference.before_the_switch(ids, len(logits)) :]) for ids, logits in fed.parts]
+    parts = [(each, each.logits[reference.before_the_switch(each.ids, len(each.logits)) :]) for each in fed.parts]
     got = np.concatenate([logits for _, logits in parts])
-    want = np.concatenate([reference.logits(ids, len(logits)) for ids, logits in parts])
-    return compare(fed.name, got, want, [target for ids, logits in parts for target in next_tokens(ids)[-len(logits) :]])
+    want = np.concatenate([reference.logits(each.ids, len(logits), each.source_ids) for each, logits in parts])
+    return compare(fed.name, got, want, [target for each, logits in parts for target in next_tokens(each.ids)[-len(logits) :]])
 
 
 def judge_greedy(reference: Reference, run: GoldenRun, tolerance: Tolerance, remedy: str) -> None:
     """Raise `ExportError` if PyTorch ranks another token clearly above one of a greedy continuation."""
     text, count = [*run.prompt_ids, *run.new_ids[:-1]], len(run.new_ids)
     early = reference.before_the_switch(text, count)
-    want = reference.logits(text, count - early)
+    want = reference.logits(text, count - early, run.source_ids)
     if early:
         want = np.concatenate([reference.logits(text[: reference.source.rotary_switch], early), want])
     margin = want.max(axis=1) - want[np.arange(len(run.new_ids)), list(run.new_ids)]

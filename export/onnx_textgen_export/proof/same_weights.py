@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
 from onnx_textgen.backends.protocol import CPU
-from onnx_textgen.package.manifest import GoldenRun, Precision
+from onnx_textgen.package.manifest import ENCODER_GRAPH, GoldenRun, Precision
 
 from ..errors import ExportError, as_export_error
 from ..passes.graph.accuracy import FLOAT32, multiply_in_float32
@@ -30,17 +30,18 @@ from .measures import REMEDIES, TOLERANCES, Scenario, Tolerance
 from .reference import Reference, judge_greedy, judge_scenario
 from .scenarios import (
     WHOLE_LENGTH,
+    Fed,
     NewDecoder,
     ScenarioRun,
     decoders_of,
+    feed_batch,
     feed_in_pieces,
     feed_long,
-    feed_ragged,
     feed_whole,
     golden_runs,
+    source_ids_for,
 )
 
-EXACT_GRAPH = "exact.onnx"
 EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 """Environment variable that does the same for experts: QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
 
@@ -50,7 +51,7 @@ def in_float32(graph: Path) -> Iterator[Session]:
     """The graph of a quantised package, opened in the folder of its weights, with all products in float32."""
     model = ir.load(graph)
     multiply_in_float32(model.graph)
-    exact, before = graph.with_name(EXACT_GRAPH), os.environ.get(EXPERTS)
+    exact, before = graph.with_name(f"exact_{graph.name}"), os.environ.get(EXPERTS)
     os.environ[EXPERTS] = "fp32"
     try:
         ir.save(model, exact)
@@ -83,22 +84,23 @@ def opened_for_proof(
 
 def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
     """One text, beginnings of it, and a long one if there are windows: few, as every pass of PyTorch rounds all weights again."""
-    text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
-    yield ScenarioRun("whole prompt", [(text, feed_whole(decoder(), text))])
-    yield ScenarioRun("several tokens over a past", [(text, feed_in_pieces(decoder(), text))])
-    texts = [text[: len(text) // 3], text, text[: len(text) // 2]]
-    ragged = feed_ragged(decoder(rows=len(texts)), texts, min(8, len(text) // 4))
-    yield ScenarioRun("ragged batch", list(zip(texts, ragged, strict=True)))
+    text, read = ids[: min(WHOLE_LENGTH, source.geometry.context_length)], source_ids_for(source, ids)
+    yield ScenarioRun("whole prompt", [Fed(text, feed_whole(decoder(read), text), read)])
+    yield ScenarioRun("several tokens over a past", [Fed(text, feed_in_pieces(decoder(read), text), read)])
+    yield feed_batch(source, decoder, ids, [text[: len(text) // 3], text, text[: len(text) // 2]])
     if source.windows or source.rotary_switch is not None:
-        yield ScenarioRun("long text", [(ids, feed_long(decoder(), ids))])
+        yield ScenarioRun("long text", [Fed(ids, feed_long(decoder(read), ids), read)])
 
 
 def run_exactly(
     source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """The logits of the package's graph in float32, and the greedy continuations; the graph is closed afterwards."""
-    with in_float32(graph) as session:
-        decoder = decoders_of(source, session, adapter)
+    with contextlib.ExitStack() as stack:
+        session, encoder = stack.enter_context(in_float32(graph)), None
+        if source.encoder is not None:
+            encoder = stack.enter_context(in_float32(graph.with_name(ENCODER_GRAPH)))
+        decoder = decoders_of(source, session, adapter, encoder=encoder)
         return list(feed_exactly(source, decoder, ids)), golden_runs(decoder, source, ids)
 
 

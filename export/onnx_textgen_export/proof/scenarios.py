@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.encoder import GraphEncoder
 from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.package.manifest import GoldenRun
+from onnx_textgen.package.manifest import ENCODER_GRAPH, GoldenRun
 
 from ..sources.source import Source
 from .adapters import ProvenAdapter
@@ -68,30 +69,56 @@ def feed_ragged(decoder: Decoder, texts: list[list[int]], together: int) -> list
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Fed:
+    """A text that the package was fed."""
+
+    ids: list[int]
+    logits: Logits
+    """[positions, vocabulary], of the text's last positions."""
+    source_ids: list[int] = dataclasses.field(default_factory=list)
+    """The source before it, of an encoder-decoder."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ScenarioRun:
     """Texts fed to the package in one way, and the logits it gave."""
 
     name: str
-    parts: list[tuple[list[int], Logits]]
-    """Token ids of each text, and the package's logits [positions, vocabulary] of its last positions."""
+    parts: list[Fed]
 
 
 class NewDecoder(Protocol):
     """Makes empty decoders of the graph that is compared."""
 
-    def __call__(self, rows: int = 1) -> Decoder:
-        """A decoder of `rows` rows."""
+    def __call__(self, *source_ids: Sequence[int]) -> Decoder:
+        """A decoder with a row for each source that it has read; without any, of one row. A decoder's sources are empty."""
         ...
 
 
-def decoders_of(source: Source, session: Session, adapter: ProvenAdapter | None = None) -> NewDecoder:
-    """What makes decoders of a session, or of its graph with adapters."""
+def decoders_of(
+    source: Source, session: Session, adapter: ProvenAdapter | None = None, *, encoder: Session | None = None
+) -> NewDecoder:
+    """What makes decoders of a session, or of its graph with adapters; `encoder`: the graph that reads the sources."""
     opened, name = (session, None) if adapter is None else (adapter.opened(session), adapter.name)
+    reader = None if encoder is None else GraphEncoder(encoder, list(session.encoder_inputs))
 
-    def decoder(rows: int = 1) -> Decoder:
-        return Decoder(opened, source.geometry, rows=rows, adapter=name)
+    def decoder(*source_ids: Sequence[int]) -> Decoder:
+        made = Decoder(opened, source.geometry, rows=max(len(source_ids), 1), adapter=name, encoder=reader)
+        for row, ids in enumerate(source_ids if reader is not None else ()):
+            made.read_source(ids, row=row)
+        return made
 
     return decoder
+
+
+def open_encoder(source: Source, graph: Path) -> Session | None:
+    """The encoder next to the decoder's graph; None for a decoder."""
+    return None if source.encoder is None else open_session(graph.with_name(ENCODER_GRAPH), device="cpu")
+
+
+def source_ids_for(source: Source, ids: list[int], most: int = WHOLE_LENGTH) -> list[int]:
+    """The beginning of `ids` as the source of a text, which ends elsewhere than the text; empty for a decoder."""
+    return [] if source.encoder is None else ids[: max(min(most, source.encoder.source_length) - 3, 2)]
 
 
 def run_scenarios(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
@@ -102,15 +129,23 @@ def run_scenarios(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterat
         ("token by token", feed_one_by_one),
         ("several tokens over a past", feed_in_pieces),
     )
+    read = source_ids_for(source, ids)
     for name, feed in feeds:
-        yield ScenarioRun(name, [(text, feed(decoder(), text))])
-    together = min(8, len(text) // 4)
-    texts = [text[: len(text) // 3], text, text[1 : len(text) // 2 + 1]]
-    ragged = feed_ragged(decoder(rows=len(texts)), texts, together)
-    yield ScenarioRun("ragged batch", list(zip(texts, ragged, strict=True)))
+        yield ScenarioRun(name, [Fed(text, feed(decoder(read), text), read)])
+    yield feed_batch(source, decoder, ids, [text[: len(text) // 3], text, text[1 : len(text) // 2 + 1]])
     start = len(ids) - LAST_STEPS
     crossed = [border.in_words() for border in source.borders if border.length < start]
-    yield ScenarioRun("long text" + (f" beyond {' and '.join(crossed)}" if crossed else ""), [(ids, feed_long(decoder(), ids))])
+    read = source_ids_for(source, ids, most=len(ids))
+    name = "long text" + (f" beyond {' and '.join(crossed)}" if crossed else "")
+    yield ScenarioRun(name, [Fed(ids, feed_long(decoder(read), ids), read)])
+
+
+def feed_batch(source: Source, decoder: NewDecoder, ids: list[int], texts: list[list[int]]) -> ScenarioRun:
+    """Texts of different lengths in one batch, of an encoder-decoder after sources of different lengths."""
+    read = source_ids_for(source, ids)
+    sources = [read[: -(-len(read) // count)] for count in (3, 1, 2)]
+    ragged = feed_ragged(decoder(*sources), texts, min(8, len(texts[1]) // 4))
+    return ScenarioRun("ragged batch", [Fed(*each) for each in zip(texts, ragged, sources, strict=True)])
 
 
 def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
@@ -136,22 +171,24 @@ def long_length(source: Source) -> int:
 def golden_runs(new_decoder: NewDecoder, source: Source, ids: list[int]) -> tuple[GoldenRun, ...]:
     """Greedy continuations of prompts of three lengths."""
     prompts = [ids[: min(length, source.geometry.context_length // 2)] for length in GOLDEN_PROMPTS]
-    return tuple(greedy(new_decoder, source, prompt) for prompt in prompts)
+    if source.encoder is None:
+        return tuple(greedy(new_decoder, source, prompt) for prompt in prompts)
+    return tuple(greedy(new_decoder, source, list(source.encoder.start_ids), read) for read in prompts)
 
 
-def greedy(new_decoder: NewDecoder, source: Source, prompt: list[int]) -> GoldenRun:
-    """A greedy continuation by the package."""
-    decoder, new = new_decoder(), list[int]()
+def greedy(new_decoder: NewDecoder, source: Source, prompt: list[int], read: Sequence[int] = ()) -> GoldenRun:
+    """A greedy continuation by the package; `read`: the source of an encoder-decoder."""
+    decoder, new = new_decoder(read), list[int]()
     logits = prefill(decoder, prompt)
     for _ in range(min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1)):
         new.append(int(logits.argmax()))
         logits = decoder.feed([new[-1]])[-1]
-    return GoldenRun(tuple(prompt), tuple(new))
+    return GoldenRun(tuple(prompt), tuple(new), source_ids=tuple(read))
 
 
 def run_package(
     source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """Open the package's graph, feed it in every way, and continue prompts of three lengths greedily."""
-    decoder = decoders_of(source, open_session(graph, device="cpu"), adapter)
+    decoder = decoders_of(source, open_session(graph, device="cpu"), adapter, encoder=open_encoder(source, graph))
     return list(run_scenarios(source, decoder, ids)), golden_runs(decoder, source, ids)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from onnx_textgen.package.manifest import Geometry, Target
@@ -54,6 +55,22 @@ class Border:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class EncoderPart:
+    """The encoder of an encoder-decoder, which reads a source text once."""
+
+    call: Callable[[Tensor, Tensor], list[Tensor]]
+    """Source ids [batch, source] and their mask in; hidden states [batch, source, width] out, then what `cross` lists."""
+    cross: tuple[CacheTensor, ...]
+    """Keys and values of the cross-attention: inputs of the decoder by `name`, outputs of the encoder by `present`."""
+    reference: Callable[[Tensor, Tensor], Tensor]
+    """Plain PyTorch: logits [batch, tokens, vocabulary] of ids [batch, tokens] after sources [batch, source]."""
+    source_length: int
+    """Most tokens of a source."""
+    start_ids: tuple[int, ...]
+    """Ids that every text begins with."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Source:
     """A decoder, ready for tracing and for comparison."""
 
@@ -61,7 +78,9 @@ class Source:
     """Owns the weights."""
     call: Traceable
     reference: Callable[[Tensor], Tensor]
-    """Plain PyTorch: logits [1, tokens, vocabulary] of ids [1, tokens], by code that the export does not change."""
+    """Plain PyTorch: logits [1, tokens, vocabulary] of ids [1, tokens], by code that the export does not change.
+
+    An encoder-decoder reads the same ids as their source."""
     head: nn.Module | None
     """The layer whose output is the logits, so that they are computed only at the asked positions; None: slice the logits."""
     geometry: Geometry
@@ -77,8 +96,16 @@ class Source:
     """An id that gets no position, so that no text may contain it; None if the model has no such id."""
     attentions: Attentions | None = None
     """Attention weights in PyTorch, where attention goes through `cached_attention`; None otherwise."""
+    encoder: EncoderPart | None = None
+    """The other half of an encoder-decoder; then `call` takes the encoder's mask and `EncoderPart.cross` after the pasts."""
     rotary_switch: int | None = None
     """Beyond this many tokens keys are rotated by other frequencies, so the cache of a text that crosses it is recomputed."""
+
+    def logits(self, ids: Sequence[int], source_ids: Sequence[int] = ()) -> Tensor:
+        """PyTorch's logits [tokens, vocabulary] of a text, and of an encoder-decoder after a source."""
+        if self.encoder is None:
+            return self.reference(torch.tensor([list(ids)]))[0]
+        return self.encoder.reference(torch.tensor([list(ids)]), torch.tensor([list(source_ids)]))[0]
 
     @property
     def borders(self) -> tuple[Border, ...]:

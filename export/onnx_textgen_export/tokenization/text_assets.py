@@ -41,6 +41,8 @@ class TextAssets:
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
+    start_ids: tuple[int, ...] = ()
+    """Ids that every text of an encoder-decoder begins with, where the settings name them."""
     generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
     embedding: EmbeddingSettings | None = None
     reranking: RerankingSettings | None = None
@@ -82,10 +84,23 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
         bos_id=bos_id,
         eos_ids=eos_ids,
         pad_id=special_id("pad", settings, tokenizer, folder),
+        start_ids=start_ids(settings),
         generation=generation_defaults(settings),
         embedding=embedding,
         reranking=reranking,
     )
+
+
+def start_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids that settings begin every text with: the start of an encoder-decoder's decoder, and a first token that they force.
+
+    >>> start_ids({"decoder_start_token_id": 2, "forced_bos_token_id": 0})
+    (2, 0)
+    """
+    start, forced = (settings.get(name) for name in ("decoder_start_token_id", "forced_bos_token_id"))
+    if not isinstance(start, int):
+        return ()
+    return (start, forced) if isinstance(forced, int) else (start,)
 
 
 def response_template_for(

@@ -169,7 +169,7 @@ def make_source(module: nn.Module, context_length: int | None) -> Source:
     try:
         if is_of_transformers(module):
             with named_versions():
-                from ..huggingface.decoder import source_from_model  # noqa: PLC0415
+                from ..huggingface.opening import source_from_model  # noqa: PLC0415
 
             return source_from_model(cast(Any, module), context_length=context_length)
         return source_from_module(module, context_length=context_length)

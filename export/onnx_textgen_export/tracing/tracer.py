@@ -2,6 +2,10 @@
 
 Inputs: `input_ids` and `attention_mask`, `logits_positions` (optional, default [-1]: only the last position's logits are
 computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|value`, and `hidden_states` on request.
+The decoder of an encoder-decoder also takes `encoder_attention_mask` and `past_key_values.{i}.encoder.key|value`. Its encoder is
+a second half of the same graph, which no node connects with the first, until `passes/graph/halves` divides them: so passes and
+calibration see all weights at once. Inputs of that half: `source.input_ids` and `source.attention_mask`; outputs:
+`last_hidden_state` and `present.{i}.encoder.key|value`.
 The model is float32; `passes` quantises it and changes it otherwise.
 """
 
@@ -13,14 +17,14 @@ import io
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from onnx_textgen.backends.signature import HIDDEN_STATES
+from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, LAST_HIDDEN_STATE
 from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
@@ -29,32 +33,55 @@ from ..huggingface.experts import experts_for
 from ..passes.graph.provenance import Parameter, Piece, made_of
 from ..passes.order import Settings, run_passes
 from ..sources.output_layer import only_these_positions
-from ..sources.source import Source
+from ..sources.source import CacheTensor, Source
 from ..weights.streamed import UNMATERIALIZED_FROM, OwnWeights, Weights
 
 OPSET = 23
 
 
-EXAMPLE_LENGTHS = {"batch": 2, "length": 16}
+EXAMPLE_LENGTHS = {"batch": 2, "length": 16, "source_length": 11}
+EXAMPLE_SOURCE = (3, 13)
+"""Rows and tokens of the encoder's example, which no other size equals, so that the tracer takes no two for one."""
+SOURCE_IDS, SOURCE_MASK = "source.input_ids", "source.attention_mask"
+"""The encoder's inputs while it is part of the decoder's graph."""
 
 
-def example_pasts(source: Source) -> list[Tensor]:
-    """Zeros in the shapes of the cache."""
+def example_tensors(tensors: Sequence[CacheTensor]) -> list[Tensor]:
+    """Zeros in the shapes of these inputs."""
+    return [torch.zeros([EXAMPLE_LENGTHS[size] if isinstance(size, str) else size for size in tensor.shape]) for tensor in tensors]
+
+
+def dynamic_dimensions(tensors: Sequence[CacheTensor]) -> list[dict[int, object]]:
+    """Which dimensions of these inputs vary."""
     return [
-        torch.zeros([EXAMPLE_LENGTHS[size] if isinstance(size, str) else size for size in tensor.shape]) for tensor in source.cache
+        {index: torch.export.Dim.DYNAMIC for index, size in enumerate(tensor.shape) if isinstance(size, str)} for tensor in tensors
     ]
 
 
-def dynamic_dimensions(source: Source) -> list[dict[int, object]]:
-    """Which dimensions of the pasts vary."""
-    return [
-        {index: torch.export.Dim.DYNAMIC for index, size in enumerate(tensor.shape) if isinstance(size, str)}
-        for tensor in source.cache
-    ]
+def example_source(source: Source) -> tuple[list[Tensor], list[dict[int, object]]]:
+    """Ids and mask of a source, and which dimensions vary; empty without an encoder."""
+    if source.encoder is None:
+        return [], []
+    rows, tokens = EXAMPLE_SOURCE
+    ids = torch.arange(rows * tokens).reshape(EXAMPLE_SOURCE) % source.geometry.vocab_size
+    both = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    return [ids, torch.ones_like(ids)], [both, both]
+
+
+def example_of_encoder(source: Source) -> tuple[list[Tensor], list[dict[int, object]]]:
+    """What the decoder takes of an encoder: examples, and which dimensions vary; empty without one."""
+    if source.encoder is None:
+        return [], []
+    mask = torch.ones(EXAMPLE_LENGTHS["batch"], EXAMPLE_LENGTHS["source_length"], dtype=torch.int64)
+    both = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    return [mask, *example_tensors(source.encoder.cross)], [both, *dynamic_dimensions(source.encoder.cross)]
 
 
 class FlatDecoder(nn.Module):
-    """A source over flat tensors: (input_ids [batch, new], attention_mask [batch, past + new], logits_positions [k], pasts)."""
+    """A source over flat tensors: (input_ids [batch, new], attention_mask [batch, past + new], logits_positions [k], pasts).
+
+    An encoder-decoder has what the encoder gives after the pasts; its encoder takes the ids and the mask of `source`.
+    """
 
     def __init__(self, source: Source, target: Target, *, hidden_states: bool = False) -> None:
         super().__init__()
@@ -62,14 +89,20 @@ class FlatDecoder(nn.Module):
         self.source, self.target, self.hidden_states = source, target, hidden_states
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Logits [batch, k, vocabulary] at the given positions, presents in the order of the pasts, hidden states on request."""
+        self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor], source: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+        """Logits [batch, k, vocabulary] at the given positions, presents in the order of the pasts, hidden states on request.
+
+        Then what the encoder gives for the source.
+        """
         with only_these_positions(self.source.head, logits_positions) as taken, experts_for(self.target):
             logits, presents = self.source.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
             logits = logits[:, logits_positions]
-        return logits, presents, taken if self.hidden_states else []
+        encoder = self.source.encoder
+        with experts_for(self.target):
+            encoded = [] if encoder is None else encoder.call(*source)
+        return logits, presents, taken if self.hidden_states else [], encoded
 
 
 @contextlib.contextmanager
@@ -107,15 +140,18 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
     geometry = source.geometry
     new = 1 if source.one_token else 7
     dynamic = torch.export.Dim.DYNAMIC
+    from_encoder, its_shapes = example_of_encoder(source)
+    read, read_shapes = example_source(source)
     example = (
         torch.arange(2 * new).reshape(2, new) % geometry.vocab_size,
         torch.ones(2, EXAMPLE_LENGTHS["length"] + new, dtype=torch.int64),
         torch.tensor([new - 1] if source.one_token else [5, 6]),
-        example_pasts(source),
+        [*example_tensors(source.cache), *from_encoder],
+        read,
     )
     ids = {0: dynamic} if source.one_token else {0: dynamic, 1: dynamic}
     positions = {} if source.one_token else {0: dynamic}
-    shapes = (ids, {0: dynamic, 1: dynamic}, positions, dynamic_dimensions(source))
+    shapes = (ids, {0: dynamic, 1: dynamic}, positions, [*dynamic_dimensions(source.cache), *its_shapes], read_shapes)
     try:
         with quiet(), torch.no_grad():
             exported = torch.export.export(
@@ -127,8 +163,8 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
                 (),
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)],
-                output_names=["logits", *(tensor.present for tensor in source.cache), *([HIDDEN_STATES] if hidden_states else [])],
+                input_names=input_names(source),
+                output_names=output_names(source, hidden_states=hidden_states),
                 optimize=False,  # it would compute with unmaterialized parameters
                 verbose=False,
             )
@@ -141,8 +177,22 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
     model = program.model
     attach_weights(model, source.module, weights or OwnWeights(source.module))
     run_passes("trace", model, Settings(target))
-    finish_interface(model, source, target)
+    finish_interface(model, source, target, output_names(source, hidden_states=hidden_states))
     return model
+
+
+def input_names(source: Source) -> list[str]:
+    """Names of the graph's inputs, in their order."""
+    names = ["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)]
+    if source.encoder is None:
+        return names
+    return [*names, ENCODER_MASK, *(tensor.name for tensor in source.encoder.cross), SOURCE_IDS, SOURCE_MASK]
+
+
+def output_names(source: Source, *, hidden_states: bool) -> list[str]:
+    """Names of the graph's outputs, in their order."""
+    names = ["logits", *(tensor.present for tensor in source.cache), *([HIDDEN_STATES] if hidden_states else [])]
+    return names if source.encoder is None else [*names, LAST_HIDDEN_STATE, *(tensor.present for tensor in source.encoder.cross)]
 
 
 def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None:
@@ -167,9 +217,11 @@ def read_weight(weights: Weights, name: str) -> ir.TensorProtocol:
 
 def check_ranges(exported: torch.export.ExportedProgram, source: Source) -> None:
     """Raise `ExportError` for a trace that is valid only for short texts or few rows, because the model branched on a size."""
-    rows, new, total, past = (smallest_bound(exported, sizes) for sizes in named_sizes(exported, source))
+    rows, new, total, past, read = (smallest_bound(exported, sizes) for sizes in named_sizes(exported, source))
     name, context = type(source.module).__name__, source.geometry.context_length
     longest = min(total, past + 2 if past == new else min(past, new))  # a bound on their sum limits both: each is at least 2
+    if source.encoder is not None and read < source.encoder.source_length:
+        longest = min(longest, read)
     if longest < context:
         raise ExportError(
             f"{name} computes differently above {longest} tokens, which one graph cannot do; "
@@ -182,15 +234,22 @@ def check_ranges(exported: torch.export.ExportedProgram, source: Source) -> None
 
 
 def named_sizes(exported: torch.export.ExportedProgram, source: Source) -> tuple[list[object], ...]:
-    """The sizes of the traced inputs: rows, new tokens, all tokens, and the cached length of each layer."""
+    """The sizes of the traced inputs: rows, new tokens, all tokens, the cached length of each layer, and tokens of the source."""
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
-    ids, mask, _, *pasts = (values[name].shape for name in exported.graph_signature.user_inputs)
-    rows = [shape[0] for shape in (ids, mask, *pasts)]
+    ids, mask, _, *more = (values[name].shape for name in exported.graph_signature.user_inputs)
+    pasts, others = more[: len(source.cache)], more[len(source.cache) :]
+    rows = [shape[0] for shape in (ids, mask, *more)]
     lengths = [
         size for tensor, shape in zip(source.cache, pasts, strict=True) for what, size in zip(tensor.shape, shape, strict=True)
         if what == "length"
     ]  # fmt: skip
-    return rows, [ids[1]], [mask[1]], lengths
+    cross = () if source.encoder is None else source.encoder.cross
+    read = [shape[1] for shape in (*others[:1], *others[-2:])]
+    read += [
+        size for tensor, shape in zip(cross, others[1:], strict=False) for what, size in zip(tensor.shape, shape, strict=True)
+        if what == "source_length"
+    ]  # fmt: skip
+    return rows, [ids[1]], [mask[1]], lengths, read
 
 
 def smallest_bound(exported: torch.export.ExportedProgram, sizes: list[object]) -> float:
@@ -200,7 +259,7 @@ def smallest_bound(exported: torch.export.ExportedProgram, sizes: list[object]) 
     return min((int(bound) for bound in bounds if bound.isdigit()), default=math.inf)  # the others are called int_oo
 
 
-def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
+def finish_interface(model: ir.Model, source: Source, target: Target, outputs: Sequence[str]) -> None:
     """Name the dimensions, make `logits_positions` optional, and drop inputs that the graph does not read."""
     graph, geometry = model.graph, source.geometry
     shared = target == "ort" and any(node.op_type == "GroupQueryAttention" for node in graph)
@@ -214,24 +273,36 @@ def finish_interface(model: ir.Model, source: Source, target: Target) -> None:
     for tensor in source.cache:
         shapes[tensor.name] = [past if size == "length" else size for size in tensor.shape]
         shapes[tensor.present] = [present if size == "length" else size for size in tensor.shape]
-    if len(graph.outputs) > 1 + len(source.cache):
-        width = graph.outputs[-1].shape[-1] if graph.outputs[-1].shape is not None else None
-        shapes[HIDDEN_STATES] = ["batch", "positions", width if isinstance(width, int) else "width"]
-    names = ("logits", *(tensor.present for tensor in source.cache), HIDDEN_STATES)
-    for value, name in zip(graph.outputs, names, strict=False):
+    if source.encoder is not None:
+        shapes |= {name: ["batch", "source_length"] for name in (ENCODER_MASK, SOURCE_IDS, SOURCE_MASK)}
+        shapes |= {name: list(tensor.shape) for tensor in source.encoder.cross for name in (tensor.name, tensor.present)}
+    for value, name in zip(graph.outputs, outputs, strict=True):
         value.name = name  # a tensor that is returned twice has a copy with another name
+        if name in (HIDDEN_STATES, LAST_HIDDEN_STATE):
+            width = value.shape[-1] if value.shape is not None else None
+            shapes[name] = [
+                "batch",
+                "positions" if name == HIDDEN_STATES else "source_length",
+                width if isinstance(width, int) else "width",
+            ]
     for value in (*graph.inputs, *graph.outputs):
         value.shape = ir.Shape(shapes[str(value.name)])
     for value in list(graph.inputs):
-        if value.name == "attention_mask" and not value.uses():
+        if value.name in ("attention_mask", SOURCE_MASK) and not value.uses():
             graph.inputs.remove(value)
         if value.name == "logits_positions":
             value.const_value = ir.tensor(np.array([-1], dtype=np.int64), name="logits_positions")
             graph.register_initializer(value)
-    model.producer_name = "onnx-textgen"
     if source.rotary_switch is not None:
         model.metadata_props["rotary_switch"] = str(source.rotary_switch)
     model.graph.name = "decoder"
+    forget_origin(model)
+
+
+def forget_origin(model: ir.Model) -> None:
+    """Drop what the tracer notes about this machine, and its own name."""
+    graph = model.graph
+    model.producer_name = "onnx-textgen"
     graph.metadata_props.clear()
     for node in graph.all_nodes():
         node.metadata_props.clear()  # stack traces with paths of this machine

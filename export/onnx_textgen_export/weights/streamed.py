@@ -23,6 +23,8 @@ UNMATERIALIZED_FROM = 65_536
 """Parameters of at least this many elements are left unmaterialized; smaller ones are read immediately."""
 
 
+SMALLER_HALF = 1 / 4
+"""The least of the parameters of the largest list of layers that another list has whose layers are streamed too."""
 Change = Callable[[Tensor], None]
 """Changes a parameter's numbers in place."""
 
@@ -191,9 +193,15 @@ def put_parameter(module: nn.Module, names: list[str], parameter: nn.Parameter) 
 
 
 def blocks_of(module: nn.Module) -> dict[str, nn.Module]:
-    """The repeated layers by name: the members of the `ModuleList` with the most parameters."""
-    lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList)}
-    if not lists:
-        return {}
-    largest = max(lists, key=lambda name: (sum(p.numel() for p in lists[name].parameters()), -len(name)))
-    return {f"{largest}.{index}": block for index, block in enumerate(lists[largest])}
+    """The repeated layers by name: the members of the `ModuleList` with the most parameters, or of both of an encoder-decoder."""
+    sizes = {
+        name: sum(p.numel() for p in part.parameters()) for name, part in module.named_modules() if isinstance(part, nn.ModuleList)
+    }
+    found, blocks = list[str](), dict[str, nn.Module]()
+    for name in sorted(sizes, key=lambda name: (-sizes[name], len(name))):
+        is_apart = not any(f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.") for other in found)
+        if not found or (is_apart and sizes[name] >= SMALLER_HALF * sizes[found[0]]):
+            found.append(name)
+    for name in found:
+        blocks |= {f"{name}.{index}": block for index, block in enumerate(module.get_submodule(name).children())}
+    return blocks

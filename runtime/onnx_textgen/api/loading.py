@@ -17,6 +17,7 @@ from ..files.text_files import parse_json, read_text
 from ..generation.engine import ROWS
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
+from ..inference.encoder import Encoder, GraphEncoder
 from ..kv_cache.memory_plan import plan
 from ..options.checks import whole_number
 from ..package.end_tokens import read_template
@@ -24,7 +25,7 @@ from ..package.foreign import folder_of, graph_of, is_foreign, open_foreign
 from ..package.hf_settings import read_tokenizer_settings
 from ..package.hub import locate
 from ..package.integrity import checking_files, package_bytes
-from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, RESPONSE_TEMPLATE, Manifest
+from ..package.manifest import CHAT_TEMPLATE, ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, RESPONSE_TEMPLATE, Manifest
 from ..package.reading import read_manifest
 from ..speculation.draft_model import Source, step_seconds
 from .model import MOST_ROWS, PREFIX_CACHE, Model
@@ -77,6 +78,7 @@ def load(
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
     manifest, graph, session, template = open_package(place, device=device, threads=threads)
+    encoder = open_encoder(place, manifest, session)
     responses = response_template_at(place, manifest) if response_template is None else given_template(response_template)
     model = Model(
         folder_of(place),
@@ -85,6 +87,7 @@ def load(
         chat_template=template,
         response_template=responses,
         graph_name=graph.name,
+        encoder=encoder,
         capacity=capacity,
         prefix_cache=prefix_cache,
         batch_size=batch_size,
@@ -123,6 +126,19 @@ def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Mani
     if session.device.kind == "cpu" and "fp16" in (manifest.precision, manifest.quantization.get("activations")):
         LOG.warning("%s is float16, which is meant for GPUs and slow on the CPU; export it with float32 activations there", folder)
     return manifest, graph, session, template
+
+
+def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | None:
+    """The encoder of an encoder-decoder, on the decoder's device; None for a decoder."""
+    if manifest.encoder is None:
+        return None
+    if not isinstance(decoder, Session):
+        raise DeviceError(f"{manifest.name} is an encoder-decoder, which runs on ONNX Runtime; take the device cpu")
+    folder = folder_of(place)
+    with new_memory_in_huge_pages(), checking_files(folder, manifest):
+        refuse_other_files(folder / ENCODER_GRAPH, manifest.files)
+        graph = open_session(folder / ENCODER_GRAPH, device=str(decoder.device), threads=decoder.threads)
+    return GraphEncoder(graph, list(decoder.encoder_inputs))
 
 
 def listed_template(folder: Path, manifest: Manifest) -> str | None:

@@ -18,6 +18,7 @@ from ..generation.engine import ROWS
 from ..inference.attention_maps import AttentionMaps
 from ..inference.decoder import Decoder
 from ..inference.embeddings import Vectors
+from ..inference.encoder import Encoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import MemoryPlan
@@ -58,10 +59,13 @@ class Model:
         prefix_cache: int = PREFIX_CACHE,
         batch_size: int = ROWS,
         graph_name: str = GRAPH,
+        encoder: Encoder | None = None,
         response_template: Mapping[str, Any] | None = None,
     ) -> None:
         tokenizer, self.prefixes = read_tokenizer(folder, manifest), PrefixStore(prefix_cache)
-        self.opened = OpenModel(folder, manifest, session, tokenizer, chat_template, response_template, capacity, graph_name)
+        self.opened = OpenModel(
+            folder, manifest, session, tokenizer, chat_template, response_template, encoder, capacity, graph_name
+        )
         self.encoder = PromptEncoder(self.opened)
         self.chats = ChatEncoder(self.encoder)
         self.generator = TextGenerator(self.opened, self.encoder, self.prefixes, batch_size=batch_size)
@@ -167,6 +171,7 @@ class Model:
         >>> session.generate(max_new_tokens=3, temperature=0).finish_reason
         'length'
         """
+        self.opened.refuse_encoder_decoder("keeps no session")
         return Conversation(self.generator, inputs)
 
     def load_session(self, path: str | Path, **inputs: Unpack[TemplateInputs]) -> Conversation:
@@ -174,6 +179,7 @@ class Model:
 
         `inputs` are those of `session`; the file does not hold them.
         """
+        self.opened.refuse_encoder_decoder("keeps no session")
         return Conversation.load(self.generator, path, inputs)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
@@ -323,6 +329,7 @@ class Model:
         text: Prompt,
         *,
         continuation: Prompt | None = ...,
+        source: Prompt | None = ...,
         logprobs: int = ...,
         stride: int | None = ...,
         cancel: Cancellation | None = ...,
@@ -345,6 +352,7 @@ class Model:
         text: Prompt | Prompts,
         *,
         continuation: Prompt | None = None,
+        source: Prompt | None = None,
         logprobs: int = 0,
         stride: int | None = None,
         cancel: Cancellation | None = None,
@@ -352,7 +360,8 @@ class Model:
     ) -> Score | list[Score]:
         """Log-probabilities of a text (or of token ids) under the model; for a list of texts, a list of scores.
 
-        With a `continuation` the text is its prompt, and the score says where the prompt ends. `logprobs`: number of most likely
+        With a `continuation` the text is its prompt, and the score says where the prompt ends. `source`: what an encoder-decoder
+        reads before; its text is scored with the end. `logprobs`: number of most likely
         tokens to return at each position. A text longer than the context needs a `stride`, see `scoring.score_tokens`. `adapter`:
         the LoRA adapter to score with. Raises `PromptError` and `OptionError`, and `InterruptedRunError` if `cancel` ends it from
         another thread.
@@ -361,9 +370,9 @@ class Model:
         >>> model.score("The cat", continuation=" sat").continuation_logprobs  # doctest: +SKIP
         (-3.2,)
         """
-        if is_batch(text) and continuation is not None:
-            raise OptionError("a list of texts takes no continuation; score the pairs one by one")
-        given = {"logprobs": logprobs, "stride": stride, "cancel": cancel, "adapter": adapter}
+        if is_batch(text) and not (continuation is None and source is None):
+            raise OptionError("a list of texts takes no continuation and no source; score the pairs one by one")
+        given = {"source": source, "logprobs": logprobs, "stride": stride, "cancel": cancel, "adapter": adapter}
         texts = text if is_batch(text) else [text]
         scores = [self.scorer.score(each, continuation, **given) for each in texts]  # type: ignore[arg-type]
         return scores if is_batch(text) else scores[0]

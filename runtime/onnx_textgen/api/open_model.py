@@ -19,7 +19,8 @@ from ..errors import OptionError, PackageError, TemplateError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
-from ..kv_cache.memory_plan import MemoryPlan, plan
+from ..inference.encoder import Encoder
+from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes
 from ..options.checks import shown, whole_number
 from ..package.adapters import read_listed_adapters
 from ..package.integrity import check_files, checking_files, package_digest
@@ -39,6 +40,8 @@ class OpenModel:
     chat_template: str | None
     response_template: Mapping[str, Any] | None = None
     """How answers are read; None: as the chat template shows."""
+    encoder: Encoder | None = None
+    """The other half of an encoder-decoder."""
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
@@ -53,7 +56,7 @@ class OpenModel:
     def close(self) -> None:
         """Release the graph, and that with adapters; any later use of them raises `ModelError`."""
         with self.opening:
-            self.graph = cast("Graph", ClosedGraph())
+            self.graph, self.encoder = cast("Graph", ClosedGraph()), None
             if (adapted := self.__dict__.pop("adapted", None)) is not None:
                 adapted.close()
             for read in ("capabilities", "cache_tensors", "attention_graph"):
@@ -65,6 +68,14 @@ class OpenModel:
         if self.optional_tokenizer is None:
             raise PackageError(f"{self.folder} has no {TOKENIZER} and works on token ids only; export it again with --tokenizer")
         return self.optional_tokenizer
+
+    def refuse_encoder_decoder(self, why: str) -> None:
+        """Raise `OptionError` for an encoder-decoder; `why` says what it does not do."""
+        if self.manifest.encoder is not None:
+            raise OptionError(
+                f"{self.manifest.name} is an encoder-decoder: it reads a source, writes a text for it, and {why}; "
+                "give the source to generate"
+            )
 
     @property
     def bos_token(self) -> str:
@@ -79,6 +90,7 @@ class OpenModel:
     @functools.cached_property
     def chat_format(self) -> ChatFormat:
         """How chats are written and read; raises `TemplateError` if the package has no chat template."""
+        self.refuse_encoder_decoder("answers no chat")
         if self.chat_template is None:
             raise TemplateError(f"{self.manifest.name} has no chat template; give it a plain text")
         tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token}
@@ -108,6 +120,7 @@ class OpenModel:
             output=output,
             capabilities=opened.capabilities if output == LOGITS else None,
             adapter=adapter,
+            encoder=self.encoder,
         )
 
     def for_adapter(self, name: str | None) -> OpenModel:
@@ -145,11 +158,18 @@ class OpenModel:
         """The tensors that the graph passes from one run to the next."""
         return self.graph.cache_tensors
 
-    def memory(self, tokens: int | None = None, batch: int = 1) -> MemoryPlan:
-        """The memory that the caches of `batch` texts of `tokens` tokens each take; None: a full context."""
+    def memory(self, tokens: int | None = None, batch: int = 1, *, source_tokens: int | None = None) -> MemoryPlan:
+        """The memory that the caches of `batch` texts of `tokens` tokens each take; None: a full context.
+
+        `source_tokens`: those of each source of an encoder-decoder; None: as many as it reads.
+        """
         most = self.manifest.geometry.context_length
         length = most if tokens is None else whole_number("tokens", tokens, 0, most)
-        return plan(self.cache_tensors, length, whole_number("batch", batch, 1))
+        found = plan(self.cache_tensors, length, whole_number("batch", batch, 1))
+        if self.manifest.encoder is None:
+            return found
+        count = self.manifest.encoder.source_length if source_tokens is None else source_tokens
+        return dataclasses.replace(found, state_bytes=found.state_bytes + source_bytes(self.graph.encoder_inputs, count))
 
     @functools.cached_property
     def digest(self) -> str:

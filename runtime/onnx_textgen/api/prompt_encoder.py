@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from ..errors import OptionError, PromptError
 from ..inference.scoring import split_pair
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
+from ..text.languages import Languages
 from ..text.prompts import Prompt, read_token_ids
 from .open_model import OpenModel
 
@@ -44,6 +46,24 @@ class PromptEncoder:
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
 
+    def encode_source(self, source: Prompt, language: str | None = None) -> list[int]:
+        """Token ids of the text that an encoder-decoder reads, checked: not empty, in the vocabulary, not too long.
+
+        `language`: the code of its language. Raises `PromptError`, and `OptionError` for a language that the model does not have.
+        """
+        about = self.opened.manifest.encoder
+        assert about is not None, "the caller has checked"
+        if isinstance(source, str) and source:
+            self.check_characters(source, about.source_length)
+        ids = self.encode(source, any_length=True)
+        if language is not None:
+            if not isinstance(source, str):
+                raise OptionError("src_lang is for a source that is text; ids name their language themselves")
+            ids = self.languages.source(source, language)
+        if len(ids) > about.source_length:
+            raise PromptError(f"the source has {len(ids):,} tokens; this model reads {about.source_length:,} at most. Shorten it")
+        return ids
+
     def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
         """Token ids of a prompt for the text between a prefix and a suffix; see `Model.encode_infill`."""
         tokenizer = self.opened.tokenizer
@@ -74,12 +94,32 @@ class PromptEncoder:
         if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
             raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {self.vocab_size - 1}")
 
-    def check_characters(self, text: str) -> None:
-        """Raise `PromptError` for a text that is too long for any tokenizer."""
-        if len(text) > self.context_length * CHARACTERS_PER_TOKEN:
-            raise PromptError(
-                f"the prompt has {len(text):,} characters; this model takes {self.context_length:,} tokens. Shorten it"
-            )
+    @functools.cached_property
+    def languages(self) -> Languages:
+        """The languages of the package's tokenizer."""
+        return Languages(self.opened.tokenizer)
+
+    def start_ids(self, language: str | None = None) -> list[int]:
+        """The ids that a text of an encoder-decoder begins with; raises `OptionError` for a language that it does not have."""
+        about = self.opened.manifest.encoder
+        assert about is not None, "the caller has checked"
+        return list(about.start_ids) if language is None else self.languages.start(about.start_ids, language)
+
+    def encode_target(self, target: Prompt) -> list[int]:
+        """Token ids of a text that an encoder-decoder may write, with its beginning and, of a text, the end."""
+        if not isinstance(target, str):
+            ids = read_token_ids(target)
+        elif target:
+            ids = [*self.opened.tokenizer.encode(target, add_special_tokens=False), *self.opened.manifest.eos_ids[:1]]
+        else:
+            raise PromptError("the text is empty; give some text")
+        return self.encode([*self.start_ids(), *ids], new_tokens=0)
+
+    def check_characters(self, text: str, tokens: int | None = None) -> None:
+        """Raise `PromptError` for a text that is too long for any tokenizer; `tokens`: what the model takes, if not its context."""
+        most = self.context_length if tokens is None else tokens
+        if len(text) > most * CHARACTERS_PER_TOKEN:
+            raise PromptError(f"the prompt has {len(text):,} characters; this model takes {most:,} tokens. Shorten it")
 
     def check_options(self, config: GenerationConfig) -> None:
         """Raise `OptionError` for an option with an id outside the vocabulary, or one that needs a tokenizer if there is none."""

@@ -34,6 +34,7 @@ class Scorer:
         text: Prompt,
         continuation: str | Sequence[int] | None,
         *,
+        source: Prompt | None,
         logprobs: int,
         stride: int | None,
         cancel: Cancellation | None,
@@ -42,9 +43,14 @@ class Scorer:
         """Score one text; see `Model.score`."""
         logprobs = whole_number("logprobs", logprobs, 0, MOST_ALTERNATIVES)
         stride = None if stride is None else whole_number("stride", stride, 1)
-        ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
+        if source is None and self.opened.manifest.encoder is None:
+            ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
+        else:
+            ids, prompt_tokens = self.encode_after(source, text, continuation, stride)
         context, scope, piece = self.opened.new_context(adapter=adapter), CancelScope(cancel), self.opened.piece
         with scope.active():
+            if source is not None:
+                context.read_source(self.encoder.encode_source(source), scope=scope)
             values, alternatives = score_tokens(context, ids, stride=stride, alternatives=logprobs, piece=piece, scope=scope)
         whole = text + continuation if isinstance(text, str) and isinstance(continuation, str) else text
         if not isinstance(whole, str) and self.opened.optional_tokenizer is None:
@@ -53,15 +59,29 @@ class Scorer:
             size = len((whole if isinstance(whole, str) else self.opened.tokenizer.decode(ids)).encode())
         return Score(tuple(ids), values, size, alternatives, prompt_tokens)
 
+    def encode_after(
+        self, source: Prompt | None, text: Prompt, continuation: str | Sequence[int] | None, stride: int | None
+    ) -> tuple[list[int], int]:
+        """Token ids of a text after a source, and how many begin it; raises `OptionError` for what fits no such text."""
+        if self.opened.manifest.encoder is None:
+            raise OptionError("source is for encoder-decoders; give a decoder the text, and what follows as continuation")
+        if source is None:
+            raise OptionError(f"{self.opened.manifest.name} is an encoder-decoder: give the source of the text too")
+        if continuation is not None or stride is not None:
+            raise OptionError("continuation and stride are for decoders; leave them out")
+        return self.encoder.encode_target(text), len(self.encoder.start_ids())
+
     def rank(self, prompt: str, choices: Sequence[str], *, by: Measure, adapter: str | None) -> list[Choice]:
         """Score the choices as continuations of the prompt, most likely first; see `Model.rank`."""
         if by not in MEASURES:
             raise OptionError(f"by should be one of {', '.join(map(repr, MEASURES))}, found {shown(by)}")
         if isinstance(choices, str) or not choices or not all(choices):
             raise OptionError("choices should be a list of texts, none of them empty")
-        context, ranked = self.opened.new_context(adapter=adapter), list[Choice]()
+        context, ranked, reads = self.opened.new_context(adapter=adapter), list[Choice](), self.opened.manifest.encoder is not None
+        if reads:
+            context.read_source(self.encoder.encode_source(prompt))
         for text in choices:
-            ids, count = self.encoder.encode_pair(prompt, text)
+            ids, count = self.encode_after(prompt, text, None, None) if reads else self.encoder.encode_pair(prompt, text)
             found, _ = score_tokens(context, ids, first=max(1, count))
             total = math.fsum(found)
             ranked.append(Choice(text, total, total / len(found), total / len(text.encode())))

@@ -124,7 +124,10 @@ class TextGenerator:
     ) -> list[Continuation]:
         """Begin `count` continuations of one prompt and one seed, with different sample numbers and no tokens yet."""
         first = self.begin(prompt, config, turn=turn)
-        others = (self.begin(first.prompt_ids, first.config, sample=sample, turn=turn, first=first) for sample in range(1, count))
+        others = (
+            self.begin(first.source_ids or first.prompt_ids, first.config, sample=sample, turn=turn, first=first)
+            for sample in range(1, count)
+        )
         return [first, *others]
 
     def begin(
@@ -146,10 +149,10 @@ class TextGenerator:
         if config.seed is None:
             config = dataclasses.replace(config, seed=secrets.randbits(31))
         self.encoder.check_options(config)
-        needed = config.max_new_tokens if config.context_limit == "error" else 1
-        prompt_ids = self.encoder.encode(prompt, new_tokens=needed)
+        source_ids, prompt_ids = self.source_and_prompt(prompt, config)
         rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
-        check_fits(self.opened.memory(self.limits.longest(len(prompt_ids), config.max_new_tokens), rows))
+        longest = self.limits.longest(len(prompt_ids), config.max_new_tokens)
+        check_fits(self.opened.memory(longest, rows, source_tokens=len(source_ids)))
         constraint: Rule | None
         if first is not None:
             constraint = None if first.constraint is None else first.constraint.fork()
@@ -168,12 +171,23 @@ class TextGenerator:
             constraint=constraint,
             drafter=drafter,
             verifier=verifier,
+            source_ids=source_ids,
         )
         if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
             raise OptionError(
                 f"n_keep keeps {continuation.kept_tokens:,} tokens; at most half of the context, {most:,}, can be kept"
             )
         return continuation
+
+    def source_and_prompt(self, prompt: Prompt, config: GenerationConfig) -> tuple[list[int], list[int]]:
+        """What the encoder reads, and what the text continues: the prompt itself for a decoder, which reads no source."""
+        needed = config.max_new_tokens if config.context_limit == "error" else 1
+        if self.opened.manifest.encoder is not None:
+            begin = self.encoder.start_ids(config.tgt_lang)
+            return self.encoder.encode_source(prompt, config.src_lang), self.encoder.encode(begin, new_tokens=needed)
+        if config.src_lang is not None or config.tgt_lang is not None:
+            raise OptionError("src_lang and tgt_lang are for encoder-decoders with many languages; leave them out")
+        return [], self.encoder.encode(prompt, new_tokens=needed)
 
     def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig, sample: int) -> Drafter | None:
         """The drafter of a text: prompt lookup, the draft model, or None."""

@@ -25,7 +25,7 @@ from .plugins.known import PLUGINS
 from .plugins.memory import DeviceMemory
 from .plugins.registration import find_device
 from .protocol import CPU, Device
-from .signature import CacheTensor, Hints, Input, Values, read_cache, read_inputs, read_rotary_switch
+from .signature import CacheTensor, Hints, Input, Values, read_cache, read_encoder_inputs, read_inputs, read_rotary_switch
 
 IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
 AdapterFormat = onnxruntime.AdapterFormat
@@ -102,6 +102,11 @@ class Session:
         """See `Graph.roles`."""
         has_default = {node.name for node in self.ort.get_overridable_initializers()}
         return read_inputs(self.inputs, self.hints, self.cache_tensors, has_default)
+
+    @functools.cached_property
+    def encoder_inputs(self) -> dict[str, Input]:
+        """See `Graph.encoder_inputs`."""
+        return read_encoder_inputs(self.inputs)
 
     def name_of(self, output: str) -> str:
         """See `Graph.name_of`."""

@@ -25,7 +25,18 @@ from ..options.checks import whole_number
 from ..requirements import wrong_version
 from .openvino_operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
 from .protocol import Device
-from .signature import PAST, ROLES, CacheTensor, Hints, Input, Values, present_of, read_inputs, read_rotary_switch
+from .signature import (
+    PAST,
+    ROLES,
+    CacheTensor,
+    Hints,
+    Input,
+    Values,
+    present_of,
+    read_encoder_inputs,
+    read_inputs,
+    read_rotary_switch,
+)
 
 PRECISIONS = {"openvino": "f32", "openvino:bf16": "bf16"}
 """Device names, with the precision of products and attention on each."""
@@ -87,6 +98,11 @@ class OpenVINOSession:
     def roles(self) -> dict[str, Input]:
         """See `Graph.roles`."""
         return read_inputs(self.inputs, self.hints, self.cache_tensors)
+
+    @property
+    def encoder_inputs(self) -> dict[str, Input]:
+        """See `Graph.encoder_inputs`."""
+        return read_encoder_inputs(self.inputs)
 
     def name_of(self, output: str) -> str:
         """See `Graph.name_of`: packages of this project use the roles' names."""

@@ -71,6 +71,11 @@ class Graph(Protocol):
         ...
 
     @property
+    def encoder_inputs(self) -> dict[str, Input]:
+        """The inputs that the encoder of an encoder-decoder gives, by name; empty for a decoder."""
+        ...
+
+    @property
     def part_size(self) -> int:
         """Tokens per prefill run at which the engine is fastest, or almost: a smaller part lets a caller stop sooner."""
         ...

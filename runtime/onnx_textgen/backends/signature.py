@@ -34,6 +34,10 @@ NUMBER_TYPES = ELEMENT_TYPES | {
 CACHE_TYPES = ELEMENT_TYPES | {"tensor(int8)": np.dtype(np.int8)}
 ADAPTER_MASK = "adapter_mask"
 """The input [batch, 1, adapters] that says which adapter each row has; see `adapter_graph`."""
+ENCODER_MASK, LAST_HIDDEN_STATE = "encoder_attention_mask", "last_hidden_state"
+"""The mask of the source that an encoder-decoder's decoder takes, and the output of its encoder that is no key or value."""
+ENCODER_STATES = "encoder_hidden_states"
+"""What other exporters' decoders may take of an encoder, besides the keys and values of their cross-attention."""
 ROLES = {
     "input_ids": ("i", "integers"),
     "attention_mask": ("ifb", "numbers"),
@@ -41,6 +45,7 @@ ROLES = {
     "logits_positions": ("i", "integers"),
     "num_logits_to_keep": ("i", "integers"),
     "use_cache_branch": ("b", "true or false"),
+    ENCODER_MASK: ("ifb", "numbers"),
     ADAPTER_MASK: ("f", "numbers"),
 }
 """The inputs outside the cache that a decoder can provide, with their kinds of types, in NumPy's letters and in words."""
@@ -108,17 +113,35 @@ class Input:
     dtype: np.dtype[Any]
 
 
+def comes_from_encoder(name: str) -> bool:
+    """Whether an encoder gives the decoder's input of this name: keys and values of a cross-attention, or hidden states.
+
+    >>> comes_from_encoder("past_key_values.0.encoder.key"), comes_from_encoder("past_key_values.0.decoder.key")
+    (True, False)
+    """
+    return name == ENCODER_STATES or (name.startswith(PAST) and ".encoder." in name)
+
+
+def read_encoder_inputs(inputs: Values) -> dict[str, Input]:
+    """Find the inputs that an encoder gives, by name, in the graph's order; raises `PackageError` for one of another type."""
+    found = {name: each for name, each in inputs.items() if comes_from_encoder(name)}
+    for name, (shape, element) in found.items():
+        if element not in ELEMENT_TYPES or len(shape) < 3:
+            raise PackageError(f"the graph takes {name} as {element} {shape}, not as an encoder gives it; export the model again")
+    return {name: Input(name, tuple(shape), ELEMENT_TYPES[element]) for name, (shape, element) in found.items()}
+
+
 def read_inputs(inputs: Values, hints: Hints, cache: Iterable[CacheTensor], has_default: Container[str] = ()) -> dict[str, Input]:
     """Find the inputs outside the cache, by role; raises `PackageError` for an input that the decoder cannot provide.
 
-    Unknown inputs with a default, such as weights, are ignored.
+    Those that an encoder gives are left out, and so are unknown inputs with a default, such as weights.
     """
     roles = {own: role for role, own in hints.names.items() if own in inputs}
     pasts = {tensor.past for tensor in cache}
     found = dict[str, Input]()
     for name, (shape, element) in inputs.items():
         role = roles.get(name, ALIASES.get(name, name))
-        if name in pasts or (role not in ROLES and name in has_default):
+        if name in pasts or comes_from_encoder(name) or (role not in ROLES and name in has_default):
             continue
         if role not in ROLES:
             raise PackageError(f"the graph needs the input {name!r}, which the decoder cannot provide; export the model again")
@@ -151,7 +174,9 @@ def read_cache(inputs: Values, outputs: Values, hints: Hints) -> tuple[CacheTens
 
     Raises `PackageError` if an output of the cache is missing, or does not fit its input.
     """
-    pasts = [name for name, (shape, _) in inputs.items() if name.startswith(PAST) and len(shape) > 1]
+    pasts = [
+        name for name, (shape, _) in inputs.items() if name.startswith(PAST) and len(shape) > 1 and not comes_from_encoder(name)
+    ]
     pairs = {name: present_of(name, outputs) for name in pasts} | hints.presents
     return tuple(read_cache_tensor(name, pairs[name], inputs, outputs, hints) for name in inputs if name in pairs)
 

@@ -77,6 +77,8 @@ OPTIONS: Mapping[str, Spec] = {
     "regex": Spec(str, "REGEX", "Write text that matches this regular expression."),
     "grammar": Spec(Path, "FILE", "Write text that follows this grammar, in Lark's notation."),
     "adapter": Spec(str, "NAME", "Generate with this LoRA adapter of the package; info lists them."),
+    "src_lang": Spec(str, "CODE", "Language of the source, of a model that translates between many."),
+    "tgt_lang": Spec(str, "CODE", "Language of the text, of a model that translates between many."),
     "logprobs": Spec(int, "K", "Show each token's log-probability, and the K most likely at its position; with --json too."),
 }
 

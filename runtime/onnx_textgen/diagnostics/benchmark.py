@@ -117,7 +117,9 @@ def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancell
     with scope.active():
         start = time.perf_counter()
         decoder = model.new_context()
-        logits = prefill(decoder, ids, scope=scope)
+        if (encoder := model.manifest.encoder) is not None:
+            decoder.read_source(ids, scope=scope)
+        logits = prefill(decoder, ids if encoder is None else encoder.start_ids, scope=scope)
         filled = time.perf_counter()
         token = most_likely(logits)
         first = time.perf_counter()

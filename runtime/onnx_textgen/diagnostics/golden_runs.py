@@ -49,6 +49,8 @@ def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun) -> Replay:
 
     Raises `PackageError` if the certificate's error is not a number.
     """
+    if run.source_ids:
+        decoder.read_source(run.source_ids)
     cut = len(run.prompt_ids) // 3
     parts = [part for part in (run.prompt_ids[:cut], run.prompt_ids[cut:]) if part] + [(token,) for token in run.new_ids[:-1]]
     rows = [decoder.feed(part) for part in parts]
@@ -58,7 +60,7 @@ def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun) -> Replay:
     allowed = max(MARGIN * certified_error(manifest), SMALLEST_GAP)
     wrong = np.flatnonzero(~(gaps <= allowed))  # a NaN is wrong too
     return Replay(
-        prompt_tokens=len(run.prompt_ids),
+        prompt_tokens=len(run.source_ids or run.prompt_ids),
         new_tokens=len(run.new_ids),
         same=int((logits.argmax(axis=1) == np.array(run.new_ids)).sum()),
         largest_gap=float(gaps.max()),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import OptionError
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
@@ -123,6 +124,8 @@ def inspect_steps(
     `candidates`: number of most likely tokens to record per step. `config.seed` None draws a new seed, as `generate` does. Raises
     what `generate` raises.
     """
+    if model.manifest.encoder is not None:
+        raise OptionError(f"{model.manifest.name} is an encoder-decoder, whose steps cannot be inspected; take a decoder")
     ids = model.encode(prompt)
     seed = secrets.randbits(31) if config.seed is None else config.seed
     decoder, geometry = model.new_context(), model.manifest.geometry

@@ -82,6 +82,8 @@ class BeamDriver:
         prompt_ids, start = self.continuation.prompt_ids, time.perf_counter()
         self.continuation.reused_tokens = self.decoder.reusable(prompt_ids)
         try:
+            if self.continuation.source_ids:
+                self.decoder.read_source(self.continuation.source_ids, scope=scope)
             return prefill(self.decoder, prompt_ids, scope=scope)
         finally:
             self.continuation.prefill_seconds = time.perf_counter() - start

@@ -58,9 +58,14 @@ class Continuation:
         constraint: Rule | None = None,
         drafter: Drafter | None = None,
         verifier: Verifier | None = None,
+        source_ids: Sequence[int] = (),
     ) -> None:
-        """`verifier`: checks drafts; None: an ordinary run of the model checks them."""
+        """`verifier`: checks drafts; None: an ordinary run of the model checks them.
+
+        `source_ids`: what the encoder of an encoder-decoder reads; empty for a decoder.
+        """
         self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
+        self.source_ids = tuple(source_ids)
         self.constraint = constraint
         self.token_ids: list[int] = []
         self.text = ""
@@ -219,7 +224,9 @@ class Continuation:
     def fresh(self) -> Continuation:
         """A continuation of the same prompt with the same start time, and no token yet."""
         constraint = self.constraint.fork() if self.constraint is not None else None
-        other = Continuation(self.tokenizer, self.prompt_ids, self.config, self.limits, constraint=constraint)
+        other = Continuation(
+            self.tokenizer, self.prompt_ids, self.config, self.limits, constraint=constraint, source_ids=self.source_ids
+        )
         other.reused_tokens, other.prefill_seconds, other.started = self.reused_tokens, self.prefill_seconds, self.started
         return other
 
@@ -236,7 +243,7 @@ class Continuation:
 
     def stats(self) -> Stats:
         """The statistics so far."""
-        prompt, new = len(self.prompt_ids), len(self.token_ids)
+        prompt, new = len(self.source_ids or self.prompt_ids), len(self.token_ids)
         prefill, decode = self.prefill_seconds, self.ended - self.first_token
         return Stats(
             prompt_tokens=prompt,
@@ -261,6 +268,7 @@ class Continuation:
             finish_reason=self.finish_reason,
             stats=self.stats(),
             prompt_ids=self.prompt_ids,
+            source_ids=self.source_ids,
             config=self.config,
             logprobs=tuple(self.logprobs),
             alternatives=tuple(self.alternatives),

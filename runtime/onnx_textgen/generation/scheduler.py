@@ -106,10 +106,21 @@ class Scheduler:
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.scope.active())
                 decoder.set_adapter(continuation.config.adapter, row=row)
+                if continuation.source_ids:
+                    self.read_source(request, row)
                 past = request.context.take() if request.context is not None else None
                 self.store.prepare_row(decoder, continuation.prompt_ids, row, past=past)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
                 request.parts = self.parts(request)
+
+    def read_source(self, request: Request, row: int) -> None:
+        """Let the encoder read the source of a text, as part of feeding its prompt."""
+        assert self.decoder is not None, "admit made it"
+        start, continuation = time.perf_counter(), request.continuation
+        try:
+            self.decoder.read_source(continuation.source_ids, row=row, scope=request.scope)
+        finally:
+            continuation.prefill_seconds += time.perf_counter() - start
 
     def next_waiting(self) -> Request | None:
         """The first request of the callers with the fewest rows, so that a caller of many texts does not hold up the others."""

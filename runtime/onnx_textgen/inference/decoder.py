@@ -21,6 +21,7 @@ from ..package.manifest import Geometry
 from ..text.prefixes import common_prefix
 from .capabilities import Capabilities
 from .commit_guard import CommitGuard, model_errors
+from .encoder import Encoder
 from .graph_runner import GraphRunner, Logits
 
 if TYPE_CHECKING:
@@ -45,10 +46,15 @@ class Decoder:
         extra_outputs: Sequence[str] = (),
         capabilities: Capabilities | None = None,
         adapter: str | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
-        """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first."""
+        """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first.
+
+        `encoder`: the other half of an encoder-decoder.
+        """
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
+        self.encoder = encoder
         self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows)
         self.part_size = self.capabilities.part_size
         """Tokens that a caller should feed at a time."""
@@ -70,6 +76,24 @@ class Decoder:
         self.rewind(0, row=row)
         self.adapters[row] = name
         self.runner.adapter_mask[row, 0] = [name == each for each in self.graph.adapters]
+
+    def read_source(self, token_ids: Sequence[int], *, row: int = 0, scope: CancelScope = UNCANCELLED) -> None:
+        """Let the encoder read the source that the text of a row follows; a row whose source changes becomes empty.
+
+        A source that another row has is not read again. Raises `ModelError`, and `InterruptedRunError` if `scope` ends the run.
+        """
+        assert self.encoder is not None, "a decoder has no source"
+        wanted, held = tuple(token_ids), self.runner.sources.rows
+        if (own := held[row]) is not None and own.token_ids == wanted:
+            return
+        self.rewind(0, row=row)
+        known = (each for each in held if each is not None and each.token_ids == wanted)
+        held[row] = next(known, None) or self.encoder.encode(wanted, scope)
+
+    def is_alike(self, row: int, other: int) -> bool:
+        """Whether equal tokens have equal keys and values in two rows: they have the same adapter and the same source."""
+        sources = self.runner.sources.rows
+        return self.adapters[row] == self.adapters[other] and sources[row] is sources[other]
 
     def reset(self) -> None:
         """Make an empty cache."""
@@ -262,6 +286,7 @@ class Decoder:
             self.reusable_length[target] = self.reusable_length[source]
             self.uses_long_rope[target] = self.uses_long_rope[source]
             self.adapters[target] = self.adapters[source]
+            self.runner.sources.rows[target] = self.runner.sources.rows[source]
             self.runner.adapter_mask[target] = self.runner.adapter_mask[source]
 
     def bytes_of(self, length: int) -> int:
@@ -313,6 +338,8 @@ class Decoder:
     def check_context(self, row: int, new: int) -> None:
         """Raise `PromptError` if `new` more tokens of a row exceed the context."""
         self.reset_if_inconsistent()
+        if self.encoder is not None and self.runner.sources.rows[row] is None:
+            raise PromptError("an encoder-decoder needs a source before the first token; give it one: decoder.read_source(ids)")
         total, context = len(self.token_ids[row]) + new, self.geometry.context_length
         if total > context:
             raise PromptError(f"{total:,} tokens do not fit in the context of {context:,}; give a shorter text")

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.protocol import Graph, Run
-from ..backends.signature import ADAPTER_MASK
+from ..backends.signature import ADAPTER_MASK, ENCODER_MASK
 from ..cancellation import CancelScope
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
 from .capabilities import Capabilities
 from .commit_guard import model_errors
+from .source_rows import SourceRows
 
 if TYPE_CHECKING:
     from ..speculation.verification import Verifier
@@ -33,6 +34,8 @@ class GraphRunner:
         self.last_only = np.array([-1], dtype=np.int64)
         """The positions that select the logits of the last token."""
         self.last_only.flags.writeable = False
+        self.sources = SourceRows(graph.encoder_inputs, rows)
+        """The source of each row of an encoder-decoder."""
         self.adapter_mask: npt.NDArray[np.float32] = np.zeros((rows, 1, len(graph.adapters)), np.float32)
         """[rows, 1, adapters]: 1 for the adapter of each row."""
 
@@ -69,6 +72,11 @@ class GraphRunner:
                 self.set_input(run, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
             if ADAPTER_MASK in self.roles:
                 self.set_input(run, ADAPTER_MASK, self.adapter_mask[rows.start : rows.stop])
+            for name, array in self.sources.inputs(rows).items():
+                if name == ENCODER_MASK:
+                    self.set_input(run, name, array)
+                else:
+                    run.set_input(name, array)
             if "use_cache_branch" in self.roles:
                 self.set_input(run, "use_cache_branch", np.array(mask.shape[1] > new))
             shape = len(ids), self.rows_of_logits(new, positions), self.capabilities.width

@@ -65,7 +65,7 @@ class PrefixStore:
     def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int, *, past: Snapshot | None = None) -> None:
         """Restore the longest known beginning of a prompt into an empty row: from `past`, a snapshot, or a lower row."""
         adapter = decoder.adapters[row]
-        shared = [decoder.reusable(token_ids, row=other) if decoder.adapters[other] == adapter else 0 for other in range(row)]
+        shared = [decoder.reusable(token_ids, row=other) if decoder.is_alike(row, other) else 0 for other in range(row)]
         longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
         self.recall(decoder, token_ids, adapter, longer_than=longest)
         snapshot, length = self.find(token_ids, most, adapter)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PromptError
 
 if TYPE_CHECKING:  # `doctor` asks for free memory even if NumPy is missing
-    from ..backends.signature import CacheTensor
+    from ..backends.signature import CacheTensor, Input
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
@@ -34,7 +35,7 @@ class MemoryPlan:
     bytes_per_token: int
     """Keys and values of one token of one text."""
     state_bytes: int
-    """Recurrent states of one text, of any length."""
+    """Recurrent states of one text, of any length, and what the encoder of an encoder-decoder gives for it."""
 
     @property
     def total_bytes(self) -> int:
@@ -47,6 +48,12 @@ def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1) -> MemoryP
     tensors = tuple(tensors)
     per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
     return MemoryPlan(tokens, batch, per_token, sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None))
+
+
+def source_bytes(inputs: Mapping[str, Input], tokens: int) -> int:
+    """Bytes of what an encoder gives for a source of `tokens` tokens: once as it was read, once joined with other rows."""
+    sizes = (math.prod(size for size in each.shape[1:] if isinstance(size, int)) * each.dtype.itemsize for each in inputs.values())
+    return 2 * tokens * sum(sizes)
 
 
 def available_bytes() -> int | None:

@@ -141,6 +141,11 @@ class GenerationConfig:
     adapter: str | None = option(None, checks.optional(checks.name))
     """The LoRA adapter of the package that the text is generated with; None = the model without one."""
 
+    src_lang: str | None = option(None, checks.optional(checks.name))
+    """Of an encoder-decoder with many languages: the code of the source's language; None = the tokenizer's own."""
+    tgt_lang: str | None = option(None, checks.optional(checks.name))
+    """Of an encoder-decoder with many languages: the code of the text's language; None = the package's own."""
+
     logprobs: int | None = option(None, checks.optional(checks.whole(0, MOST_ALTERNATIVES)))
     """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
 

@@ -126,6 +126,10 @@ class Options(TypedDict, total=False):
     """The text follows this grammar, in Lark's notation."""
     adapter: str | None
     """The LoRA adapter of the package that the text is generated with; None = the model without one."""
+    src_lang: str | None
+    """Of an encoder-decoder with many languages: the code of the source's language; None = the tokenizer's own."""
+    tgt_lang: str | None
+    """Of an encoder-decoder with many languages: the code of the text's language; None = the package's own."""
     logprobs: int | None
     """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
     logits_processor: LogitsProcessor | None

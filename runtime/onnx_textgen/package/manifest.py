@@ -23,6 +23,8 @@ MANIFEST = "manifest.json"
 GRAPH = "model.onnx"
 WEIGHTS = "model.onnx.data"
 """The weights of packages of format version 1."""
+ENCODER_GRAPH = "encoder_model.onnx"
+"""The encoder of an encoder-decoder, over the same weights."""
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 RESPONSE_TEMPLATE = "response_template.json"
@@ -47,11 +49,12 @@ GENERATION_CONFIG = "generation_config.json"
 SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATION_CONFIG})
 """With these onnxruntime-genai and transformers.js open the folder; this runtime reads none of them."""
 ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
-    {GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH} | {GENAI_GRAPH, WASM_GRAPH}
+    {GRAPH, ENCODER_GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
+    | {GENAI_GRAPH, WASM_GRAPH}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
-NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids"})
+NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids"})
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
 """The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
@@ -124,6 +127,26 @@ class GoldenRun:
     """The continuation where products of quantised weights are computed in float32, as in WebAssembly, if that is another one.
 
     ONNX Runtime on the CPU rounds activations to 8 bits for them; the weights are the same."""
+    source_ids: tuple[int, ...] = ()
+    """The source that the encoder of an encoder-decoder reads before."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncoderRecord:
+    """What an encoder-decoder reads and how its texts begin."""
+
+    source_length: int
+    """Limit for the tokens of a source."""
+    start_ids: tuple[int, ...]
+    """Ids that every text begins with, and that are no part of it."""
+
+    def __post_init__(self) -> None:
+        """Raise `PackageError` for a length that no encoder has, or no id to begin with."""
+        if not 1 <= self.source_length <= LARGEST_SIZE or not self.start_ids:
+            raise PackageError(
+                f"encoder should have start_ids and a source_length from 1 to {LARGEST_SIZE:,}, found {self!s:.100}; "
+                "export the model again"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,6 +191,8 @@ class Manifest:
     golden: tuple[GoldenRun, ...] = ()
     adapters: dict[str, AdapterRecord] = dataclasses.field(default_factory=dict)
     """LoRA adapters by name, of which a text may take one."""
+    encoder: EncoderRecord | None = None
+    """Of an encoder-decoder; None for a decoder."""
     embedding: EmbeddingSettings | None = None
     """How the model makes vectors of texts; None if its makers say nothing of it."""
     reranking: RerankingSettings | None = None
@@ -255,7 +280,7 @@ def check_golden(golden: tuple[GoldenRun, ...], vocab_size: int, where: str) -> 
     for index, run in enumerate(golden):
         if not run.prompt_ids or not run.new_ids:
             raise PackageError(f"{where}[{index}] should have token ids in prompt_ids and in new_ids; export the model again")
-        check_ids(run.prompt_ids + run.new_ids + run.exact_ids, vocab_size, f"{where}[{index}]")
+        check_ids(run.prompt_ids + run.new_ids + run.exact_ids + run.source_ids, vocab_size, f"{where}[{index}]")
 
 
 def weights_files(manifest: Manifest) -> list[str]:
@@ -299,6 +324,10 @@ def manifest_from_json(value: object) -> Manifest:
         if not is_adapter_name(name) or adapter_file(name) not in manifest.files:
             raise PackageError(f"{MANIFEST} has the adapter {name!r:.80}, and lists no file of it; export the model again")
         check_golden(record.golden, vocab_size, f"adapters[{name}].golden")
+    if manifest.encoder is not None:
+        check_ids(manifest.encoder.start_ids, vocab_size, "encoder.start_ids")
+        if ENCODER_GRAPH not in manifest.files:
+            raise PackageError(f"{MANIFEST} describes an encoder, and lists no {ENCODER_GRAPH}; export the model again")
     if (reranking := manifest.reranking) is not None:
         answers = (reranking.true_id, *([] if reranking.false_id is None else [reranking.false_id]))
         check_ids(answers, vocab_size, "reranking")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -95,6 +95,11 @@ class TextTokenizer:
         self._control_pattern = f"({'|'.join(map(re.escape, longest_first))})"
         self._hidden = frozenset([*self._control.values(), *eos_ids, *([] if bos_id is None else [bos_id])])
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The ids of special tokens by their text."""
+        return self._control
 
     @classmethod
     def from_file(cls, path: str | Path, *, sha256: str = "", eos_ids: Sequence[int], bos_id: int | None) -> TextTokenizer:

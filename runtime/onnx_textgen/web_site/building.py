@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, PackageError
 from ..files.text_files import read_text
 from ..package.integrity import check_files, file_record
 from ..package.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
@@ -52,6 +52,8 @@ def build_site(package: Path, out: Path, *, prompts: Sequence[str] = (), cdn: bo
     """
     check_place(package, out, replace=replace)
     manifest = read_manifest(package)
+    if manifest.encoder is not None:
+        raise PackageError(f"{package} is an encoder-decoder, and a site runs decoders only; serve it with: onnx-textgen demo")
     check_files(package, manifest)
     graphs = browser_graphs(package, manifest)
     names = dict.fromkeys([MANIFEST, *(name for name in TEXTS if name in manifest.files)])

@@ -115,8 +115,11 @@ def write_texts(answer: screen.Answer, start: str | list[int], model: Model) -> 
 
 
 def shown_prompt(start: str | list[int], model: Model) -> str:
-    """The prompt, or the end of a long one, to show before a text; empty if stdout is no terminal or there is no tokenizer."""
-    if not sys.stdout.isatty() or not model.has_tokenizer:
+    """The prompt, or the end of a long one, to show before a text; empty if stdout is no terminal or there is no tokenizer.
+
+    The text of an encoder-decoder does not continue its source, so that is not shown.
+    """
+    if not sys.stdout.isatty() or not model.has_tokenizer or model.manifest.encoder is not None:
         return ""
     text = start if isinstance(start, str) else model.tokenizer.decode(start)
     return text if len(text) <= MOST_OF_PROMPT else f"... {text[-MOST_OF_PROMPT:]}"

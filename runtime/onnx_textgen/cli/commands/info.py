@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...backends.onnxruntime_session import Session
-    from ...package.manifest import AdapterRecord, Manifest
+    from ...package.manifest import AdapterRecord, EncoderRecord, Manifest
     from ...package.retrieval import EmbeddingSettings, RerankingSettings
 
 
@@ -76,6 +76,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
         ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
         ("vocabulary", f"{geometry.vocab_size:,}"),
         ("context", f"{geometry.context_length:,} tokens"),
+        *(reads_source(manifest.encoder) if manifest.encoder is not None else ()),
         ("cache", cache),
         ("begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)),
         ("ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"),
@@ -94,6 +95,12 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
     if summary := certificate.summary_in_words(manifest.summary):
         lines.append(("proof", summary))
     return lines + [(f"proof: {name.replace('_', ' ')}", words) for name, words in proof(manifest.certificate)]
+
+
+def reads_source(encoder: EncoderRecord) -> Iterator[tuple[str, str]]:
+    """What an encoder-decoder reads, and how its texts begin."""
+    yield "reads", f"a source of up to {encoder.source_length:,} tokens, for which it writes a text"
+    yield "texts begin with", ", ".join(map(str, encoder.start_ids))
 
 
 def parts_of_answers(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:

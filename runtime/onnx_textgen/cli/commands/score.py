@@ -43,6 +43,9 @@ def score_text(
     separator: Annotated[str | None, typer.Option(metavar="S", help="Lines equal to S divide the file into documents.")] = None,
     max_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Leave out documents of more UTF-8 bytes.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Score the first N documents only.")] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Score TEXT as what an encoder-decoder writes for this source.")
+    ] = None,
     continuation: Annotated[str | None, typer.Option(metavar="TEXT", help="Score this text, given TEXT before it.")] = None,
     choice: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Rank this continuation of TEXT; repeatable.")] = None,
     stride: Annotated[
@@ -68,20 +71,24 @@ def score_text(
             raise OptionError("--separator, --max-bytes and --limit choose documents of a --file; give a file")
         if text is None:
             raise OptionError("score needs a TEXT, - for stdin, or --file F")
-        if choice and (continuation is not None or stride is not None or logprobs):
-            raise OptionError("--continuation, --stride and --logprobs score one text, --choice ranks continuations; leave one out")
+        if choice and (continuation is not None or source is not None or stride is not None or logprobs):
+            raise OptionError(
+                "--continuation, --source, --stride and --logprobs score one text, --choice ranks continuations; leave one out"
+            )
         single = options.read_text(text)
         loaded = options.load_model(model, device, threads)
         if choice:
             print_choices(loaded.rank(single, choice, adapter=adapter), as_json)
         else:
-            score = loaded.score(single, continuation=continuation, stride=stride, logprobs=logprobs, adapter=adapter)
+            score = loaded.score(
+                single, continuation=continuation, source=source, stride=stride, logprobs=logprobs, adapter=adapter
+            )
             print_score(loaded, score, as_json)
     else:
         if text is not None:
             raise OptionError("a TEXT and --file exclude each other; leave one out")
-        if continuation is not None or choice or logprobs:
-            raise OptionError("--continuation, --choice and --logprobs need a TEXT and cannot score a --file; leave them out")
+        if continuation is not None or source is not None or choice or logprobs:
+            raise OptionError("--continuation, --source, --choice and --logprobs need a TEXT, not a --file; leave them out")
         documents = read_documents(file, separator, max_bytes, limit)
         print_total(score_documents(options.load_model(model, device, threads), documents, stride, adapter), as_json)
 

@@ -97,6 +97,8 @@ def verify_package(
     elsewhere = None if runtime is None else find_runtime(runtime)
     compare: Verifier | None = None if against is None else extensions.load_function(GROUP, "verify --against")
     path, manifest = check_package(locate(options.one_folder(folder, model)), say)
+    if elsewhere is not None and manifest.encoder is not None:
+        raise OptionError(f"{manifest.name} is an encoder-decoder, which other runtimes do not run; leave out --runtime")
     if elsewhere is not None:
         ours = functools.cache(lambda: options.load_model(str(path), device, threads))
         verify_elsewhere(elsewhere, path, manifest, lambda: ours().new_context(), say=say, as_json=as_json)

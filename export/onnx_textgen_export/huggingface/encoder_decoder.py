@@ -1,0 +1,154 @@
+"""A transformers encoder-decoder (T5, BART, Marian ...): what a probe finds out about it, and how its two halves run.
+
+The encoder also computes the keys and values of every layer's cross-attention, once per source text. The decoder takes them as
+inputs, and attends by the model's own code, with a cache that grows. No architecture is named: what the layers keep is found by a
+probe.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
+
+from ..errors import ExportError
+from ..sources.source import CacheTensor
+from .eager_attention import (
+    CACHE_NAMES,
+    PROBE_ROWS,
+    CacheLayout,
+    LayerCacheLayout,
+    check_known,
+    describe,
+    make_cache,
+    presents,
+    tensors_of,
+)
+from .experts import EXPERTS
+from .probed_model import attention_as, experts_as
+
+SOURCE_TOKENS = 5
+"""Of a probe."""
+
+
+class KeptLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers' caches are half typed
+    """Keys and values of a cross-attention: given, or kept when they are computed."""
+
+    def __init__(self, key: Tensor | None = None, value: Tensor | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys, self.values, self.is_initialized = key, value, True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Keep what is computed; it is computed once."""
+        self.keys, self.values = key_states, value_states
+        return key_states, value_states
+
+    def get_seq_length(self) -> int:
+        """Tokens of the source."""
+        return 0 if self.keys is None else self.keys.shape[-2]
+
+
+class EncoderDecoder:
+    """A model, what a probe found out about it, and how its two halves run."""
+
+    def __init__(self, module: PreTrainedModel) -> None:
+        self.module = module
+        config = module.config.get_text_config(decoder=True)
+        self.padding_id: int | None = getattr(config, "pad_token_id", None)
+        self.trial_id = 3 if self.padding_id != 3 else 4
+        named = inspect.signature(module.forward).parameters
+        argument = next((name for name in CACHE_NAMES if name in named), "")
+        ids, begin = (torch.arange(PROBE_ROWS * count).reshape(PROBE_ROWS, count) for count in (SOURCE_TOKENS, 1))
+        with torch.no_grad():
+            self.read = cast(Any, module).get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True)
+            made = module(encoder_outputs=self.read, decoder_input_ids=begin, use_cache=True)
+        found = getattr(made, argument, None)
+        if not isinstance(found, EncoderDecoderCache):
+            raise ExportError(f"{type(module).__name__} keeps no cache of an encoder-decoder that transformers knows")
+        self.vocab_size: int = made.logits.shape[-1]
+        self.width: int = self.read.last_hidden_state.shape[-1]
+        layers, cross = list[LayerCacheLayout](), list[CacheTensor]()
+        both = zip(cast(Any, found).self_attention_cache.layers, cast(Any, found).cross_attention_cache.layers, strict=True)
+        for index, (own, other) in enumerate(both):
+            check_known(index, own)
+            tensors = [(path, of_decoder(describe(index, path, tensor))) for path, tensor in tensors_of(own)]
+            layers.append(LayerCacheLayout(index, tuple(tensors)))
+            cross += [of_encoder(index, path, tensor) for path, tensor in tensors_of(other)]
+        if not layers or len(cross) != 2 * len(layers):
+            raise ExportError(f"{type(module).__name__} has layers without cross-attention, which cannot be exported")
+        self.layout = CacheLayout(argument, tuple(layers), has_cross_attention=True)
+        self.cross = tuple(cross)
+
+    def reference(self, ids: Tensor, source_ids: Tensor) -> Tensor:
+        """Logits [1, tokens, vocabulary] of ids [1, tokens] after a source [1, source], without a cache."""
+        with attention_as(self.module, "eager"):
+            logits: Tensor = self.module(input_ids=source_ids, decoder_input_ids=ids, use_cache=False).logits
+        return logits
+
+    def encode(self, source_ids: Tensor, source_mask: Tensor) -> list[Tensor]:
+        """The encoder's hidden states, then keys and values of each layer's cross-attention, in the order of `cross`."""
+        with attention_as(self.module, "eager"), experts_as(self.module, EXPERTS):
+            hidden = cast(Any, self.module).get_encoder()(input_ids=source_ids, attention_mask=source_mask)[0]
+        layers, begin = [KeptLayer() for _ in self.layout.layers], source_ids[:, :1]
+        cache = self.cache(self.empty_pasts(source_ids.shape[0]), layers, is_filled=False)
+        self.decode(begin, torch.ones_like(begin), hidden, source_mask, cache)
+        return [hidden, *(cast(Tensor, tensor) for layer in layers for tensor in (layer.keys, layer.values))]
+
+    def encoded(self, source_ids: Tensor) -> list[Tensor]:
+        """What the decoder takes of a source [batch, source]: its mask, and the keys and values of its cross-attention."""
+        mask = torch.ones_like(source_ids)
+        return [mask, *self.encode(source_ids, mask)[1:]]
+
+    def empty_pasts(self, rows: int) -> list[Tensor]:
+        """The decoder's own cache before its first token."""
+        sizes, shapes = {"batch": rows, "length": 0}, (tensor.shape for tensor in self.layout.tensors)
+        return [torch.zeros([sizes[size] if isinstance(size, str) else size for size in shape]) for shape in shapes]
+
+    def cache(self, pasts: Sequence[Tensor], cross: Sequence[KeptLayer], *, is_filled: bool) -> Cache:
+        """The cache that the model expects; `is_filled`: the keys and values of its cross-attention are known."""
+        made = cast(Any, EncoderDecoderCache)(make_cache(self.layout, pasts), Cache(layers=[]))
+        made.cross_attention_cache = Cache(layers=list(cross))
+        made.is_updated = dict.fromkeys(range(len(cross)), is_filled)
+        return cast(Cache, made)
+
+    def run_decoder(self, ids: Tensor, mask: Tensor | None, pasts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Logits and presents; `pasts`: the decoder's cache, then what `encoded` returns."""
+        count = len(self.layout.tensors)
+        source_mask, *cross = pasts[count:]
+        layers = [KeptLayer(key, value) for key, value in zip(cross[::2], cross[1::2], strict=True)]
+        hidden = torch.zeros(*source_mask.shape, self.width)  # only its shape is looked at: keys and values are known
+        cache = self.cache(pasts[:count], layers, is_filled=True)
+        logits = self.decode(ids, mask, hidden, source_mask, cache)
+        return logits, presents(self.layout, cast(Any, cache).self_attention_cache)
+
+    def decode(self, ids: Tensor, mask: Tensor | None, hidden: Tensor, source_mask: Tensor, cache: Cache) -> Tensor:
+        """Logits [batch, new, vocabulary] of the decoder."""
+        given: dict[str, Any] = {self.layout.argument: cache} | ({} if mask is None else {"decoder_attention_mask": mask})
+        with attention_as(self.module, "eager"), experts_as(self.module, EXPERTS):
+            logits: Tensor = self.module(
+                encoder_outputs=type(self.read)(last_hidden_state=hidden),
+                attention_mask=source_mask,
+                decoder_input_ids=ids,
+                use_cache=True,
+                **given,
+            ).logits
+        return logits
+
+
+def of_decoder(tensor: CacheTensor) -> CacheTensor:
+    """A tensor of the decoder's own attention, by the name that other exporters of encoder-decoders use."""
+    before, _, kind = tensor.name.rpartition(".")
+    return CacheTensor(f"{before}.decoder.{kind}", f"{tensor.present.rpartition('.')[0]}.decoder.{kind}", tensor.shape)
+
+
+def of_encoder(index: int, path: str, tensor: Tensor) -> CacheTensor:
+    """A key or value of a cross-attention: an input of the decoder, and an output of the encoder."""
+    if path not in {"key", "value"} or tensor.shape[2] != SOURCE_TOKENS:
+        raise ExportError(f"layer {index} keeps cross-attention of the shape {tuple(tensor.shape)}, which cannot be exported")
+    shape = ("batch", tensor.shape[1], "source_length", tensor.shape[3])
+    return CacheTensor(f"past_key_values.{index}.encoder.{path}", f"present.{index}.encoder.{path}", shape)

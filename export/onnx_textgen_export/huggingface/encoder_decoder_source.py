@@ -1,0 +1,67 @@
+"""A transformers encoder-decoder as a `Source`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from ..errors import ExportError
+from ..sources.source import EncoderPart, Source, make_geometry
+from .decoder import declared_length, run_with_head
+from .decoder_paths import choose_path
+from .encoder_decoder import EncoderDecoder
+
+
+def heads_of(config: PretrainedConfig) -> int:
+    """Query heads of the decoder, for information; 1 if its config calls them otherwise."""
+    names = ("decoder_attention_heads", "num_attention_heads", "num_heads")
+    return next((found for name in names if isinstance(found := getattr(config, name, None), int)), 1)
+
+
+def source_length_of(config: PretrainedConfig, length: int) -> int:
+    """The most tokens that the encoder reads: where its config names none, as many as a text may have."""
+    found = getattr(config, "max_encoder_position_embeddings", None)
+    return found if isinstance(found, int) else length
+
+
+def start_ids_of(module: PreTrainedModel) -> tuple[int, ...]:
+    """The ids that every text begins with, as transformers begins it; raises `ExportError` if nothing names them."""
+    both = (module.generation_config, module.config)
+    start, forced = (
+        next((found for each in both if (found := getattr(each, name, None)) is not None), None)
+        for name in ("decoder_start_token_id", "forced_bos_token_id")
+    )
+    if start is None:
+        start = next((found for each in both if (found := getattr(each, "bos_token_id", None)) is not None), None)
+    if not isinstance(start, int):
+        raise ExportError(
+            f"the config of {type(module).__name__} has no decoder_start_token_id, which its texts begin with; add it"
+        )
+    return (start,) if not isinstance(forced, int) else (start, forced)
+
+
+def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int | None = None) -> Source:
+    """A source from a transformers model of its sequence-to-sequence mapping."""
+    model = EncoderDecoder(module)
+    config = module.config.get_text_config(decoder=True)
+    path = choose_path(model)
+
+    def reference(ids: Tensor) -> Tensor:
+        return model.reference(ids, ids)
+
+    logits, head = run_with_head(module, lambda: reference(torch.tensor([[0, 1]])))
+    length = context_length or declared_length(config)
+    return Source(
+        module=module,
+        call=path.call,
+        reference=reference,
+        head=head,
+        geometry=make_geometry(module, model.layout.tensors, logits, heads=heads_of(config), context_length=length),
+        windows=(),
+        cache=model.layout.tensors,
+        one_token=path.one_token,
+        attention_path="own",
+        padding_id=model.padding_id,
+        encoder=EncoderPart(model.encode, model.cross, model.reference, source_length_of(config, length), start_ids_of(module)),
+    )

@@ -1,0 +1,41 @@
+"""Divides the graph of an encoder-decoder, in which both halves have gone through the passes together."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+
+from onnx_textgen.backends.signature import LAST_HIDDEN_STATE
+from onnx_textgen.package.manifest import ENCODER_GRAPH, GRAPH
+
+SOURCE = "source."
+"""How the names of the encoder's inputs begin in the whole graph."""
+
+
+def divided(model: ir.Model) -> dict[str, ir.Model]:
+    """The graphs of a model by the names of their files; the graph of a decoder is not divided.
+
+    The halves share the tensors of their weights.
+    """
+    names = [str(value.name) for value in model.graph.outputs]
+    if LAST_HIDDEN_STATE not in names:
+        return {GRAPH: model}
+    first = names.index(LAST_HIDDEN_STATE)
+    decoder, encoder = half(model, names[:first]), half(model, names[first:])
+    for value in encoder.graph.inputs:
+        value.name = str(value.name).removeprefix(SOURCE)
+    encoder.graph.name = "encoder"
+    return {GRAPH: decoder, ENCODER_GRAPH: encoder}
+
+
+def half(model: ir.Model, outputs: list[str]) -> ir.Model:
+    """A copy of the model with these outputs alone, and without what they do not need."""
+    made = model.clone()
+    for value in list(made.graph.outputs):
+        if value.name not in outputs:
+            made.graph.outputs.remove(value)
+    common_passes.RemoveUnusedNodesPass()(made)
+    for value in list(made.graph.inputs):
+        if not value.uses() and value not in made.graph.outputs:
+            made.graph.inputs.remove(value)
+    return made
