@@ -12,6 +12,7 @@ from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRA
 from ..passes.quantization.rounding import Roundings
 from ..proof.attention_maps import prove_attention_maps
 from ..proof.certificate import prove
+from ..proof.encoder_states import prove_encoder_states
 from ..proof.hidden_states import prove_hidden_states
 from ..proof.int8_cache import prove_int8_cache
 from ..proof.measures import ANY_ROUNDING, REMEDIES, TOLERANCES, Scenario
@@ -58,6 +59,8 @@ def prove_package(
     measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=REMEDIES[precision])
     golden = with_exact_ids(golden, exact_runs)
     more: dict[str, Any] = {}
+    if source.encoder is not None:
+        more["encoder_states_error"] = prove_encoder_states(source, weights, folder, ids, precision=precision, roundings=roundings)
     if options.hidden_states:
         more["hidden_states_error"] = prove_hidden_states(source, weights, graph, ids, precision=precision, roundings=roundings)
     if options.attention_maps:

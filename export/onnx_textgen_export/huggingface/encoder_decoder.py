@@ -90,10 +90,16 @@ class EncoderDecoder:
             logits: Tensor = self.module(input_ids=source_ids, decoder_input_ids=ids, use_cache=False).logits
         return logits
 
+    def states(self, source_ids: Tensor, source_mask: Tensor | None = None) -> Tensor:
+        """The encoder's hidden states [batch, source, width]."""
+        mask = torch.ones_like(source_ids) if source_mask is None else source_mask
+        with attention_as(self.module, "eager"), experts_as(self.module, EXPERTS):
+            found: Tensor = cast(Any, self.module).get_encoder()(input_ids=source_ids, attention_mask=mask)[0]
+        return found
+
     def encode(self, source_ids: Tensor, source_mask: Tensor) -> list[Tensor]:
         """The encoder's hidden states, then keys and values of each layer's cross-attention, in the order of `cross`."""
-        with attention_as(self.module, "eager"), experts_as(self.module, EXPERTS):
-            hidden = cast(Any, self.module).get_encoder()(input_ids=source_ids, attention_mask=source_mask)[0]
+        hidden = self.states(source_ids, source_mask)
         layers, begin = [KeptLayer() for _ in self.layout.layers], source_ids[:, :1]
         cache = self.cache(self.empty_pasts(source_ids.shape[0]), layers, is_filled=False)
         self.decode(begin, torch.ones_like(begin), hidden, source_mask, cache)

@@ -63,5 +63,12 @@ def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int 
         one_token=path.one_token,
         attention_path="own",
         padding_id=model.padding_id,
-        encoder=EncoderPart(model.encode, model.cross, model.reference, source_length_of(config, length), start_ids_of(module)),
+        encoder=EncoderPart(
+            call=model.encode,
+            cross=model.cross,
+            reference=model.reference,
+            states=model.states,
+            source_length=source_length_of(config, length),
+            start_ids=start_ids_of(module),
+        ),
     )

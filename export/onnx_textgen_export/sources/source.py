@@ -64,6 +64,8 @@ class EncoderPart:
     """Keys and values of the cross-attention: inputs of the decoder by `name`, outputs of the encoder by `present`."""
     reference: Callable[[Tensor, Tensor], Tensor]
     """Plain PyTorch: logits [batch, tokens, vocabulary] of ids [batch, tokens] after sources [batch, source]."""
+    states: Callable[[Tensor], Tensor]
+    """Plain PyTorch: hidden states [1, source, width] of a source [1, source]."""
     source_length: int
     """Most tokens of a source."""
     start_ids: tuple[int, ...]

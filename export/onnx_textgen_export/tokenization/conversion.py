@@ -27,8 +27,12 @@ from .sentencepiece import Original, convert_sentencepiece
 from .transformers_tokenizers import WordPiece, class_name_of, from_transformers
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
-SHIFTED = frozenset({"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T"})
-"""Tokenizer classes of transformers that shift the ids of the SentencePiece model."""
+SHIFTED = frozenset(
+    {"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T", "M2M100", "PLBart"}
+)
+"""Tokenizer classes of transformers that give the pieces of the SentencePiece model other ids."""
+MARIAN = "source.spm"
+"""With this file Marian's tokenizer cuts sources, and `vocab.json` has the ids."""
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 MOST_CUTS = 64
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -62,6 +66,10 @@ def convert_tokenizer(folder: Path) -> Tokenizer | None:
     """
     settings = read_tokenizer_settings(folder)
     name = tokenizer_file(folder)
+    if name != TOKENIZER and (folder / MARIAN).is_file():
+        raise ExportError(
+            f"{folder} has Marian's tokenizer, whose pieces have the ids of vocab.json; give a tokenizer.json with --tokenizer"
+        )
     if name is None:
         return None
     path = folder / name

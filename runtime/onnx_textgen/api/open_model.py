@@ -165,11 +165,10 @@ class OpenModel:
         """
         most = self.manifest.geometry.context_length
         length = most if tokens is None else whole_number("tokens", tokens, 0, most)
-        found = plan(self.cache_tensors, length, whole_number("batch", batch, 1))
-        if self.manifest.encoder is None:
-            return found
-        count = self.manifest.encoder.source_length if source_tokens is None else source_tokens
-        return dataclasses.replace(found, state_bytes=found.state_bytes + source_bytes(self.graph.encoder_inputs, count))
+        encoder = self.manifest.encoder
+        count = 0 if encoder is None else encoder.source_length if source_tokens is None else source_tokens
+        source = source_bytes(self.graph.encoder_inputs, count)
+        return plan(self.cache_tensors, length, whole_number("batch", batch, 1), source_bytes=source)
 
     @functools.cached_property
     def digest(self) -> str:

@@ -18,7 +18,7 @@ from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress, prefill_in_parts
 from ..inference.prefix_cache import SHORTEST, PrefixStore
-from ..kv_cache.memory_plan import fits, plan
+from ..kv_cache.memory_plan import fits, plan, source_bytes
 from ..text.prefixes import common_prefix
 from .delivery import Delivery
 from .request import Request
@@ -153,10 +153,11 @@ class Scheduler:
         """Whether a text fits in memory with those that have rows: buffers may give each row the capacity of the longest."""
         if self.decoder is None:
             return True  # a single text does: its caller has checked that
-        count, tensors = len(self.rows), self.decoder.cache.tensors
-        longest = max(each.continuation.most_tokens for each in (*self.rows, request))
+        count, tensors, requests = len(self.rows), self.decoder.cache.tensors, (*self.rows, request)
+        longest = max(each.continuation.most_tokens for each in requests)
         held = sum(self.decoder.bytes_of(length) for length in self.decoder.cache.lengths[:count])
-        return fits(plan(tensors, longest, count + 1), held)
+        source = source_bytes(self.decoder.graph.encoder_inputs, max(len(each.continuation.source_ids) for each in requests))
+        return fits(plan(tensors, longest, count + 1, source_bytes=source), held)
 
     def prefill_batch(self, prefilling: list[Request]) -> list[Request]:
         """The first of these requests and those in the rows after it, as far as none has begun and their prompts fit in one run."""

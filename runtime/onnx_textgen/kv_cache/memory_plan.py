@@ -43,11 +43,12 @@ class MemoryPlan:
         return self.batch * (self.tokens * self.bytes_per_token + self.state_bytes)
 
 
-def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1) -> MemoryPlan:
-    """Plan the memory for the cache tensors of a graph."""
+def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1, *, source_bytes: int = 0) -> MemoryPlan:
+    """Plan the memory for the cache tensors of a graph; `source_bytes`: those of each text's source, of an encoder-decoder."""
     tensors = tuple(tensors)
     per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
-    return MemoryPlan(tokens, batch, per_token, sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None))
+    states = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
+    return MemoryPlan(tokens, batch, per_token, states + source_bytes)
 
 
 def source_bytes(inputs: Mapping[str, Input], tokens: int) -> int:
