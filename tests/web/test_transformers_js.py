@@ -1,4 +1,4 @@
-"""transformers.js opens packages unchanged, and writes what Python writes."""
+"""transformers.js opens packages unchanged, in Node and in Chromium, and writes what Python writes."""
 
 import json
 import shutil
@@ -6,11 +6,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+import torch
 
 import onnx_textgen
+from onnx_textgen.diagnostics.runtimes.browser import Browser, find_browser
+from onnx_textgen.errors import DeviceError
 from onnx_textgen.package.locate import find_package
+from onnx_textgen.package.manifest import MANIFEST, WASM_GRAPH
+from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import export
+from onnx_textgen_export.passes.quantization.options import Quantization
+from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
 from support.node import NODE, installed_packages
 
 HERE = Path(__file__).resolve().parent / "transformers_js"
@@ -67,3 +75,65 @@ def test_a_float16_package_opens_too(folder: Path, shared: Path, tmp_path: Path)
     found = written(folder, package, PROMPTS[:1])
     assert found["dtype"] == "fp16"
     assert found["texts"] == [PROMPTS[0] + model.generate(PROMPTS[0], temperature=0, max_new_tokens=TOKENS).text]
+
+
+@pytest.fixture(scope="module")
+def four_bits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random decoder whose embedding has 4 bits, and whose products are exact, so that every runtime writes the same."""
+    torch.manual_seed(3)
+    sizes = {"width": 96, "layers": 2, "heads": 4, "context_length": 128}
+    config = DecoderConfig(vocab_size=4096, tie_embeddings=True, positions="rotary", norm="rms", bias=False, **sizes)
+    module = TinyTransformer(config)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.3)
+    exact = Quantization(4, method="k_quant", head_bits=4, accuracy_level=0)
+    tokenizer = find_package("story") / "tokenizer.json"
+    place = tmp_path_factory.mktemp("four_bits") / "package"
+    package = export(module, place, precision="int4", quantization=exact, tokenizer=tokenizer, eos_ids=(0,)).folder
+    nodes = onnx.load(package / "model.onnx", load_external_data=False).graph.node
+    (table,) = (each for each in nodes if each.op_type == "GatherBlockQuantized")
+    assert {each.name: each.i for each in table.attribute}["bits"] == 4
+    return package
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Browser:
+    """The browser, or a skip."""
+    try:
+        return find_browser()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def written_in(chromium: Browser, package: Path, prompts: list[Any], **options: Any) -> dict[str, Any]:
+    """What transformers.js writes in a browser, and the precision, the device and the graphs that it fetched."""
+    tasks = [{"prompt": prompt, "tokens": TOKENS} for prompt in prompts]
+    job = {"folder": "package", "options": options, "tasks": tasks}
+    folders = {"here": HERE, "modules": installed_packages(HERE), "package": package}
+    found = json.loads(chromium.answer("here/browser.html", job, folders, {MANIFEST, *read_manifest(package).files}))
+    assert "error" not in found, found["error"]
+    return dict(found)
+
+
+def ours(package: Path | str, prompts: list[str]) -> list[str]:
+    """The same texts by Python."""
+    model = onnx_textgen.load(package, device="cpu", threads=1)
+    return [prompt + model.generate(prompt, temperature=0, max_new_tokens=TOKENS).text for prompt in prompts]
+
+
+def test_chromium_without_any_option_writes_the_texts_of_python(chromium: Browser, four_bits: Path) -> None:
+    found = written_in(chromium, four_bits, PROMPTS)
+    assert (found["dtype"], found["device"]) == ("q4", "wasm")
+    assert found["texts"] == ours(four_bits, PROMPTS)
+
+
+def test_chromium_takes_the_graph_for_webassembly_if_it_is_named(chromium: Browser, four_bits: Path) -> None:
+    session = {
+        "extra": {"session": {"disable_quant_qdq": "1"}},
+        "externalData": [{"path": "model_q4.onnx_data", "data": "onnx/model_q4.onnx_data"}],
+    }
+    found = written_in(chromium, four_bits, PROMPTS, dtype="fp32", model_file_name="model_wasm", session_options=session)
+    assert [name for name in found["fetched"] if name.endswith(".onnx")] == [WASM_GRAPH]
+    assert found["texts"] == ours(four_bits, PROMPTS)

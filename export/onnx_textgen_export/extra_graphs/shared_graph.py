@@ -2,8 +2,8 @@
 
 It computes what the package's own graph computes, over the same weights, in the form that they expect. Its place and name are
 those that transformers.js looks for, and so are those of the weights. It returns the logits of the last position only, because the
-others do not know the input `logits_positions`. It gathers from a table of 8 bits by standard operators, because ONNX Runtime's
-library for WebGPU lacks GatherBlockQuantized for WebAssembly at 8 bits.
+others do not know the input `logits_positions`. It gathers rows of quantised embeddings by standard operators, because the
+onnxruntime-web of transformers.js has GatherBlockQuantized for WebGPU only, and not for WebAssembly.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_textgen.package.manifest import GRAPH, SHARED_FOLDER, SHARED_NAMES
 
-from ..passes.graph.linear import add_constant
+from ..passes.graph.linear import add_constant, sizes_of
 from ..passes.order import Settings, is_float16
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
@@ -23,8 +24,6 @@ from .value_types import forget_types
 
 SYMBOLS = {"new": "sequence_length", "total_length": "total_sequence_length"}
 """Names for lengths of inputs, as transformers.js and onnxruntime-genai use them."""
-MIDDLE = 128
-"""What a code of 8 bits without a zero point means zero by."""
 
 
 def opens_elsewhere(source: Source, assets: TextAssets) -> bool:
@@ -55,7 +54,7 @@ def write_shared_graph(folder: Path, settings: Settings) -> str:
         if value.name == "logits_positions":
             graph.inputs.remove(value)  # its default becomes a constant
     for node in list(graph):
-        if node.op_type == "GatherBlockQuantized" and node.attributes["bits"].as_int() == 8:
+        if node.op_type == "GatherBlockQuantized":
             gather_by_standard_operators(graph, node)
     forget_types(graph)
     name_sizes(graph)
@@ -65,29 +64,46 @@ def write_shared_graph(folder: Path, settings: Settings) -> str:
 
 
 def gather_by_standard_operators(graph: ir.Graph, node: ir.Node) -> None:
-    """Replace a GatherBlockQuantized of codes [rows, width] in 8 bits: gather codes, scales and zero points, and multiply."""
+    """Replace a GatherBlockQuantized of codes [rows, bytes]: gather codes, scales and zero points, unpack, and multiply."""
     codes, ids, scales, zeros = [*node.inputs, None][:4]
     assert codes is not None and scales is not None, "the operator has them"
-    prefix, block = node.outputs[0].name, node.attributes["block_size"].as_int()
-    in_blocks = add_constant(graph, f"{prefix}.blocks", ir.tensor(np.array([0, 0, -1, block])))
-    by_block = add_constant(graph, f"{prefix}.by_block", ir.tensor(np.array([0, 0, -1, 1])))
-    whole = add_constant(graph, f"{prefix}.whole", ir.tensor(np.array([0, 0, -1])))
+    prefix, bits, block = node.outputs[0].name, node.attributes["bits"].as_int(), node.attributes["block_size"].as_int()
+    blocks = sizes_of(codes)[1] * 8 // bits // block
     nodes = list[ir.Node]()
 
     def made(op_type: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
         nodes.append(ir.node(op_type, inputs, attributes))
         return nodes[-1].outputs[0]
 
-    def gathered(table: ir.Value, shape: ir.Value) -> ir.Value:
-        rows = made("Cast", [made("Gather", [table, ids])], to=ir.DataType.FLOAT.value)
-        return made("Reshape", [rows, shape])
+    def constant(name: str, values: npt.ArrayLike, dtype: type[np.generic]) -> ir.Value:
+        full_name = f"{prefix}.{name}"
+        return graph.initializers.get(full_name) or add_constant(graph, full_name, ir.tensor(np.array(values, dtype)))
+
+    def shaped(value: ir.Value, name: str, *last_axes: int) -> ir.Value:
+        return made("Reshape", [value, constant(name, [0, 0, *last_axes], np.int64)])
+
+    def gathered(table: ir.Value) -> ir.Value:
+        return made("Cast", [made("Gather", [table, ids])], to=ir.DataType.FLOAT.value)
+
+    def unpacked(table: ir.Value) -> ir.Value:
+        """The gathered bytes as numbers; of 4 bits a byte has two, the first in its lower half."""
+        found = gathered(table)
+        if bits == 8:
+            return found
+        pairs = shaped(found, "pairs", -1, 1)
+        high = made("Floor", [made("Mul", [pairs, constant("sixteenth", 1 / 16, np.float32)])])
+        low = made("Sub", [pairs, made("Mul", [high, constant("sixteen", 16, np.float32)])])
+        return made("Concat", [low, high], axis=-1)
 
     if zeros is None:
-        middle = add_constant(graph, f"{prefix}.middle", ir.tensor(np.array(MIDDLE, np.float32)))
+        middle = constant("middle", 1 << (bits - 1), np.float32)
     else:
-        middle = gathered(zeros, by_block)
-    moved = made("Sub", [gathered(codes, in_blocks), middle])
-    rows = made("Reshape", [made("Mul", [moved, gathered(scales, by_block)]), whole])
+        middle = shaped(unpacked(zeros), "by_block", -1, 1)
+        if bits == 4 and blocks % 2:  # the last byte is padded
+            bounds = [constant(name, [value], np.int64) for name, value in (("first", 0), ("last", blocks), ("axis", 2))]
+            middle = made("Slice", [middle, *bounds])
+    moved = made("Sub", [shaped(unpacked(codes), "blocks", blocks, block), middle])
+    rows = shaped(made("Mul", [moved, shaped(gathered(scales), "by_block", -1, 1)]), "whole", -1)
     if scales.dtype == ir.DataType.FLOAT16:
         rows = made("Cast", [rows], to=ir.DataType.FLOAT16.value)
     ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, [rows])

@@ -74,13 +74,11 @@ def unpacked(graph: ir.Graph, node: ir.Node, codes: ir.Value, folder: Path) -> i
     nodes = [ir.node("Reshape", [node.inputs[2], sizes])]
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         zeros = same_bytes(graph, node.inputs[3], dtype, blocks, folder)
+    elif bits == 4:
+        zeros = middles(graph, blocks)
     else:
-        middle = ir.tensor(np.array([1 << (bits - 1)], np.uint8))
-        nodes += [
-            filled := ir.node("ConstantOfShape", [sizes], {"value": middle}),
-            cast := ir.node("Cast", [filled.outputs[0]], {"to": dtype.value}),
-        ]
-        zeros = cast.outputs[0]
+        nodes.append(ir.node("ConstantOfShape", [sizes], {"value": ir.tensor(np.array([1 << (bits - 1)], np.uint8))}))
+        zeros = nodes[-1].outputs[0]
     given = [same_bytes(graph, codes, dtype, (outputs, inputs), folder), nodes[0].outputs[0], zeros]
     nodes.append(ir.node("DequantizeLinear", given, {"axis": 1, "block_size": block}))
     if (wanted := node.attributes["K"].as_int()) < inputs:
@@ -91,6 +89,18 @@ def unpacked(graph: ir.Graph, node: ir.Node, codes: ir.Value, folder: Path) -> i
         nodes.append(ir.node("Slice", [nodes[-1].outputs[0], *bounds]))
     graph.insert_before(node, nodes)
     return nodes[-1].outputs[0]
+
+
+def middles(graph: ir.Graph, blocks: tuple[int, int]) -> ir.Value:
+    """Zero points for codes of 4 bits without any: the middle code, stored once for all matrices of as many blocks.
+
+    8 bits have a ConstantOfShape instead; the library of transformers.js can make no tensor of 4 bits.
+    """
+    name = f"middles.{blocks[0]}x{blocks[1]}"
+    if name not in graph.initializers:
+        packed = np.full(-(-math.prod(blocks) // 2), 0x88, np.uint8)
+        add_constant(graph, name, ir.PackedTensor(packed, CODES[4], shape=ir.Shape(blocks)))
+    return graph.initializers[name]
 
 
 def same_bytes(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, shape: tuple[int, int], folder: Path) -> ir.Value:

@@ -108,7 +108,7 @@ def tokenizer_config(assets: TextAssets) -> dict[str, Any]:
     if assets.chat_template is not None:
         text: dict[str, Any] = {"chat_template": assets.chat_template}  # which writes the begin token itself
     else:
-        text = {"add_bos_token": assets.bos_id is not None and assets.bos_id in assets.tokenizer.encode("").ids}
+        text = {"add_bos_token": bool(assets.tokenizer.encode("").ids)}
     return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens, **text}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
@@ -15,6 +16,7 @@ from onnx_textgen.package.manifest import WASM_GRAPH, shared_graph
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.exporting import graphs as exported_graphs
+from onnx_textgen_export.extra_graphs.shared_graph import gather_by_standard_operators
 from onnx_textgen_export.passes.quantization.options import Quantization
 
 EMBEDDED = ["story", "tiny-transformer"]
@@ -56,7 +58,37 @@ def test_the_graph_has_the_sizes_and_operators_that_browsers_know(name: str) -> 
     assert found["past_key_values.0.key"][2] == "past_sequence_length"
     assert found["present.0.key"][2] == "total_sequence_length", "equal names let WebGPU share one buffer"
     assert found["logits"][1] == 1
-    assert "GatherBlockQuantized" not in {node.op_type for node in model.graph.node}, "the bundle for WebGPU lacks it at 8 bits"
+    assert "GatherBlockQuantized" not in {node.op_type for node in model.graph.node}, "transformers.js has it for WebGPU only"
+
+
+@pytest.mark.parametrize(
+    ("bits", "symmetric", "width"), [(8, True, 64), (8, False, 64), (4, True, 64), (4, False, 64), (4, False, 96)]
+)
+def test_gathering_by_standard_operators_gives_the_rows_of_the_operator(bits: int, symmetric: bool, width: int) -> None:
+    blocks, rows = width // 32, 1024
+    rng = np.random.default_rng(bits + width)
+    codes = rng.integers(0, 256, (rows, width * bits // 8), np.uint8)
+    scales = rng.random((rows, blocks), np.float32)
+    zeros = [] if symmetric else [rng.integers(0, 256, (rows, -(-blocks * bits // 8)), np.uint8)]
+    arrays = dict(zip(["codes", "scales", "zeros"], [codes, scales, *zeros], strict=False))
+    ids = onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch", "length"])
+    found = onnx.helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, ["batch", "length", width])
+    given = ["codes", "ids", *list(arrays)[1:]]
+    sizes = {"bits": bits, "block_size": 32, "gather_axis": 0, "quantize_axis": 1}
+    node = onnx.helper.make_node("GatherBlockQuantized", given, ["found"], domain="com.microsoft", **sizes)
+    stored = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    opsets = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("com.microsoft", 1)]
+    graph = onnx.helper.make_graph([node], "table", [ids], [found], stored)
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    changed = ir.from_proto(model)
+    gather_by_standard_operators(changed.graph, next(iter(changed.graph)))
+    assert {each.domain for each in changed.graph} == {""}
+    chosen = {"ids": np.array([[0, 5, 1023], [7, 7, 512]])}
+    one, other = (
+        onnxruntime.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, chosen)[0]
+        for each in (model, ir.to_proto(changed))
+    )
+    assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
