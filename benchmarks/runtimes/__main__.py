@@ -18,7 +18,9 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "compare"))
@@ -46,9 +48,9 @@ def reference(folder: Path, form: Form, prompts: list[tuple[int, ...]], tokens: 
     return OwnEngine("cpu").continue_greedily(folder, form.manifest, [Task(prompt, tokens) for prompt in prompts])
 
 
-def compare(form: Form, runtimes: dict[str, Runtime], options: argparse.Namespace) -> list[Record]:
+def compare(form: Form, runtimes: dict[str, Runtime], options: argparse.Namespace) -> Iterator[Record]:
     """Run every runtime over one package."""
-    manifest, prompts, records = form.manifest, prompts_of(form, options.prompts), []
+    manifest, prompts = form.manifest, prompts_of(form, options.prompts)
     ours, exact = (reference(folder, form, prompts, options.tokens) for folder in (form.folder, form.exact))
     for name, runtime in runtimes.items():
         about: Record = {"package": form.name, "runtime": name, "library": runtime.name, "wanted_tokens": options.tokens}
@@ -62,9 +64,17 @@ def compare(form: Form, runtimes: dict[str, Runtime], options: argparse.Namespac
             record = {"prompts": len(found), "tokens": tokens, "same": same, "exact": of_exact, "rounds": not manifest.is_exact}
             if not found:
                 record = {"reason": f"too slow for {options.limit} s"}
-        records.append(about | record | {"seconds": round(time.perf_counter() - begun, 1)})
-        print(json.dumps(records[-1]), file=sys.stderr, flush=True)
-    return records
+        yield about | record | {"seconds": round(time.perf_counter() - begun, 1)}
+
+
+def cell_of(record: Record) -> tuple[Any, ...]:
+    """What a result is of."""
+    return tuple(record[key] for key in ("package", "runtime", "library", "wanted_tokens"))
+
+
+def read_log(path: Path) -> list[Record]:
+    """The results of earlier runs."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def forms_of(options: argparse.Namespace) -> list[Form]:
@@ -123,11 +133,14 @@ def main() -> None:
     options = read_options()
     options.work.mkdir(parents=True, exist_ok=True)
     log, runtimes, forms = options.work / "runtimes.jsonl", installed(options.runtime), forms_of(options)
+    known = {cell_of(record) for record in read_log(log)}
     for form in forms:
-        with log.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in compare(form, runtimes, options))
-    lines = log.read_text(encoding="utf-8").splitlines()
-    last = {(record["package"], record["runtime"]): record for record in map(json.loads, lines)}
+        missing = {name: each for name, each in runtimes.items() if (form.name, name, each.name, options.tokens) not in known}
+        for record in compare(form, missing, options) if missing else ():
+            print(json.dumps(record), file=sys.stderr, flush=True)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+    last = {(record["package"], record["runtime"]): record for record in read_log(log)}
     order = list(COLUMNS)
     text = report(sorted(last.values(), key=lambda record: (record["package"], order.index(record["runtime"]))), options)
     print(text)
