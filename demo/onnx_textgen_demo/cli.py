@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,10 @@ def demo(
         Path | None,
         typer.Option(metavar="FILE", help="A Python file with functions that the model may call in Chat, each after asking you."),
     ] = None,
+    response_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How the answers of PACKAGE are divided; default: the package says."),
+    ] = None,
     allow_public: Annotated[bool, typer.Option("--allow-public", help="Allow a --host that other machines can reach.")] = False,
 ) -> None:
     """Generate text in a web page on this machine.
@@ -59,9 +64,11 @@ def demo(
         with explain_missing("--mcp", "mcp"):
             importlib.import_module("mcp")
     own = None if tools is None else read_tools(tools, host)
+    if response_template is not None:
+        check_template(response_template, packages or [])
     for package in packages or []:
         fetch_model(package)
-    registry = make_registry(packages or [], device=device, threads=threads)
+    registry = make_registry(packages or [], device=device, threads=threads, response_template=response_template)
     can_fetch = not is_public(host)  # others should not fill this machine's disk
     query = "" if own is None else own.query
     page = make_page(registry, opener_of=functools.partial(opener, device=device, threads=threads) if can_fetch else None, own=own)
@@ -76,6 +83,15 @@ def demo(
             time.sleep(3600)  # Ctrl-C interrupts it on Windows too, where it interrupts no wait for a lock
     finally:
         served.close()
+
+
+def check_template(path: Path, packages: Sequence[str]) -> None:
+    """Raise `OptionError` unless a response template has one model to be of, and `PackageError` if it is not valid."""
+    from onnx_textgen.api.loading import given_template  # noqa: PLC0415  (imports ONNX Runtime)
+
+    if len(packages) != 1:
+        raise OptionError(f"--response-template is for one model, and the page has {len(packages) or 'several'}; give one PACKAGE")
+    given_template(path)
 
 
 def read_tools(path: Path, host: str) -> OwnTools:

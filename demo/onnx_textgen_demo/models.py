@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -70,14 +71,20 @@ class ModelRegistry:
         return self._loaded.get(name)
 
 
-def make_registry(packages: Sequence[str], *, device: str, threads: int | None) -> ModelRegistry:
-    """A registry of folders and embedded models; without packages, all embedded models, the default first, and the cache."""
+def make_registry(
+    packages: Sequence[str], *, device: str, threads: int | None, response_template: Path | None = None
+) -> ModelRegistry:
+    """A registry of folders and embedded models; without packages, all embedded models, the default first, and the cache.
+
+    `response_template`: how their answers are divided, instead of how they say.
+    """
     if not packages:
         embedded = sorted(embedded_packages(), key=lambda name: name != DEFAULT_PACKAGE) or [DEFAULT_PACKAGE]
         packages = [*embedded, *cached_packages()]
 
     named = names_of(packages)
-    openers = {name: opener(package, device=device, threads=threads) for name, package in named.items()}
+    opens = functools.partial(opener, device=device, threads=threads, response_template=response_template)
+    openers = {name: opens(package) for name, package in named.items()}
     return ModelRegistry(openers, [name for name, package in named.items() if has_template(package)])
 
 
@@ -89,9 +96,9 @@ def has_template(package: str) -> bool:
         return False
 
 
-def opener(package: str, *, device: str, threads: int | None) -> Opener:
+def opener(package: str, *, device: str, threads: int | None, response_template: Path | None = None) -> Opener:
     """The function that loads a package."""
-    return lambda: onnx_textgen.load(package, device=device, threads=threads)
+    return lambda: onnx_textgen.load(package, device=device, threads=threads, response_template=response_template)
 
 
 def names_of(packages: Sequence[str]) -> dict[str, str]:

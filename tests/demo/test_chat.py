@@ -435,3 +435,16 @@ def test_the_browser_itself_refuses_to_load_anything_from_elsewhere(chat):
     chat.execute_script(refused)
     assert chat.execute_async_script(load) == "refused"
     wait_until(chat, lambda: chat.execute_script("return window.refused"), "the report of the browser")
+
+
+def test_an_answer_that_was_cut_off_is_continued_by_a_press_as_another_version(chat):
+    say(chat, "a cat")
+    cut = wait_for_turns(chat, 2)[1][1]
+    assert "max new tokens" in figures_of(chat)
+    button = element(chat, "#turns [data-does=play]")
+    assert button.text == "Continue this answer"
+    button.click()
+    wait_until(chat, lambda: is_at_rest(chat) and "2/2" in element(chat, "#turns .pager").text, "the longer version")
+    stored = [node["message"]["content"] for node in next(iter(kept(chat).values()))["conversation"]["nodes"]]
+    assert stored[2].startswith(stored[1]) and len(stored[2]) > len(stored[1]), stored
+    assert cut

@@ -1,6 +1,7 @@
 """`onnx-textgen demo` as a person starts it."""
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -8,10 +9,12 @@ import sys
 
 import pytest
 
+from onnx_textgen_demo.models import make_registry
 from support import patient_http
 from support.calling_model import TOOLS
 from support.patient_http import LONGEST_WAIT
 from support.scripted_model import TINY_PACKAGE
+from support.site_page import with_chat_template
 
 COMMAND = [sys.executable, "-m", "onnx_textgen.cli", "demo"]
 
@@ -37,7 +40,17 @@ def test_it_says_where_the_page_is_serves_it_and_ends_with_ctrl_c(free_port):
 def test_help_names_every_option():
     result = run("--help")
     assert result.returncode == 0
-    for option in ("--host", "--port", "--device", "--threads", "--no-open", "--mcp", "--tools", "--allow-public"):
+    for option in (
+        "--host",
+        "--port",
+        "--device",
+        "--threads",
+        "--no-open",
+        "--mcp",
+        "--tools",
+        "--response-template",
+        "--allow-public",
+    ):
         assert option in result.stdout
 
 
@@ -90,3 +103,22 @@ def test_a_file_without_functions_is_one_line(tmp_path):
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert "cannot be run (SyntaxError" in result.stderr
+
+
+def test_a_response_template_is_for_one_package_and_must_be_valid(tmp_path):
+    file = tmp_path / "template.json"
+    for packages, said in [((), "the page has several; give one PACKAGE"), ((str(TINY_PACKAGE),) * 2, "the page has 2;")]:
+        result = run(*packages, "--no-open", "--response-template", str(file))
+        assert (result.returncode, said in result.stderr) == (2, True), result.stderr
+    file.write_text('{"fields": 3}')
+    result = run(str(TINY_PACKAGE), "--no-open", "--response-template", str(file))
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1), result.stderr
+    assert str(file) in result.stderr or "fields" in result.stderr
+
+
+def test_a_response_template_reaches_the_model(tmp_path):
+    file = tmp_path / "template.json"
+    file.write_text('{"start_anchor": "<assistant>", "fields": {"reasoning_content": {"open": "[", "close": "]"}, "content": {}}}')
+    package = with_chat_template(shutil.copytree(TINY_PACKAGE, tmp_path / "package"))
+    registry = make_registry([str(package)], device="cpu", threads=1, response_template=file)
+    assert registry.model().opened.chat_format.response.data["fields"]["reasoning_content"] == {"open": "[", "close": "]"}

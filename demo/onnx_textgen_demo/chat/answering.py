@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx_textgen import Cancellation
 from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.chat.answer_reader import joined
-from onnx_textgen.chat.answers import AnswerDelta, call_as_json, message_of
+from onnx_textgen.chat.answers import AnswerDelta, ToolCall, call_as_json, message_of
 
-from .message_tree import Figures, MessageTree
+from .message_tree import Figures, Message, MessageTree
 from .open_calls import in_order_of_calls
 
 if TYPE_CHECKING:
@@ -46,16 +46,21 @@ def session_for(model: Model, kept: ChatSession | None, functions: OwnFunctions 
 
 
 def answers_to(
-    tree: MessageTree, parent: int, chat: ChatSession, options: Mapping[str, Any], *, name: str
+    tree: MessageTree, parent: int, chat: ChatSession, options: Mapping[str, Any], *, name: str, beginning: Message | None = None
 ) -> Generator[MessageTree, None, None]:
     """Yield the conversation with a growing answer after message `parent`; `name`: the model's on the page.
 
+    `beginning`: an answer that the model continues; what is yielded begins with its text.
     Raises as `Model.stream_chat` does; what was yielded last then has the text so far. `chat.cancel` ends the answer.
     """
     chat.session.rewind(messages=0)  # keeps the cache
-    chat.session.append(in_order_of_calls(tree.messages_to(parent)))
+    chat.session.append(in_order_of_calls([*tree.messages_to(parent), *([] if beginning is None else [beginning])]))
     growing = GrowingAnswer(chat, name)
-    yield growing.in_tree(tree, parent)
+    if beginning is None:
+        yield growing.in_tree(tree, parent)
+    else:
+        growing.text, growing.reasoning = str(beginning["content"]), str(beginning.get("reasoning_content") or "")
+        options = {**options, "continue_final_message": True}
     with contextlib.closing(chat.session.stream_chat(cancel=chat.cancel, **options)) as chunks:
         for chunk in chunks:
             growing.add(chunk)
@@ -68,6 +73,10 @@ class GrowingAnswer:
 
     chat: ChatSession
     name: str
+    text: str = ""
+    """What it began with."""
+    reasoning: str = ""
+    """The thinking before that."""
     so_far: AnswerDelta = dataclasses.field(default_factory=AnswerDelta)
     generated_tokens: int = 0
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -86,10 +95,14 @@ class GrowingAnswer:
     def in_tree(self, tree: MessageTree, parent: int) -> MessageTree:
         """The conversation with the answer so far."""
         if self.answer is not None:
-            cut = self.answer.cut_call
-            return tree.add(parent, self.answer.message, self.figures(), () if cut is None else (cut.as_json(),))
+            cut, said = self.answer.cut_call, self.said(self.answer.text, self.answer.reasoning, self.answer.tool_calls)
+            return tree.add(parent, said, self.figures(), () if cut is None else (cut.as_json(),))
         unfinished = tuple(call_as_json(call.id, call.name, call.arguments) for call in self.so_far.tool_calls)
-        return tree.add(parent, message_of(self.so_far.text, self.so_far.reasoning, ()), self.figures(), unfinished)
+        return tree.add(parent, self.said(self.so_far.text, self.so_far.reasoning, ()), self.figures(), unfinished)
+
+    def said(self, text: str, reasoning: str, calls: Sequence[ToolCall]) -> Message:
+        """The message, with what it began with."""
+        return message_of(self.text + text, self.reasoning + reasoning, calls)
 
     def figures(self) -> Figures:
         """The figures so far; exact with the last chunk."""

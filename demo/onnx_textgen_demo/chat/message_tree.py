@@ -19,6 +19,8 @@ ROOT = -1
 """The parent of a first message."""
 VERSION = 1
 TITLE_CHARS = 60
+CUT_OFF = ("", "length", "cancelled", "deadline")
+"""How an answer ends that the model would continue; empty: it grew when the page was closed."""
 BRANCHED = "Branch: "
 """Begins the title of a conversation that another one was copied to."""
 
@@ -166,6 +168,12 @@ class MessageTree:
         """With the message that an answer follows shown last; a message that is no answer is itself that message."""
         node = self.nodes[index]
         return dataclasses.replace(self, leaf=node.parent if node.message["role"] == "assistant" else index)
+
+    def can_be_continued(self, index: int) -> bool:
+        """Whether the model can continue a message: text of an answer that was cut off, or that the user has written."""
+        node = self.nodes[index]
+        is_text = node.message["role"] == "assistant" and bool(node.message["content"]) and not node.message.get("tool_calls")
+        return is_text and not node.unfinished_calls and (node.figures is None or node.figures.finish_reason in CUT_OFF)
 
     def after_error(self) -> MessageTree:
         """Without its last node if that is an empty answer; an earlier answer to the same message is shown again."""

@@ -15,7 +15,7 @@ from onnx_textgen.chat.own_functions import NOT_ALLOWED, OwnFunctions
 
 from ..background import in_background
 from .answering import ChatSession, answers_to
-from .message_tree import MessageTree
+from .message_tree import Message, MessageTree
 from .open_calls import arguments_of, as_tool_call, call_in, open_calls, with_result
 from .own_tools import ToolUse
 
@@ -37,16 +37,23 @@ Steps = Generator[Progress, None, MessageTree]
 
 
 def answered(
-    tree: MessageTree, chat: ChatSession, options: Mapping[str, Any], *, name: str, use: ToolUse | None
+    tree: MessageTree,
+    chat: ChatSession,
+    options: Mapping[str, Any],
+    *,
+    name: str,
+    use: ToolUse | None,
+    beginning: Message | None = None,
 ) -> Generator[Progress, None, None]:
     """Yield the conversation until an answer has no calls, or has one that the user has to decide.
 
-    Raises as `answers_to` does; what was yielded last then has the text so far.
+    `beginning`: of the first answer, see `answers_to`. Raises as `answers_to` does; what was yielded last then has the text so far.
     """
     while True:
         answer = tree
-        for answer in answers_to(tree, tree.leaf, chat, options, name=name):
+        for answer in answers_to(tree, tree.leaf, chat, options, name=name, beginning=beginning):
             yield Progress(answer)
+        beginning = None
         if use is None:
             return
         tree = yield from with_permitted_calls(answer, chat, use)

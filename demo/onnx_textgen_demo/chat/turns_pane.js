@@ -28,6 +28,7 @@ const actions = {
     remember(button);
     ask("retry", { index: Number(button.dataset.index) });
   },
+  play: (button) => ask("play", { index: Number(button.dataset.index) }),
   decide: (button) => {
     remember(button);
     const { index, call, decision } = button.dataset;

@@ -73,6 +73,9 @@ def turns_html(tree: MessageTree, *, grows: bool = False, runs: bool = False, as
     if not is_busy and waiting is None and tree.nodes[tree.leaf].message["role"] != "assistant":
         retry = f'data-does="retry" data-index="{tree.leaf}" aria-label="Let the model answer"'
         shown.append(f'<p class="unanswered"><button type="button" {retry}>Answer</button></p>')
+    elif not is_busy and tree.can_be_continued(tree.leaf):
+        play = f'data-does="play" data-index="{tree.leaf}"'
+        shown.append(f'<p class="unanswered"><button type="button" {play}>Continue this answer</button></p>')
     busy = "true" if is_busy else "false"
     state = f'role="log" aria-label="Messages" aria-busy="{busy}" data-key="{tree.key}"'
     return f'<section class="turns" {state}>{"".join(shown)}</section>'

@@ -71,6 +71,7 @@ def make_tab(
         gr.on([send.click, message.submit], answers.say, [message, *inputs], **running),
         turns.submit(answers.suggested, inputs, **running),
         turns.retry(answers.retry, inputs, **running),
+        turns.play(answers.proceed, inputs, **running),
         turns.edit(answers.edit, inputs, **running),
         turns.apply(answers.decide, inputs, **running),
     ]
@@ -191,6 +192,20 @@ class Answers:
     def retry(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
         """Write another answer, or the missing one to the last message."""
         yield from self.after(request, inputs, lambda tree, _: tree.before_answer(place_in(tree, event)))
+
+    def proceed(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
+        """Continue an answer that was cut off, as another version of it."""
+
+        def begin(run: Run) -> Iterator[Progress]:
+            beginning = run.tree.nodes[place_in(run.tree, event)].message
+            return answered(run.tree, run.chat, run.options, name=run.name, use=run.use, beginning=beginning)
+
+        def change(tree: MessageTree, _: ToolUse | None) -> MessageTree:
+            if not tree.can_be_continued(place := place_in(tree, event)):
+                raise OptionError("the model has ended this answer, so it cannot be continued; write another one")
+            return tree.before_answer(place)
+
+        yield from self.drawn(request, inputs, change, begin)
 
     def decide(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
         """Run or refuse a call of the last answer; the model answers again when all its calls are decided."""

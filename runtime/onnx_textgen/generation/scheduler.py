@@ -293,6 +293,7 @@ class Scheduler:
                 self.store.keep(self.decoder, row=row)
             else:
                 request.context.snapshot = self.decoder.snapshot(row=row)
+                self.store.save(request.context.snapshot)
         except Exception as error:  # noqa: BLE001 - such as no memory for a copy: the text is complete
             LOG.warning("the cache of a prompt was not kept for later ones: %s", first_line(error))
         if row != last:

@@ -116,8 +116,12 @@ class PrefixStore:
         if known is None or shared < length:
             known = decoder.snapshot(row=row)
             self.add(known)
+        self.save(known)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Save a snapshot, if there is a place for it and it is worth it."""
         if self.saved is not None:
-            self.saved.offer(known)
+            self.saved.offer(snapshot)
 
     def add(self, snapshot: Snapshot) -> None:
         """Keep a snapshot; remove those that it contains, and the least recently used ones beyond `size_bytes`."""

@@ -31,3 +31,20 @@ def test_thinking_is_a_part_of_its_own_while_the_answer_grows() -> None:
     assert any(thought and not frame["content"] for thought, frame in zip(thoughts, frames, strict=True))
     assert parts_of(frames[-1]) == [Reasoning("It may rain."), Text("It rains.")]
     assert chat.session.messages[-1] == frames[-1]
+
+
+def test_an_answer_that_was_cut_off_goes_on_as_if_it_had_not_been() -> None:
+    story = onnx_textgen.load(threads=1, device="cpu")
+    model = Model(story.folder, story.manifest, story.graph, chat_template=THINKER.replace("<think>\n", ""))
+    tree, options = MessageTree().add(-1, {"role": "user", "content": "Once upon a time"}), {"temperature": 0}
+    whole, cut = (
+        list(answers_to(tree, 0, session_for(model, None), {**options, "max_new_tokens": count}, name="model"))[-1].nodes[1].message
+        for count in (16, 8)
+    )
+    chat = session_for(model, None)
+    frames = [
+        each.nodes[1].message["content"]
+        for each in answers_to(tree, 0, chat, {**options, "max_new_tokens": 8}, name="model", beginning=cut)
+    ]
+    assert frames[-1] == whole["content"] != cut["content"]
+    assert all(frame.startswith(cut["content"]) for frame in frames)

@@ -220,3 +220,21 @@ def test_figures_that_are_damaged_cost_only_the_figures():
     for figures in (good | {"generated_tokens": "3"}, good | {"tokens_per_second": float("nan")}, good | {"model": 7}, [], "x"):
         assert read_tree(GOOD | {"nodes": [NODE | {"figures": figures}]}).nodes[0].figures is None
     assert read_tree(GOOD | {"nodes": [NODE | {"figures": good}]}).nodes[0].figures == Figures("m", 3)
+
+
+@pytest.mark.parametrize(
+    ("message", "figures", "can"),
+    [
+        (answered("a"), Figures(finish_reason="length"), True),
+        (answered("a"), Figures(finish_reason="cancelled"), True),
+        (answered("a"), Figures(), True),
+        (answered("a"), None, True),
+        (answered("a"), Figures(finish_reason="eos"), False),
+        (answered("a"), Figures(finish_reason="context"), False),
+        (answered(""), Figures(finish_reason="length"), False),
+        (MESSAGES[2], Figures(finish_reason="length"), False),
+        (said("a"), None, False),
+    ],
+)
+def test_the_model_goes_on_with_text_that_was_cut_off_or_written_by_the_user(message, figures, can):
+    assert MessageTree().add(ROOT, message, figures).can_be_continued(0) is can

@@ -387,3 +387,14 @@ def test_what_cannot_be_a_folder_or_has_no_memory_is_one_line(tmp_path: Path) ->
         open_model(tmp_path, prefix_cache=0)
     with pytest.raises(OptionError, match="prefix_folder_bytes should be"):
         open_model(tmp_path, prefix_folder_bytes=0)
+
+
+def test_the_prompts_of_a_session_are_saved_too(tmp_path: Path, forgetful: Model) -> None:
+    texts = []
+    for _ in range(2):
+        with open_model(tmp_path) as model:
+            session = model.session()
+            session.append(BEGIN)
+            texts.append(session.generate(**OPTIONS))
+    assert [each.stats.reused_tokens > SHORTEST for each in texts] == [False, True]
+    assert [each.text for each in texts] == [forgetful.generate(BEGIN, **OPTIONS).text] * 2

@@ -120,11 +120,12 @@ def test_what_to_open_and_where_reaches_load(monkeypatch):
     assert run(["generate", "a", "--model", "folder", "--device", "cpu", "--threads", "2"]) == 0
     assert run(["generate", "a", "--model", "folder", "--assistant-model", "small"]) == 0
     assert run(["generate", "a", "--model", "folder", "--prefix-cache", "saved"]) == 0
+    run(["chat", "folder", "--prefix-cache", "saved"])  # which this model cannot
     others = {"assistant_model": None, "prefix_folder": None, "response_template": None}
     assert seen == [
         (("folder",), others | {"device": "cpu", "threads": 2}),
         (("folder",), others | {"device": "auto", "threads": None, "assistant_model": "small"}),
-        (("folder",), others | {"device": "auto", "threads": None, "prefix_folder": Path("saved")}),
+        *[(("folder",), others | {"device": "auto", "threads": None, "prefix_folder": Path("saved")})] * 2,
     ]
 
 

@@ -53,6 +53,7 @@ def hold_conversation(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
+    prefix_cache: options.PrefixOption = None,
     generation: Mapping[str, Any],
 ) -> None:
     """Talk with a model, line by line.
@@ -67,7 +68,12 @@ def hold_conversation(
     """
     own = None if tools is None else read_tools(tools)
     loaded = options.load_model(
-        options.one_folder(folder, model), device, threads, assistant_model, response_template=response_template
+        options.one_folder(folder, model),
+        device,
+        threads,
+        assistant_model,
+        prefix_folder=prefix_cache,
+        response_template=response_template,
     )
     _ = loaded.tokenizer  # raises for a package without one
     options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
