@@ -56,10 +56,15 @@ def hosted(folder, handler=SiteHandler):
 
 def with_chat_template(package, template=TEMPLATE):
     """Give a copied package a chat template, and a manifest that lists it."""
-    (package / CHAT_TEMPLATE).write_text(template, encoding="utf-8")
+    return with_file(package, CHAT_TEMPLATE, template)
+
+
+def with_file(package, name, text):
+    """Give a copied package a file, and a manifest that lists it."""
+    (package / name).write_text(text, encoding="utf-8")
     manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
-    record = file_record(package / CHAT_TEMPLATE)
-    manifest["files"][CHAT_TEMPLATE] = {"size": record.size, "sha256": record.sha256}
+    record = file_record(package / name)
+    manifest["files"][name] = {"size": record.size, "sha256": record.sha256}
     manifest["sha256"] = manifest_digest(manifest)
     (package / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     return package

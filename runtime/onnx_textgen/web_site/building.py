@@ -20,6 +20,7 @@ from ..files.text_files import read_text
 from ..package.integrity import check_files, file_record
 from ..package.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
 from ..package.reading import read_manifest
+from .answer_marks import answer_marks
 from .browser_graphs import browser_graphs
 from .libraries import Library, cached_libraries, read_libraries, web_folder
 
@@ -29,7 +30,7 @@ SERVICE_WORKER = "service_worker.js"
 """It is at the root of the site, because a service worker answers for its own folder only."""
 MODEL_FOLDER, LIBRARY_FOLDER = "model", "lib"
 TEXTS = (TOKENIZER, CHAT_TEMPLATE)
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ def build_site(package: Path, out: Path, *, prompts: Sequence[str] = (), cdn: bo
         "name": manifest.name,
         "precision": manifest.precision,
         "prompts": list(prompts),
+        "marks": answer_marks(package, manifest),
         "files": {name: {"url": f"{MODEL_FOLDER}/{name}", **dataclasses.asdict(record)} for name, record in records.items()},
         "graphs": {device: dataclasses.asdict(graph) for device, graph in graphs.items()},
         "libraries": {name: library_entry(each, cdn=cdn) for name, each in libraries.items()},

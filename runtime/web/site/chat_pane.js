@@ -1,13 +1,22 @@
 /** The tab Chat: a conversation by the model's own template, which the page keeps until it is closed. */
 
+import { AnswerView } from "./answer_view.js";
+import { copyButton } from "./copying.js";
 import { count, factSpans, finished, make } from "./view.js";
 
+/** @import { Markdown } from "./markdown.js" */
 /** @import { Ending, Message } from "./model_worker.js" */
+/** @import { Marks } from "./site_file.js" */
 
 export class ChatPane {
-  /** @param {HTMLElement} log */
-  constructor(log) {
+  /** @param {HTMLElement} log @param {Markdown} markdown @param {Marks} marks */
+  constructor(log, markdown, marks) {
     this.log = log;
+    this.markdown = markdown;
+    this.marks = marks;
+    this.follows = true;
+    log.addEventListener("scroll", () => (this.follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60));
+    log.addEventListener("drawn", () => this.follow());
     /** @type {Message[]} */
     this.messages = [];
     this.show();
@@ -24,12 +33,18 @@ export class ChatPane {
     this.show();
   }
 
+  /** Show the end, unless the reader has scrolled up. */
+  follow() {
+    if (this.follows) this.log.scrollTop = this.log.scrollHeight;
+  }
+
   /** Add what the reader says. @param {string} text */
   say(text) {
     this.messages.push({ role: "user", content: text });
     if (this.messages.length === 1) this.log.replaceChildren();
     this.log.append(make("article", { class: "turn user", "aria-label": "You" }, make("p", { class: "said" }, text)));
-    this.log.scrollTop = this.log.scrollHeight;
+    this.follows = true;
+    this.follow();
   }
 
   /** Take away the last answer, to make another. */
@@ -41,25 +56,28 @@ export class ChatPane {
 
   /** Begin an answer; returns the function that adds text to it, and the one that ends it. */
   answer() {
-    const said = make("p", { class: "said" });
-    const turn = make("article", { class: "turn assistant", "aria-label": "Model", "aria-busy": "true" }, said);
+    const view = new AnswerView(this.markdown, this.marks);
+    const turn = make("article", { class: "turn assistant", "aria-label": "Model", "aria-busy": "true" }, view.element);
     this.log.append(turn);
     const message = /** @type {Message} */ ({ role: "assistant", content: "" });
     this.messages.push(message);
     return {
-      /** @param {string} text */
-      add: (text) => {
-        const follows = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 60;
+      /** @param {string} text @param {boolean} isThinking whether it begins within its thinking */
+      add: (text, isThinking) => {
         message.content += text;
-        said.textContent = message.content;
-        if (follows) this.log.scrollTop = this.log.scrollHeight;
+        view.isThinking ||= isThinking;
+        view.show(message.content, true);
+        this.follow();
       },
       /** @param {Ending | null} ending null if it failed @param {number} tokens @param {number} contextLength */
       end: (ending, tokens, contextLength) => {
         turn.removeAttribute("aria-busy");
-        if (ending) turn.append(make("p", { class: "figures" }, ...figures(ending, tokens, contextLength)));
-        else if (!message.content) this.dropAnswer();
-        this.log.scrollTop = this.log.scrollHeight;
+        view.show(message.content, false);
+        if (ending) {
+          const copy = copyButton(() => message.content, "Copy answer");
+          turn.append(make("p", { class: "figures" }, ...figures(ending, tokens, contextLength), copy));
+        } else if (!message.content) this.dropAnswer();
+        this.follow();
       },
     };
   }

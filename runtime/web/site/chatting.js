@@ -1,21 +1,27 @@
 /** The tab Chat: its field and buttons. */
 
 import { ChatPane } from "./chat_pane.js";
+import { Markdown } from "./markdown.js";
+import { address } from "./opening.js";
 import { get } from "./view.js";
 
 /** @import { Run } from "./runs.js" */
+/** @import { Resource, Site } from "./site_file.js" */
 /** @import { Settings } from "./settings.js" */
 
 export class Chatting {
   /**
    * @param {Settings} settings
    * @param {Run} run
+   * @param {Site} site
    */
-  constructor(settings, run) {
+  constructor(settings, run, site) {
+    const { marks, libraries } = site;
+    this.marks = marks;
     this.settings = settings;
     this.run = run;
     this.contextLength = 0;
-    this.pane = new ChatPane(get("messages", HTMLElement));
+    this.pane = new ChatPane(get("messages", HTMLElement), new Markdown(address, /** @type {Resource} */ (libraries["marked"])), marks);
     this.message = get("message", HTMLTextAreaElement);
     this.send = get("send", HTMLButtonElement);
     this.stop = get("chat-stop", HTMLButtonElement);
@@ -58,6 +64,12 @@ export class Chatting {
     this.retry.disabled = !isReady || !this.pane.canRetry;
   }
 
+  /** A mark that is a control token, which the text itself leaves out. @param {{ piece?: string }} report */
+  markOf({ piece = "" }) {
+    const all = Object.values(this.marks).flatMap(({ open, close }) => [...open, ...close]);
+    return piece && all.some((mark) => mark.trim() === piece) ? piece : "";
+  }
+
   /** Send the message, and have it answered. */
   say() {
     const text = this.message.value.trim();
@@ -77,11 +89,12 @@ export class Chatting {
     /** @type {ReturnType<ChatPane["answer"]> | null} */
     let answer = null;
     await this.run.start("chat", {
-      argument: () => ({ messages, options: this.settings.read() }),
+      argument: () => ({ messages, options: this.settings.read(), marks: this.marks }),
       begin: () => (answer = this.pane.answer()),
       report: (reports) => {
         tokens += reports.filter((each) => "id" in each).length;
-        answer?.add(reports.map((each) => each.text).join(""));
+        const isThinking = reports.some((each) => each.isThinking);
+        answer?.add(reports.map((each) => each.text || this.markOf(each)).join(""), isThinking);
       },
       end: (ending) => answer?.end(ending, tokens, this.contextLength),
       fail: (problem) => {

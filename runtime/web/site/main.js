@@ -41,7 +41,7 @@ async function start() {
     chatting.setState(isReady, isRunning);
   });
   const writing = new Writing(settings, run);
-  const chatting = new Chatting(settings, run);
+  const chatting = new Chatting(settings, run, site);
   new Tabs(get("tabs", HTMLElement));
   writing.offer(site.prompts);
   let isFirst = true;

@@ -19,7 +19,7 @@ const button = get("download", HTMLButtonElement);
 const problem = get("load-problem", HTMLElement);
 
 /** The address of the site. */
-const address = new URL(".", document.baseURI).href;
+export const address = new URL(".", document.baseURI).href;
 
 /** Show a problem instead of the progress. @param {string} text */
 export function showProblem(text) {

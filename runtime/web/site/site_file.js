@@ -12,18 +12,21 @@
  * @property {string} graph its name in `files`
  * @property {Record<string, string>} data names in `files`, by the location that the graph gives for each file of weights
  *
+ * @typedef {Partial<Record<"thinking" | "call", {open: string[], close: string[]}>>} Marks What the model writes around its thinking and its calls.
+ *
  * @typedef {object} Site
  * @property {number} format_version
  * @property {string} made_by
  * @property {string} name
  * @property {string} precision of the weights
  * @property {string[]} prompts examples to begin with
+ * @property {Marks} marks
  * @property {Record<string, Resource>} files the model's, by their names in its folder
  * @property {Record<Device, Graph>} graphs
  * @property {Record<string, Resource & {package: string, licence: string}>} libraries
  */
 
-export const FORMAT_VERSION = 1;
+export const FORMAT_VERSION = 2;
 
 /** Names in `files` that every device needs, where the model has them. */
 const TEXTS = ["manifest.json", "tokenizer.json", "chat_template.jinja"];
@@ -56,7 +59,7 @@ export function filesOf(site, device) {
  * The libraries that a device needs, by what they are for.
  * @param {Device} device
  */
-export const librariesOf = (device) => ["tokenizers", "jinja", `onnxruntime-${device}`, `onnxruntime-${device}-binary`];
+export const librariesOf = (device) => ["tokenizers", "jinja", "marked", `onnxruntime-${device}`, `onnxruntime-${device}-binary`];
 
 /**
  * All that a browser fetches for a device.

@@ -9,6 +9,11 @@ import { sha256 } from "../textgen/package/sha256.js";
 
 /** @import { Resource } from "./site_file.js" */
 
+/** How often a download is tried again after no byte has come. */
+const MOST_FAILURES = 5;
+/** Milliseconds before the first of these tries; each later one waits twice as long as the one before. */
+const FIRST_PAUSE = 500;
+
 /** A file that cannot be had, or is not the one that the site describes. */
 export class FileError extends Error {}
 
@@ -75,16 +80,61 @@ export class Store {
 }
 
 /**
- * Fetch a file whole.
+ * Fetch a file whole. Where the connection drops, the rest is requested (`Range`), or all of it if the host sends no parts.
  * @param {URL} url
  * @param {Resource} resource
  * @param {(bytes: number) => void} report
  */
 async function download(url, resource, report) {
+  const bytes = new Uint8Array(resource.size);
+  let length = 0;
+  for (let failures = 0; ; ) {
+    const answer = await request(url, resource, length).catch(async (error) => {
+      if (!length || ++failures > MOST_FAILURES) throw error;
+      await pause(failures);
+      return null;
+    });
+    if (!answer) continue;
+    if (length && answer.status !== 206) {
+      report(-length); // from its beginning again
+      length = 0;
+    }
+    const before = length;
+    const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
+    try {
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done || length + value.length > bytes.length) return bytes.subarray(0, length); // another file; its length tells
+        bytes.set(value, length);
+        length += value.length;
+        report(value.length);
+        if (length === bytes.length) return bytes;
+      }
+    } catch (error) {
+      failures = length > before ? 1 : failures + 1;
+      if (failures > MOST_FAILURES) {
+        throw new FileError(`${resource.url} was cut off while it was fetched; check the network and reload the page`, { cause: error });
+      }
+      await pause(failures);
+    }
+  }
+}
+
+/** Wait before another try, longer each time. @param {number} failures */
+const pause = (failures) => new Promise((resolve) => setTimeout(resolve, FIRST_PAUSE * 2 ** (failures - 1)));
+
+/**
+ * The answer of the server to a request for a file, from a place in it on. Raises `FileError`.
+ * @param {URL} url
+ * @param {Resource} resource
+ * @param {number} from
+ */
+async function request(url, resource, from) {
   let answer;
   try {
     // The store keeps the file; the browser's own cache would keep it a second time.
-    answer = await fetch(url, { cache: "no-store", credentials: "same-origin" });
+    const rest = from ? { headers: { Range: `bytes=${from}-` } } : {};
+    answer = await fetch(url, { cache: "no-store", credentials: "same-origin", ...rest });
   } catch (error) {
     throw new FileError(`${resource.url} cannot be fetched: no answer from ${url.host}; connect to the network and reload the page`, {
       cause: error,
@@ -93,20 +143,7 @@ async function download(url, resource, report) {
   if (!answer.ok || !answer.body) {
     throw new FileError(`${resource.url} is missing on the server (${answer.status}); the whole folder of the site has to be published`);
   }
-  const bytes = new Uint8Array(resource.size);
-  let length = 0;
-  const reader = answer.body.getReader();
-  for (;;) {
-    const { done, value } = await reader.read().catch((error) => {
-      throw new FileError(`${resource.url} was cut off while it was fetched; check the network and reload the page`, { cause: error });
-    });
-    if (done) break;
-    if (length + value.length > bytes.length) break; // another file; its length tells
-    bytes.set(value, length);
-    length += value.length;
-    report(value.length);
-  }
-  return length === bytes.length ? bytes : bytes.subarray(0, length);
+  return answer;
 }
 
 /**

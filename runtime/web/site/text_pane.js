@@ -5,6 +5,7 @@
  * copying gives exactly the text: the style sheet draws the signs for line ends and similar characters.
  */
 
+import { copyButton } from "./copying.js";
 import { BANDS, bandOf, make, percent, visible } from "./view.js";
 
 /** @import { Token } from "./model_worker.js" */
@@ -80,8 +81,7 @@ export class TextPane {
     this.written = make("span", { class: "new" });
     this.sheet.replaceChildren(make("span", { class: "prompt" }, prompt), this.written);
     this.text.classList.remove("empty");
-    const copy = make("button", { type: "button", class: "copy quiet" }, "Copy");
-    copy.addEventListener("click", () => this.copy(copy));
+    const copy = copyButton(() => this.sheet.textContent ?? "", "Copy text");
     this.text.replaceChildren(make("header", {}, make("h2", {}, "Text"), copy), this.sheet, legend());
     this.bars.hidden = false;
     this.bars.replaceChildren(make("h2", {}, "Alternatives"), make("p", {}, "reading the prompt ..."));
@@ -151,15 +151,6 @@ export class TextPane {
       this.select(place);
       /** @type {HTMLElement | undefined} */ (this.bars.querySelectorAll(".steps button")[index])?.focus();
     }
-  }
-
-  /** @param {HTMLButtonElement} button */
-  async copy(button) {
-    await navigator.clipboard.writeText(this.sheet.textContent ?? "").then(
-      () => (button.textContent = "Copied"),
-      () => (button.textContent = "Not allowed"),
-    );
-    setTimeout(() => (button.textContent = "Copy"), 1500);
   }
 }
 

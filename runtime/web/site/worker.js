@@ -15,7 +15,7 @@ import { explain } from "./problems.js";
 import { filesOf, resourcesOf } from "./site_file.js";
 import { Store } from "./store.js";
 
-/** @import { Device, Site } from "./site_file.js" */
+/** @import { Device, Marks, Site } from "./site_file.js" */
 /** @import { Ending, Message, Opened, Options, Prompt, Replayed, Token } from "./model_worker.js" */
 /** @import { Model } from "../textgen/index.js" */
 /** @import { Chunk } from "../textgen/generation/continuation.js" */
@@ -47,6 +47,7 @@ async function open({ site, address, device, threads }, { report }) {
   };
   const tokenizers = await importModule(await read(site.libraries, "tokenizers"));
   const jinja = await importModule(await read(site.libraries, "jinja"));
+  await read(site.libraries, "marked"); // for the page
   const ort = await importModule(await read(site.libraries, `onnxruntime-${device}`));
   ort.env.wasm.wasmBinary = (await read(site.libraries, `onnxruntime-${device}-binary`)).buffer;
   ort.env.wasm.numThreads = threads;
@@ -82,16 +83,19 @@ function opened() {
  * @param {Call} call reports tokens
  */
 function write({ prompt, options }, call) {
+  if (!prompt.text) throw new Error("the prompt is empty; write how the text begins");
   const ids = [...opened().encode(prompt.text), ...prompt.ids];
   return generate(ids, options, call);
 }
 
 /**
  * Answer the last message of a conversation.
- * @param {{ messages: Message[], options: Options }} argument
- * @param {Call} call reports tokens
+ * @param {{ messages: Message[], options: Options, marks: Marks }} argument
+ * @param {Call} call reports at first whether the template has begun the thinking, and then tokens
  */
-function chat({ messages, options }, call) {
+function chat({ messages, options, marks }, call) {
+  const prompt = opened().renderChat(messages).trimEnd();
+  if (marks.thinking?.open.some((mark) => prompt.endsWith(mark.trim()))) call.report({ text: "", isThinking: true });
   return generate(opened().encodeChat(messages), options, call);
 }
 

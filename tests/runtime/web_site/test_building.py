@@ -14,8 +14,10 @@ from onnx_textgen.package.manifest import MANIFEST, manifest_digest
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.web_site import browser_graphs as graphs
 from onnx_textgen.web_site import building
+from onnx_textgen.web_site.answer_marks import answer_marks
 from onnx_textgen.web_site.building import build_site
 from onnx_textgen.web_site.libraries import read_libraries, web_folder
+from support.site_page import with_file
 
 TINY = Path(__file__).parents[2] / "packages" / "ort"
 
@@ -170,3 +172,17 @@ def test_the_javascript_has_no_address_of_another_host():
     for path in sorted((web_folder() / "site").iterdir()):
         urls = re.findall(r"https?://[^\s\"'`)]+", path.read_text(encoding="utf-8"))
         assert urls == [], path.name
+
+
+def test_the_site_lists_what_the_model_writes_around_its_thinking_and_its_calls(tmp_path):
+    package = Path(shutil.copytree(TINY, tmp_path / "package"))
+    call = {"open": "<tool_call>", "close": "</tool_call>", "content": "json"}
+    fields = {"reasoning_content": {"open": "<think>", "close": "</think>"}, "tool_calls": call, "content": {}}
+    with_file(package, "response_template.json", json.dumps({"start_anchor": "<assistant>", "fields": fields}))
+    assert answer_marks(package, read_manifest(package)) == {
+        "thinking": {"open": ["<think>"], "close": ["</think>"]},
+        "call": {"open": ["<tool_call>"], "close": ["</tool_call>"]},
+    }
+    fields["tool_calls"] = {"open_pattern": "<[a-z]+>", "close": "</x>"}
+    with_file(package, "response_template.json", json.dumps({"start_anchor": "<assistant>", "fields": fields}))
+    assert "call" not in answer_marks(package, read_manifest(package))

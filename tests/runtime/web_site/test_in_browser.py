@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -84,6 +85,18 @@ def test_a_greedy_and_a_seeded_text_are_those_of_python(browser, tiny_site, chat
         assert "seed 7" in status(browser)
 
 
+COPY = """
+const done = arguments[0];
+navigator.clipboard.writeText = async (text) => done(text);
+[...document.querySelectorAll(".figures .copy")].at(-1).click();
+"""
+
+
+def copied(driver):
+    """What the button of the last answer copies."""
+    return driver.execute_async_script(COPY)
+
+
 def test_a_chat_has_the_answers_of_python(browser, tiny_site, chat_package):
     model = onnx_textgen.load(chat_package, device="cpu")
     with hosted(tiny_site) as host:
@@ -95,7 +108,7 @@ def test_a_chat_has_the_answers_of_python(browser, tiny_site, chat_package):
             element(browser, "#message").send_keys(text, Keys.ENTER)
             wait_until(browser, lambda: len(elements(browser, "#messages .figures")) == number, "an answer")  # noqa: B023
             messages.append({"role": "user", "content": text})
-            answer = browser.execute_script("return [...document.querySelectorAll('.assistant .said')].at(-1).textContent")
+            answer = copied(browser)
             expected = model.generate(model.encode_chat(messages), temperature=0, max_new_tokens=30).text
             assert answer == expected
             messages.append({"role": "assistant", "content": answer})
@@ -103,7 +116,7 @@ def test_a_chat_has_the_answers_of_python(browser, tiny_site, chat_package):
         wait_until(
             browser, lambda: element(browser, "#retry").is_enabled() and element(browser, "#send").is_displayed(), "an answer"
         )
-        assert browser.execute_script("return [...document.querySelectorAll('.assistant .said')].at(-1).textContent") == answer
+        assert copied(browser) == answer
 
 
 def test_the_golden_runs_of_the_embedded_model_are_equal_in_the_browser(browser, make_site):
@@ -275,7 +288,7 @@ def test_an_empty_prompt_is_refused_with_a_line(browser, tiny_site):
     with hosted(tiny_site) as host:
         visit(browser, host.address)
         write(browser, "")
-        assert "the prompt is empty" in status(browser)
+        assert status(browser) == "the prompt is empty; write how the text begins"
 
 
 def test_a_browser_without_simd_and_a_model_without_memory_get_a_line_each(browser, tiny_site):
@@ -358,7 +371,7 @@ def test_libraries_of_a_cdn_are_compared_with_their_digests_and_kept(browser, ch
             visit(browser, host.address)
             assert write(browser, "Hello")
             assert device(browser).startswith("device WebAssembly, ")
-            assert len(cdn.paths) == 4
+            assert len(cdn.paths) == 5
             cdn.close()
             visit(browser, host.address)  # nothing is fetched again
             assert problem_of(browser) == ""
@@ -370,3 +383,109 @@ def test_libraries_of_a_cdn_are_compared_with_their_digests_and_kept(browser, ch
         with hosted(site) as host:
             visit(browser, host.address)
             assert "index.js is not the file that this site was made with: its sha256 differs" in problem_of(browser)
+
+
+class DroppingHandler(site_page.SiteHandler):
+    """A host whose connection drops after a third of the weights, and that sends the rest of a file if it `has_ranges`."""
+
+    has_ranges: ClassVar = True
+    weights: ClassVar = ""
+    ranges: ClassVar = []
+
+    def do_GET(self):  # noqa: N802  (named by the base class)
+        wanted = self.headers["Range"]
+        if self.path != self.weights or len(self.ranges) == 3:
+            super().do_GET()
+            return
+        self.ranges.append(wanted)
+        content = Path(self.translate_path(self.path)).read_bytes()
+        begin = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.has_ranges else 0
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.end_headers()
+        part = len(content) if len(self.ranges) == 3 else begin + len(content) // 3
+        self.wfile.write(content[begin:part])
+        self.wfile.flush()
+        time.sleep(0.3)  # a browser may forget what came together with the end of the connection
+        self.close_connection = True
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_a_download_whose_connection_drops_continues_where_the_host_sends_the_rest(browser, tiny_site, has_ranges):
+    weights = "/" + weights_of(tiny_site)
+    given = {"has_ranges": has_ranges, "weights": weights, "ranges": []}
+    handler = type("Dropping", (DroppingHandler,), given)
+    with hosted(tiny_site, handler) as host:
+        visit(browser, host.address)
+        assert problem_of(browser) == ""
+        assert host.paths.count(weights) == 3
+        begins = [0 if wanted is None else int(wanted.removeprefix("bytes=").removesuffix("-")) for wanted in handler.ranges]
+        assert begins[0] == 0 < begins[1]
+        assert (begins[1] < begins[2]) is has_ranges
+        choose(browser, temperature=0, max_new_tokens=4)
+        assert write(browser, "Hello")
+
+
+SHOW = """
+const [text, marks, isThinking, done] = arguments;
+Promise.all([import("./site/answer_view.js"), import("./site/markdown.js"), fetch("site.json").then((each) => each.json())]).then(
+  ([{ AnswerView }, { Markdown }, { libraries }]) => {
+    const view = new AnswerView(new Markdown(document.baseURI, libraries.marked), marks);
+    view.isThinking = isThinking;
+    document.body.append(view.element);
+    let waiting = 0;
+    for (let length = 1; length <= text.length; length++) view.show(text.slice(0, length), true);
+    view.show(text, false);
+    view.element.addEventListener("drawn", () => setTimeout(() => done(view.element.innerHTML), 200));
+  });
+"""
+MARKS = {
+    "thinking": {"open": ["<think>"], "close": ["</think>"]},
+    "call": {"open": ["<tool_call>"], "close": ["</tool_call>"]},
+}
+ATTACK = """**bold** <img src=x onerror=alert(1)> [a](javascript:alert(1)) ![b](https://example.org/b.png) [c](https://example.org/)
+
+```python
+print("<b>")
+```
+
+| a | b |
+|---|--:|
+| 1 | `2` |
+
+- one
+- two
+"""
+
+
+def shown(driver, text, marks=None, *, thinks=False):
+    return driver.execute_async_script(SHOW, text, marks or {}, thinks)
+
+
+def test_markdown_of_an_answer_becomes_its_elements_and_no_others(browser, tiny_site):
+    with hosted(tiny_site) as host:
+        visit(browser, host.address)
+        html = shown(browser, ATTACK)
+    assert "<strong>bold</strong>" in html
+    assert "&lt;img src=x onerror=alert(1)&gt;" in html
+    assert "<img" not in html and "javascript:" not in html
+    assert '<a href="https://example.org/b.png" target="_blank" rel="noopener noreferrer">b</a>' in html
+    assert '<pre tabindex="0"><code>print("&lt;b&gt;")</code></pre>' in html
+    assert 'aria-label="Copy code"' in html
+    assert '<td class="right"><code>2</code></td>' in html
+    assert "<li><span>one</span></li>" in html
+
+
+def test_thinking_is_folded_and_a_call_is_a_card(browser, tiny_site):
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
+    with hosted(tiny_site) as host:
+        visit(browser, host.address)
+        whole = shown(browser, f"<think>\nIt may rain.\n</think>\n\nIt **rains**. {call}", MARKS)
+        begun = shown(browser, "It may rain.</think>It rains.", MARKS, thinks=True)
+        unknown = shown(browser, "<think>a</think>")
+    assert "<summary>Thought</summary>" in whole and "<p>It may rain.</p>" in whole
+    assert "<p>It <strong>rains</strong>.</p>" in whole
+    assert "Call of a function <code>weather</code>" in whole and '"city": "Bern"' in whole
+    assert "tool_call" not in whole and "&lt;think" not in whole
+    assert begun.index("It may rain.") < begun.index("</details>") < begun.index("It rains.")
+    assert "&lt;think&gt;" in unknown

@@ -66,7 +66,7 @@ def test_the_command_builds_a_site_and_serves_it_until_it_is_interrupted(tmp_pat
     finally:
         process.kill()
     assert process.returncode == 0
-    assert out == f"{tmp_path / 'site'}: a visitor fetches 14.6 MB (WebAssembly) or 27.2 MB (WebGPU), once\n"
+    assert out == f"{tmp_path / 'site'}: a visitor fetches 14.7 MB (WebAssembly) or 27.3 MB (WebGPU), once\n"
 
 
 def test_a_second_site_in_the_same_place_needs_force(tmp_path, capsys):
