@@ -27,7 +27,7 @@ sys.path.append(str(HERE.parent / "compare"))
 from columns import COLUMNS  # noqa: E402
 from forms import Form, embedded_forms, exported_forms, given_forms  # noqa: E402
 from machine import processor  # noqa: E402 - benchmarks/compare is no package
-from measuring import Continuations, equal, write  # noqa: E402
+from measuring import SHORT, Continuations, equal, write  # noqa: E402
 from page import Record, reasons, table, write_page  # noqa: E402
 from prompts import PROMPTS  # noqa: E402
 
@@ -104,6 +104,7 @@ def report(records: list[Record], options: argparse.Namespace) -> str:
     """The conditions, the table and the reasons."""
     libraries = dict(sorted({record["runtime"]: record["library"] for record in records}.items()))
     about = f"{options.prompts} prompts, {options.tokens} tokens each, greedy, on {processor()}. "
+    about += f"A runtime that was too slow for a cell's time wrote fewer, or {SHORT} tokens of each. "
     about += "; ".join(f"{name}: {library}" for name, library in libraries.items()) + "."
     return f"{about}\n\n{table(records)}\n\n{reasons(records)}".rstrip()
 

@@ -58,7 +58,9 @@ class Embedder:
         """
         settings, graph = self.settings_with(pooling), self.opened.graph
         if graph.name_of(HIDDEN_STATES) not in graph.outputs:
-            raise PackageError(f"{self.opened.folder} gives no hidden states to embed by; export it again with --hidden-states")
+            raise PackageError(
+                f"{self.opened.manifest.name} gives no hidden states to embed by; export it again with --hidden-states"
+            )
         alone = self.opened.new_context(output=HIDDEN_STATES, adapter=adapter)
         together = self.opened.new_rows(min(ROWS, len(encoded)), adapter, output=HIDDEN_STATES)
         width = alone.capabilities.width
