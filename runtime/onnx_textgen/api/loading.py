@@ -123,7 +123,7 @@ def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Mani
         session = check_device(session, manifest.geometry)
     full = plan(session.cache_tensors, manifest.geometry.context_length)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
-    if session.device.kind == "cpu" and "fp16" in (manifest.precision, manifest.quantization.get("activations")):
+    if session.device.kind == "cpu" and manifest.is_float16:
         LOG.warning("%s is float16, which is meant for GPUs and slow on the CPU; export it with float32 activations there", folder)
     return manifest, graph, session, template
 

@@ -208,6 +208,11 @@ class Manifest:
         return self.precision == "fp32" if level is None else level in FLOAT32_LEVELS
 
     @property
+    def is_float16(self) -> bool:
+        """Whether the graph computes in float16."""
+        return "fp16" in (self.precision, self.quantization.get("activations"))
+
+    @property
     def summary(self) -> dict[str, Any]:
         """The certificate's `summary`; empty if there is none."""
         found = self.certificate.get("summary")

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import onnx_textgen
 from onnx_textgen.backends import openvino_session
 from onnx_textgen.cli import run
-from onnx_textgen.cli.commands.verify import RuntimeName
+from onnx_textgen.cli.commands.verify import RuntimeName, verify_elsewhere
 from onnx_textgen.diagnostics.golden_elsewhere import compare_golden, expected_ids
 from onnx_textgen.diagnostics.runtimes.finding import RUNTIMES
 from onnx_textgen.diagnostics.runtimes.own_engine import OwnEngine
@@ -150,6 +151,15 @@ def test_a_continuation_that_differs_is_a_line_and_exit_code_1(
     )
     assert lines[1] == "scripted 1.0: 2 of 3 golden continuations are the same"
     assert "this runtime does so in its own way; export the model with --exact" in lines[2]
+
+
+@pytest.mark.parametrize("changes", [{"precision": "fp16"}, {"precision": "int4", "quantization": {"activations": "fp16"}}])
+def test_the_reason_for_a_difference_of_a_float16_package_is_float16(changes: dict[str, object]) -> None:
+    model, lines = CharacterModel(), list[str]()
+    manifest = manifest_of(GoldenRun((97,), (98, 99)), **changes)
+    with pytest.raises(typer.Exit):
+        verify_elsewhere(Scripted([(98, 50)]), FOLDER, manifest, model.new_context, say=lines.append, as_json=False)
+    assert "computes in float16" in lines[-1] and "8 bits" not in lines[-1]
 
 
 def test_the_result_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

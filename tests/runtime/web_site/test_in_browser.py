@@ -489,3 +489,21 @@ def test_thinking_is_folded_and_a_call_is_a_card(browser, tiny_site):
     assert "tool_call" not in whole and "&lt;think" not in whole
     assert begun.index("It may rain.") < begun.index("</details>") < begun.index("It rains.")
     assert "&lt;think&gt;" in unknown
+
+
+def test_an_answer_that_the_template_begins_with_thinking_is_folded_from_its_first_token(browser, make_site, tmp_path):
+    package = Path(shutil.copytree(TINY, tmp_path / "package"))
+    site_page.with_chat_template(package, site_page.TEMPLATE.replace("<assistant>", "<assistant><think>\n"))
+    fields = {"reasoning_content": {"open": "<think>", "close": "</think>"}, "content": {}}
+    site_page.with_file(package, "response_template.json", json.dumps({"start_anchor": "<assistant>", "fields": fields}))
+    with hosted(make_site(package)) as host:
+        visit(browser, host.address)
+        choose(browser, temperature=0, max_new_tokens=8)
+        element(browser, "#tab-chat").click()
+        element(browser, "#message").send_keys("Hello", Keys.ENTER)
+        wait_until(browser, lambda: elements(browser, "#messages .figures"), "an answer")
+        assert element(browser, "#messages details summary").text == "Thought"
+        assert not element(browser, "#messages details .markdown").is_displayed()
+        model = onnx_textgen.load(package, device="cpu")
+        prompt = model.encode_chat([{"role": "user", "content": "Hello"}])
+        assert copied(browser) == model.generate(prompt, temperature=0, max_new_tokens=8).text

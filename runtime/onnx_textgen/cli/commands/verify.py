@@ -32,6 +32,8 @@ REASONS: Mapping[Rounding, str] = {
     "own": "the package rounds activations to 8 bits, and this runtime does so in its own way",
 }
 """Why a continuation can differ, by how the runtime rounds."""
+EXACT = "export the model with --exact for the same tokens in every runtime"
+FLOAT16 = "the package computes in float16, where runtimes round differently; export the model with float32 activations"
 
 
 class RuntimeName(StrEnum):
@@ -203,7 +205,7 @@ def verify_elsewhere(
     if any(one.is_exact for one in compared):
         say("compared with the continuations of products in float32, because this runtime rounds no activations")
     if not is_right and not manifest.is_exact:
-        say(f"{REASONS[runtime.rounding]}; export the model with --exact for the same tokens in every runtime")
+        say(FLOAT16 if manifest.is_float16 else f"{REASONS[runtime.rounding]}; {EXACT}")
     if manifest.adapters:
         say("golden: runs with adapters were not replayed there")
     if not is_right:
