@@ -53,8 +53,8 @@ def source_from_decoder(model: PreTrainedModel, *, context_length: int | None = 
     check_dynamic(model, length)
     named = frozenset(inspect.signature(model.forward).parameters)
     layout = probe_cache(model, tuple(named))
-    known = Model(model, layout, named)
-    path = choose_path(known, reference, length)
+    path = choose_path(Model(model, layout, named), reference, length)
+    known = path.model
     if context_length is None:
         length -= path.position_offset or 0  # the first rows of its table of positions are not positions
     switch = switch_of(model, length)
@@ -64,9 +64,9 @@ def source_from_decoder(model: PreTrainedModel, *, context_length: int | None = 
         call=path.call,
         reference=reference,
         head=head,
-        geometry=make_geometry(model, layout.tensors, logits, heads=path.heads(), context_length=length),
+        geometry=make_geometry(model, known.layout.tensors, logits, heads=path.heads(), context_length=length),
         windows=path.windows(),
-        cache=layout.tensors,
+        cache=known.layout.tensors,
         one_token=known.one_token,
         attention_path=path.name,
         padding_id=path.padding_id,

@@ -26,6 +26,7 @@ from transformers.cache_utils import (
 
 from ..errors import ExportError
 from ..sources.source import CacheTensor
+from .recurrent_functions import CURRENT
 
 EmptyLayer: Any = getattr(cache_utils, "DummyLayer", DynamicLayer)
 """transformers' class for a layer that keeps nothing: a class for that purpose since 5.23, before that one that stays empty."""
@@ -83,7 +84,13 @@ class StateLayer(LinearAttentionLayer):
     def update_conv_state(
         self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **_: object
     ) -> Tensor:
-        """Append the new inputs of the convolution to the held ones; returns all, keeps the last."""
+        """Append the new inputs of the convolution to the held ones; returns all, keeps the last.
+
+        Within `own_recurrences` the convolution does that.
+        """
+        if (run := CURRENT.get()) is not None:
+            run.convolving = (self.conv_states, state_idx)
+            return conv_states
         held = cast(Tensor, self.conv_states[state_idx])
         joined = torch.cat([held, conv_states], dim=-1)
         self.conv_states[state_idx] = joined[..., -held.shape[-1] :]
@@ -93,6 +100,17 @@ class StateLayer(LinearAttentionLayer):
         """Keep the new state."""
         self.recurrent_states[state_idx] = recurrent_states
         return recurrent_states
+
+
+class StatefulCache(Cache):
+    """A cache of these layers; within `own_recurrences` it notes the recurrent state that a layer asks for."""
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """The state before this run."""
+        state: Tensor | None = super().get_recurrent_state(layer_idx, state_idx)
+        if (run := CURRENT.get()) is not None:
+            run.recurrent, run.scans = state, 0
+        return state
 
 
 class HybridLayer(StateLayer, GrowingLayer):  # type: ignore[misc, override, no-untyped-call]
@@ -209,10 +227,26 @@ def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> CacheLayout:
     return CacheLayout(name, tuple(layers), has_cross_attention)
 
 
+def with_own_convolutions(layout: CacheLayout) -> CacheLayout:
+    """The layout with the states of convolutions as `recurrent_functions` keeps them: [batch, width - 1, channels]."""
+
+    def changed(path: str, tensor: CacheTensor) -> CacheTensor:
+        if not path.startswith("conv."):
+            return tensor
+        batch, channels, width = tensor.shape
+        return dataclasses.replace(tensor, shape=(batch, int(width) - 1, channels))
+
+    layers = [
+        dataclasses.replace(layer, tensors=tuple((path, changed(path, tensor)) for path, tensor in layer.tensors))
+        for layer in layout.layers
+    ]
+    return dataclasses.replace(layout, layers=tuple(layers))
+
+
 def make_cache(layout: CacheLayout, pasts: Sequence[Tensor]) -> Cache:
     """A cache over the graph's past tensors, given in the order of the layers' tensors."""
     left = iter(pasts)
-    return Cache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in layout.layers])
+    return StatefulCache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in layout.layers])
 
 
 def presents(layout: CacheLayout, cache: Cache) -> list[Tensor]:

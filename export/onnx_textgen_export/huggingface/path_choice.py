@@ -6,6 +6,7 @@ traced.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -28,7 +29,10 @@ Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 
 
 def attention_paths(model: Model) -> Iterator[Callable[[], AttentionPath]]:
-    """The paths to try, the fastest first."""
+    """The paths to try, the fastest first: those that run recurrent layers over several tokens, then those that do not."""
+    if model.has_states and not model.owns_recurrences:
+        with contextlib.suppress(Exception):  # a model whose code fails over other states keeps its own
+            yield from attention_paths(model.with_own_recurrences())
     yield lambda: FusedAttentionPath(model)
     if "position_ids" in model.named:
         yield lambda: EagerAttentionPath(model, position_offset=0)
@@ -57,8 +61,9 @@ def feed_in_chunks(run: Run, pasts: list[Tensor], ids: Tensor, sizes: list[int])
     return torch.cat(parts, dim=1)
 
 
-def check_path(path: AttentionPath, model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> None:
+def check_path(path: AttentionPath, reference: Callable[[Tensor], Tensor], context_length: int) -> None:
     """Raise `ExportError` if a path does not compute what the model does."""
+    model = path.model
     vocabulary = cast(nn.Embedding, model.module.get_input_embeddings()).num_embeddings
     generator = torch.Generator().manual_seed(0)
     pasts = model.empty_pasts(1)
@@ -67,24 +72,24 @@ def check_path(path: AttentionPath, model: Model, reference: Callable[[Tensor], 
             path.run(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), pasts)  # finds the windows
         tokens = min(max(24, *(window + 8 for window in path.windows() if window <= SMALL_WINDOW), 0), context_length)
         tokens = max(min(tokens, switch_of(model.module, context_length) or tokens), 6)  # cached keys would differ beyond a switch
-        sizes = [1] * 6 if model.one_token else [tokens - 4, 3, 1]
+        sizes = [1] * 6 if model.one_token else [tokens - 4, 2, 2] if model.owns_recurrences else [tokens - 4, 3, 1]
         ids = torch.randint(0, vocabulary, (1, sum(sizes)), generator=generator)
         if path.padding_id is not None:
             ids[ids == path.padding_id] += 1
         error = difference(feed_in_chunks(path.run, pasts, ids, sizes), reference(ids))
         if error > TOLERANCE:
             raise ExportError(f"over a cache its logits differ from its own by {error:.1e}")
-        if isinstance(path, EagerAttentionPath) and path.knows_padding and not model.one_token:
-            check_padding(path, model, ids, reference)
+        if isinstance(path, EagerAttentionPath) and path.knows_padding and not (model.one_token or model.owns_recurrences):
+            check_padding(path, ids, reference)
 
 
-def check_padding(path: EagerAttentionPath, model: Model, ids: Tensor, reference: Callable[[Tensor], Tensor]) -> None:
+def check_padding(path: EagerAttentionPath, ids: Tensor, reference: Callable[[Tensor], Tensor]) -> None:
     """Run two rows, the second shorter and padded on its left; raises `ExportError` if padding changes its logits."""
     short = ids[:, 5:]
     rows = torch.cat([ids, torch.cat([torch.zeros_like(ids[:, :5]), short], dim=1)])
     mask = torch.ones_like(rows)
     mask[1, :5] = 0
-    logits, _ = path.run(rows, mask, model.empty_pasts(2))
+    logits, _ = path.run(rows, mask, path.model.empty_pasts(2))
     error = difference(logits[1, -1], reference(short)[0, -1])
     if error > TOLERANCE:
         raise ExportError(f"in a batch with a longer text its logits differ by {error:.1e}: positions or masks ignore the padding")
@@ -96,7 +101,7 @@ def choose_path(model: Model, reference: Callable[[Tensor], Tensor], context_len
     for make in attention_paths(model):
         try:
             path = make()
-            check_path(path, model, reference, context_length)
+            check_path(path, reference, context_length)
         except ExportError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - any error of the model's code rules this path out

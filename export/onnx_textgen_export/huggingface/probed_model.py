@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from .eager_attention import CacheLayout
+from .eager_attention import CacheLayout, probe_cache, with_own_convolutions
 from .experts import EXPERTS, expert_outputs
+from .recurrent_functions import own_recurrences
 from .rotary_scaling import traceable_rotary
 from .torch_substitutes import OnnxSubstitutes
 
@@ -28,11 +29,24 @@ class Model:
     layout: CacheLayout
     named: frozenset[str]
     """The arguments of its forward."""
+    owns_recurrences: bool = False
+    """Whether its recurrent layers run by `own_recurrences`, so that a run takes several tokens, and in PyTorch at least two."""
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps a state besides keys and values."""
+        return any(tensor.name.startswith(("past_conv", "past_recurrent")) for tensor in self.layout.tensors)
 
     @property
     def one_token(self) -> bool:
-        """Whether the cache has a recurrent state, which advances token by token."""
-        return any(tensor.name.startswith("past_recurrent") for tensor in self.layout.tensors)
+        """Whether the cache has a recurrent state that transformers advances, which it does token by token."""
+        return not self.owns_recurrences and any(tensor.name.startswith("past_recurrent") for tensor in self.layout.tensors)
+
+    def with_own_recurrences(self) -> Model:
+        """The same model with `own_recurrences`, and the states in their layout; raises whatever its code raises over them."""
+        with own_recurrences(self.module):
+            layout = probe_cache(self.module, tuple(self.named))
+        return dataclasses.replace(self, layout=with_own_convolutions(layout), owns_recurrences=True)
 
     def empty_pasts(self, rows: int) -> list[Tensor]:
         """The cache tensors before the first token."""
@@ -51,6 +65,7 @@ class Model:
             experts_as(self.module, EXPERTS),
             traceable_rotary(self.module),
             OnnxSubstitutes(),
+            own_recurrences(self.module) if self.owns_recurrences else contextlib.nullcontext(),
         ):
             logits: Tensor = self.module(input_ids=input_ids, use_cache=True, **given).logits
         return logits

@@ -22,15 +22,14 @@ Array = npt.NDArray[Any]
 
 
 def lower_experts(model: ir.Model) -> None:
-    """Lower every operator of the domain `onnx_textgen` in place; weights are not read."""
+    """Lower the experts of a model in place; weights are not read."""
     graph = model.graph
     for node in [node for node in graph if node.domain == DOMAIN]:
         if node.op_type == "Experts":
             replace_layer(graph, node)
             model.opset_imports["com.microsoft"] = 1
-        else:
+        elif node.op_type == "ExpertProduct":
             replace_product(graph, node)
-    model.opset_imports.pop(DOMAIN, None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

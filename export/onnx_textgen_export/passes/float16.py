@@ -1,8 +1,8 @@
 """Convert a graph to float16: weights, activations, cache and logits. Meant for CUDA, where it halves memory and its traffic.
 
 float32 is kept where 11 bits are too few: angles of positions (5,000 times a frequency has no float16), norms that are spelt out
-(squares overflow, small epsilons vanish), exponentials, and numbers that were counted as integers. Norms and attention as single
-operators compute in float32 internally. Weights are converted when they are written.
+(squares overflow, small epsilons vanish), exponentials, recurrences that are a Scan, and numbers counted as integers. Norms
+and attention as single operators compute in float32 internally. Weights are converted when they are written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANGLES = frozenset({"Sin", "Cos"})
 """Everything that leads to these stays in float32."""
 PRECISE = ANGLES | {
     *("Pow", "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "Sqrt", "Reciprocal"),
-    *("Exp", "Log", "Softplus", "Range", "CumSum"),
+    *("Exp", "Log", "Softplus", "Range", "CumSum", "Scan"),
 }
 """Computed in float32 whatever their inputs."""
 FOLLOWING = frozenset(
@@ -41,7 +41,8 @@ def to_float16(model: ir.Model) -> None:
     """Convert `model` to float16 in place; raises `ExportError` for a graph with branches."""
     graph = model.graph
     for node in graph:
-        if any(attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()):
+        branches = (attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values())
+        if any(branches) and node.op_type != "Scan":
             raise ExportError(f"fp16 of a graph with a branch ({node.op_type}) is not available yet; take fp32, int8 or int4")
     spread_types(graph)
     precise = precise_nodes(graph)
@@ -142,12 +143,13 @@ class Change:
 
     def place_casts(self) -> None:
         """Cast wherever a value passes between float16 and float32 nodes."""
-        for node in list(self.graph):
+        for node in list(self.graph.all_nodes()):
+            is_precise = node in self.precise or node.graph is not self.graph
             for index, value in enumerate(node.inputs):
-                if value is None or not is_float(value) or is_constant(value):
+                if value is None or not is_float(value) or is_constant(value) or value.graph is not self.graph:
                     continue
                 comes_precise = value.producer() in self.precise
-                if comes_precise != (node in self.precise):
+                if comes_precise != is_precise:
                     node.replace_input_with(index, self.cast(value, HALF if comes_precise else FLOAT))
         for index, value in enumerate(self.graph.outputs):
             if value.producer() in self.precise and is_float(value):
@@ -175,7 +177,7 @@ class Change:
         for value in list(self.graph.initializers.values()):
             if not is_constant(value) or not is_float(value) or value.const_value is None:
                 continue
-            uses = [use for use in value.uses() if use.node not in self.precise]
+            uses = [use for use in value.uses() if use.node not in self.precise and use.node.graph is self.graph]
             if not uses:
                 continue
             half = halved(value.const_value)

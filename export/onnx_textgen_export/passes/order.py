@@ -32,6 +32,7 @@ from .positions import gather_positions
 from .quantization.lossless import keeps_numbers, mark_lossless
 from .quantization.options import Quantization
 from .quantization.stored_matrices import quantize
+from .recurrences import lower_recurrences
 from .reshapes import simplify_reshapes
 from .transposes import sink_transposes
 
@@ -128,6 +129,12 @@ def plain(change: Callable[[ir.Model], None]) -> Callable[[ir.Model, Settings], 
     return apply
 
 
+@functools.wraps(lower_recurrences)
+def recurrences_pass(model: ir.Model, settings: Settings) -> None:
+    """`lower_recurrences` to the operators of the target."""
+    lower_recurrences(model, settings.target)
+
+
 @functools.wraps(fuse_attention_inputs)
 def attention_pass(model: ir.Model, settings: Settings) -> None:
     """`fuse_attention_inputs` with the context length that its tables of positions cover."""
@@ -155,6 +162,7 @@ def quantize_pass(model: ir.Model, settings: Settings) -> None:
 
 PASSES: tuple[Pass, ...] = (
     Pass("trace", plain(fold), "folds constants, drops operators that change nothing, names norms and rotary embeddings"),
+    Pass("trace", recurrences_pass, "turns traced recurrences into ONNX Runtime's LinearAttention, or a Scan over the tokens"),
     Pass("trace", plain(lower_experts), "turns traced experts into ONNX Runtime's MoE, or a Split with one MatMul per expert"),
     Pass("optimize", plain(tidy), "drops identities, duplicates and unused nodes"),
     Pass("optimize", plain(simplify_reshapes), "merges chains of Reshapes and writes their target shapes as constants"),

@@ -22,7 +22,11 @@ MODELS = {
     "deepseek_v3": ("ort", "latent attention: keys and values of different size"),
     "bloom": ("ort", "attention code of its own, ALiBi"),
     "lfm2": ("ort", "states of convolutions beside the cache"),
-    "mamba2": ("ort", "recurrent states, one token per run"),
+    "qwen3_next": ("ort", "the gated delta rule, and experts"),
+    "olmo_hybrid": ("standard", "the gated delta rule as a Scan"),
+    "mamba2": ("ort", "recurrent states alone, as linear attention"),
+    "falcon_h1": ("ort", "layers with keys and with states, and attention code of its own"),
+    "jamba": ("ort", "the selective scan"),
 }
 """Model types, with a target and what they are here for."""
 
@@ -97,6 +101,17 @@ def test_sixty_greedy_tokens_equal_transformers_generate(pair) -> None:
         )
     got = package.generate(ids, max_new_tokens=60, temperature=0)
     assert list(got.token_ids) == want[0, 12:].tolist()
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_continues_as_from_the_start(pair) -> None:
+    _, package = pair
+    first = ids_of_length(70, seed=4)
+    alone = package.generate([*first, 5, 6, 7, 8], max_new_tokens=12, temperature=0).token_ids
+    package.prefixes.clear()
+    package.generate(first, max_new_tokens=1, temperature=0)
+    again = package.generate([*first, 5, 6, 7, 8], max_new_tokens=12, temperature=0)
+    assert again.token_ids == alone
+    assert again.stats.reused_tokens >= len(first) - 2
 
 
 def test_greedy_rows_of_a_batch_equal_those_alone(pair) -> None:

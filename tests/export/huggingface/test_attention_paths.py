@@ -91,7 +91,7 @@ def test_a_door_that_computes_something_else_is_not_taken() -> None:
     source = source_from_model(tiny_model("llama"))
     path = source.call.__self__  # type: ignore[attr-defined]
     with pytest.raises(ExportError, match="differ from its own"):
-        check_path(path, path.model, lambda ids: source.reference(ids) * 1.01, 64)
+        check_path(path, lambda ids: source.reference(ids) * 1.01, 64)
     assert len(list(attention_paths(path.model))) > 1
 
 
