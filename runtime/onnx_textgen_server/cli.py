@@ -43,6 +43,9 @@ def serve(
         typer.Option(metavar="DIR", help="Folder where beginnings of prompts are saved for a restart.", show_default=False),
     ] = None,
     prefix_bytes: Annotated[int, typer.Option(metavar="N", help="Most bytes of the files in that folder.", min=1)] = 2**30,
+    whole_past: Annotated[
+        bool, typer.Option("--whole-past", help="Hold whole texts in layers with a window too, for prompts that begin alike.")
+    ] = False,
     response_template: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,7 +84,7 @@ def serve(
         hosts=names_of(host),
         origins=allow_origin or (),
     )
-    options = LoadOptions(device, threads, batch_size, prefix_cache, prefix_bytes)
+    options = LoadOptions(device, threads, batch_size, prefix_cache, prefix_bytes, whole_past)
     idle_seconds = None if idle_minutes is None else 60 * idle_minutes
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:

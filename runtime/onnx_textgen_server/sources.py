@@ -75,6 +75,7 @@ class LoadOptions:
     batch_size: int = 8
     prefix_folder: Path | None = None
     prefix_folder_bytes: int = SIZE_BYTES
+    whole_past: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

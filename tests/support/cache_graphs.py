@@ -31,13 +31,17 @@ FUTURE = np.float32(-1e9)
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """A layer with keys and values; grown by concatenation, or shared where GroupQueryAttention holds them."""
+    """A layer with keys and values; grown by concatenation, or shared where GroupQueryAttention holds them.
+
+    A window makes a token see so many tokens only, itself included; for layers that are shared.
+    """
 
     layer: int
     heads: int = 2
     key_size: int = 8
     value_size: int = 8
     shared: bool = False
+    window: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +109,9 @@ class Tiny:
             for part, size in sizes.items()
         )
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(layer.key_size)
-        scores = np.where(np.tri(len(x), dtype=bool), scores, FUTURE)
+        seen = np.tri(len(x), dtype=bool)
+        seen &= ~np.tri(len(x), k=-layer.window, dtype=bool) if layer.window else True
+        scores = np.where(seen, scores, FUTURE)
         share = np.exp(scores - scores.max(-1, keepdims=True))
         out = np.einsum("hqk,khd->qhd", share / share.sum(-1, keepdims=True), v).reshape(len(x), -1)
         return out @ self.weight(layer.heads * layer.value_size, WIDTH, name=f"{layer.layer}o")
@@ -227,7 +233,7 @@ class Builder:
         self.outputs.insert(0, helper.make_tensor_value_info("logits", self.element, shape))
         graph = helper.make_graph(self.nodes, "tiny", self.inputs, self.outputs, list(self.constants.values()))
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnx-textgen")
         helper.set_model_props(model, {KEY: LinearLayers(tuple(self.linear), "float32").to_json()})
         return model
 
@@ -274,6 +280,8 @@ class Builder:
         names = [flat[part] for part in "qkv"] + [pasts["k"], pasts["v"], lengths, total]
         made = [f"attention_{layer.layer}", *(present(past) for past in pasts.values())]
         heads = {"num_heads": layer.heads, "kv_num_heads": layer.heads}
+        if layer.window:
+            heads["local_window_size"] = layer.window
         self.nodes.append(helper.make_node("GroupQueryAttention", names, made, domain="com.microsoft", **heads))
         return made[0]
 
@@ -310,5 +318,8 @@ GRAPHS = {
     "states and a growing cache": Tiny((Recurrent(0), Attention(1, 2, 6, 4), Recurrent(2), Attention(5))),
     "states and a growing cache, one token at a time": Tiny((Attention(0), Recurrent(1, 0.8)), one_by_one=True),
     "states and a shared cache": Tiny((Recurrent(0), Attention(1, shared=True), Recurrent(4))),
+    "windows, and a layer that sees everything": Tiny(
+        (Attention(0, shared=True, window=5), Attention(1, 1, 16, 16, shared=True), Attention(2, shared=True, window=3))
+    ),
     "states and a shared cache, one token at a time": Tiny((Recurrent(0, 0.7), Attention(1, shared=True)), one_by_one=True),
 }

@@ -41,7 +41,7 @@ def calibration_texts(source: Source, tokenizer: Tokenizer | None) -> list[list[
 
 def keys_and_values(source: Source, graph: Path, texts: list[list[int]]) -> Arrays:
     """The cached keys and values of some texts, concatenated, by the name of the graph's past input."""
-    decoder = Decoder(open_session(graph, device="cpu"), source.geometry)
+    decoder = Decoder(open_session(graph, device="cpu", whole_past=True), source.geometry)
     parts = list[Arrays]()
     for ids in texts:
         prefill(decoder, ids)

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.window import Window
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.encoder import GraphEncoder
 from onnx_textgen.inference.graph_runner import Logits
@@ -163,8 +164,12 @@ def feed_long(decoder: Decoder, ids: list[int]) -> Logits:
 
 
 def long_length(source: Source) -> int:
-    """Length of the long text: beyond windows and rotary switch where `LONGEST_LENGTH` allows, within the context."""
-    needed = [border.length + LAST_STEPS + 16 for border in source.borders]
+    """Length of the long text: beyond windows, what the cache holds of them, and the rotary switch, where `LONGEST_LENGTH` allows.
+
+    Never beyond the context.
+    """
+    crossed = [*(border.length for border in source.borders), *(Window(size).capacity for size in source.windows)]
+    needed = [length + LAST_STEPS + 16 for length in crossed]
     return min(max([LONG_LENGTH, *(length for length in needed if length <= LONGEST_LENGTH)]), source.geometry.context_length)
 
 

@@ -44,6 +44,7 @@ def load(
     batch_size: int = ROWS,
     assistant_model: str | Path | Model | None = None,
     response_template: str | Path | Mapping[str, Any] | None = None,
+    whole_past: bool = False,
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
@@ -62,6 +63,8 @@ def load(
     - `assistant_model`: a smaller model with the same tokenizer, as a folder or open, that drafts tokens; the large model verifies
       a draft in one run (see `num_assistant_tokens`).
     - `response_template`: how answers are divided into text, thinking and tool calls, as JSON or a file (default: its own).
+    - `whole_past`: hold keys and values of whole texts in layers with a sliding window too. That takes more memory, and lets any
+      prompt reuse what it has in common with an earlier one.
 
     Raises `PackageError`, `DeviceError`, `OptionError`.
 
@@ -77,7 +80,7 @@ def load(
         raise OptionError("prefix_folder saves what prefix_cache keeps in memory, and prefix_cache is 0; raise it")
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
-    manifest, graph, session, template = open_package(place, device=device, threads=threads)
+    manifest, graph, session, template = open_package(place, device=device, threads=threads, whole_past=whole_past)
     encoder = open_encoder(place, manifest, session)
     responses = response_template_at(place, manifest) if response_template is None else given_template(response_template)
     model = Model(
@@ -96,12 +99,14 @@ def load(
         model.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, model.opened)
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):
-            assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache)
+            assistant_model = load(
+                assistant_model, device=device, threads=threads, prefix_cache=prefix_cache, whole_past=whole_past
+            )
         set_assistant(model, assistant_model)
     return model
 
 
-def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Manifest, Path, Graph, str | None]:
+def open_package(place: Path, *, device: str, threads: int | None, whole_past: bool) -> tuple[Manifest, Path, Graph, str | None]:
     """Open a package or another exporter's folder: returns its manifest, its graph's path, the open graph and the chat template."""
     folder, graph = folder_of(place), Path(GRAPH)
     session: Graph
@@ -116,7 +121,7 @@ def open_package(place: Path, *, device: str, threads: int | None) -> tuple[Mani
         with new_memory_in_huge_pages(), checking_files(folder, manifest):
             graph = graph_of(place)
             refuse_other_files(graph, manifest.files)
-            session = open_graph(graph, device=device, threads=threads, is_exact=manifest.is_exact)
+            session = open_graph(graph, device=device, threads=threads, is_exact=manifest.is_exact, whole_past=whole_past)
         template = listed_template(folder, manifest)
     check_graph(session, manifest.geometry)
     if isinstance(session, Session) and session.memory is not None:
@@ -173,13 +178,13 @@ def parsed_template(path: Path, sha256: str = "") -> Mapping[str, Any]:
     return found
 
 
-def open_graph(path: Path, *, device: str, threads: int | None, is_exact: bool) -> Graph:
-    """Open the graph at `path` on the engine that `device` names; `is_exact`: see `Manifest.is_exact`."""
+def open_graph(path: Path, *, device: str, threads: int | None, is_exact: bool, whole_past: bool) -> Graph:
+    """Open the graph at `path` on the engine that `device` names; `is_exact`: see `Manifest.is_exact`; `whole_past`: see `load`."""
     if device in PRECISIONS and path.name == INT8_CACHE_GRAPH:
         raise DeviceError(f"OpenVINO stores keys and values in its own format; give it the folder {path.parent}")
     if device in PRECISIONS:
         return open_openvino(path, device=device, threads=threads, is_exact=is_exact)
-    return open_session(path, device=device, threads=threads)
+    return open_session(path, device=device, threads=threads, whole_past=whole_past)
 
 
 def set_assistant(model: Model, other: Model) -> None:

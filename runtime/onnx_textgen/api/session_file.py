@@ -57,6 +57,7 @@ def write_session(
     snapshot = snapshot or Snapshot((), {})
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.uses_long_rope, sorted(snapshot.states)
+    header["shortest"] = snapshot.shortest
     if snapshot.adapter is not None:
         header["adapter"] = [snapshot.adapter, adapters[snapshot.adapter]]
     try:
@@ -134,15 +135,17 @@ def read_session(
         }
         cache_tensors = [one for one in context.cache.tensors if one.length_axis is not None]
         tensors = {one.past: arrays[CACHE + one.past] for one in cache_tensors if cached_ids}
+        first = first_held(header, len(cached_ids), context)
         for one in cache_tensors if cached_ids else ():
-            check_array(tensors[one.past], one.sized(1, len(cached_ids)), one.dtype)
+            held = len(cached_ids) - (0 if one.window is None else first)
+            check_array(tensors[one.past], one.sized(1, held), one.dtype)
         for length, each in states.items():
             if not 0 <= length <= len(cached_ids):
                 raise ValueError(f"it has states at token {length} of {len(cached_ids)}")
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
         adapter, is_known = read_adapter(header, adapters)
-        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), adapter)
+        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), adapter, shortest_of(header))
         if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not match its tokens")
         return token_ids, messages, snapshot if is_known else None
@@ -166,7 +169,8 @@ def read_beginning(path: Path, digest: str, context: Decoder, *, adapters: Mappi
         check_ids([], cached_ids, context)
         adapter, is_known = read_adapter(header, adapters)
         states: dict[int, Arrays] = {int(length): {} for length in header["states"]}
-        return Snapshot(tuple(cached_ids), {}, states, adapter=adapter) if is_known else None
+        first_held(header, len(cached_ids), context)
+        return Snapshot(tuple(cached_ids), {}, states, adapter=adapter, shortest=shortest_of(header)) if is_known else None
 
 
 def arrays_digest(arrays: Arrays) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -179,8 +183,9 @@ def arrays_digest(arrays: Arrays) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def most_bytes(context: Decoder) -> int:
-    """The most bytes that a session of a model may have."""
-    return 3 * context.bytes_of(context.geometry.context_length) + MOST_HEADER_BYTES
+    """The most bytes that a session of a model may have, also one that an earlier version wrote, without windows."""
+    length = context.geometry.context_length
+    return 3 * sum(math.prod(one.sized(1, length)) * one.dtype.itemsize for one in context.cache.tensors) + MOST_HEADER_BYTES
 
 
 def check_file(path: Path, context: Decoder) -> None:
@@ -199,6 +204,21 @@ def read_header(arrays: Mapping[str, Any], path: Path, digest: str) -> dict[str,
     if header["model"] != digest:
         raise PackageError(f"{path} was saved with another model; load it with that one")
     return header
+
+
+def shortest_of(header: Mapping[str, Any]) -> int:
+    """See `Snapshot.shortest`; earlier versions saved whole texts."""
+    return int(header.get("shortest", 0))
+
+
+def first_held(header: Mapping[str, Any], length: int, context: Decoder) -> int:
+    """The first token that layers with a window have in a file of `length` tokens; raises `ValueError` if they have too few."""
+    shortest, window = shortest_of(header), context.cache.windows.window
+    if not shortest:
+        return 0
+    if window is None or not window.size < shortest <= length:
+        raise ValueError(f"its windows begin {shortest} tokens into {length}")
+    return shortest - window.size
 
 
 def read_adapter(header: Mapping[str, Any], adapters: Mapping[str, str]) -> tuple[str | None, bool]:

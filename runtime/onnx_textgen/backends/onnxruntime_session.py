@@ -26,6 +26,7 @@ from .plugins.memory import DeviceMemory
 from .plugins.registration import find_device
 from .protocol import CPU, Device
 from .signature import CacheTensor, Hints, Input, Values, read_cache, read_encoder_inputs, read_inputs, read_rotary_switch
+from .windowed_graph import windowed_model
 
 IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
 AdapterFormat = onnxruntime.AdapterFormat
@@ -153,24 +154,32 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
 def open_variant(session: Session, model: bytes) -> Session:
     """Open another graph over the same weights, on the same device with the same options; raises `PackageError`."""
     assert session.path is not None, "the caller has checked"
-    options = session.ort.get_session_options()
-    try:
-        options.get_session_config_entry(WEIGHTS_FOLDER)
-    except RuntimeError:  # it was not set; to set it twice would print a warning
-        options.add_session_config_entry(WEIGHTS_FOLDER, str(session.path.parent))
-    opened = open_on(session.path, session.device, options, session.hints, model=model)
+    opened = open_on(session.path, session.device, session.ort.get_session_options(), session.hints, model=model)
     return dataclasses.replace(opened, most_tokens=session.most_tokens)
 
 
 def open_on(
-    path: Path, device: Device, options: onnxruntime.SessionOptions, hints: Hints = NO_HINTS, *, model: bytes | None = None
+    path: Path,
+    device: Device,
+    options: onnxruntime.SessionOptions,
+    hints: Hints = NO_HINTS,
+    *,
+    model: bytes | None = None,
+    whole_past: bool = False,
 ) -> Session:
     """Open the graph at `path` on exactly this device; `model`, if given, replaces the file's content.
 
+    On the CPU, layers with a sliding window hold the end of a text only; with `whole_past` they hold all of it.
+
     Raises `DeviceError` if the device does not start, and `PackageError` if ONNX Runtime cannot open the graph.
     """
+    own_model: Callable[[], bytes] | None = None
     if model is None:
         refuse_functions(path)
+        if device.kind == "cpu" and not whole_past and (model := windowed_model(path)) is not None:
+            own_model = functools.partial(windowed_content, path)
+    if model is not None:
+        set_weights_folder(options, path.parent)
     memory, providers, remedy = None, list[Any]((CPU_PROVIDER,)), INSTALL_CUDA
     if (plugin := PLUGINS.get(device.kind)) is not None:
         found = find_device(plugin, device.index)
@@ -196,7 +205,7 @@ def open_on(
         raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export or fetch the model again") from error
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was requested but did not start (a driver or library is missing); {INSTALL_CUDA}")
-    session = Session(ort, device, inputs, outputs, hints, path, memory=memory)
+    session = Session(ort, device, inputs, outputs, hints, path, own_model=own_model, memory=memory)
     if VERSION < INT8_CACHE_MIN_VERSION and any(element == "tensor(int8)" for _, element in inputs.values()):
         needed = ".".join(map(str, INT8_CACHE_MIN_VERSION))
         raise PackageError(
@@ -204,6 +213,22 @@ def open_on(
             f"use {needed} or newer (pip install -U onnxruntime), or open the folder's main graph"
         )
     return session
+
+
+def windowed_content(path: Path) -> bytes:
+    """The graph that a session with windows has opened, read again; raises `PackageError` if the file has changed."""
+    model = windowed_model(path)
+    if model is None:
+        raise PackageError(f"{path.name} has changed since it was opened; load the model again")
+    return model
+
+
+def set_weights_folder(options: onnxruntime.SessionOptions, folder: Path) -> None:
+    """Say where the weights of a graph lie that is opened from bytes."""
+    try:
+        options.get_session_config_entry(WEIGHTS_FOLDER)
+    except RuntimeError:  # it was not set; to set it twice would print a warning
+        options.add_session_config_entry(WEIGHTS_FOLDER, str(folder))
 
 
 def load_cuda() -> None:
@@ -240,8 +265,12 @@ def why_unsuited(session: Session, left: Sequence[str]) -> str:
     return f"{what}; export it with --target {'standard' if left[0] == 'GroupQueryAttention' else 'ort'}"
 
 
-def open_session(path: Path, *, device: str = "auto", threads: int | None = None, hints: Hints = NO_HINTS) -> Session:
+def open_session(
+    path: Path, *, device: str = "auto", threads: int | None = None, hints: Hints = NO_HINTS, whole_past: bool = False
+) -> Session:
     """Open the graph at `path`; `auto` chooses CUDA if it starts and computes the graph's attention, else the CPU, and logs why.
+
+    `whole_past`: see `open_on`.
 
     Raises `OptionError` for a wrong device or number of threads, and the errors of `open_on` and `open_whole`.
     """
@@ -255,4 +284,4 @@ def open_session(path: Path, *, device: str = "auto", threads: int | None = None
             return open_whole(path, Device("cuda", index), threads, hints)
         except DeviceError as error:
             LOG.info("using the CPU: %s", error)
-    return open_on(path, CPU, make_options(threads), hints)
+    return open_on(path, CPU, make_options(threads), hints, whole_past=whole_past)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import PackageError
+from .window import Window, window_of_length
 
 Values = dict[str, tuple[list[int | str], str]]
 """Shape and ONNX Runtime's type of inputs or outputs, by name; a dynamic size is a string."""
@@ -38,6 +39,8 @@ ENCODER_MASK, LAST_HIDDEN_STATE = "encoder_attention_mask", "last_hidden_state"
 """The mask of the source that an encoder-decoder's decoder takes, and the output of its encoder that is no key or value."""
 ENCODER_STATES = "encoder_hidden_states"
 """What other exporters' decoders may take of an encoder, besides the keys and values of their cross-attention."""
+WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS = "window_lengths", "window_total", "window_positions"
+"""The inputs that say where layers with a sliding window are in the text; see `windowed_graph`."""
 ROLES = {
     "input_ids": ("i", "integers"),
     "attention_mask": ("ifb", "numbers"),
@@ -47,6 +50,7 @@ ROLES = {
     "use_cache_branch": ("b", "true or false"),
     ENCODER_MASK: ("ifb", "numbers"),
     ADAPTER_MASK: ("f", "numbers"),
+    **dict.fromkeys((WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS), ("i", "integers")),
 }
 """The inputs outside the cache that a decoder can provide, with their kinds of types, in NumPy's letters and in words."""
 LOGITS, HIDDEN_STATES = "logits", "hidden_states"
@@ -89,14 +93,20 @@ class CacheTensor:
     dtype: np.dtype[Any]
     batch_axis: int = 0
     """The axis of rows: 1 if keys and values are stacked in one tensor."""
+    window: Window | None = None
+    """What is held of a text; None: all of it."""
 
     def sized(self, rows: int, length: int) -> tuple[int, ...]:
         """The shape for a number of rows and a capacity of `length` tokens."""
         return tuple(rows if axis == self.batch_axis else length if size is None else size for axis, size in enumerate(self.shape))
 
+    def held(self, length: int) -> int:
+        """The tokens for which a row of `length` tokens needs memory."""
+        return length if self.window is None else min(length, self.window.capacity)
+
     def bytes_for(self, length: int) -> int:
         """Bytes of one row of `length` tokens."""
-        return math.prod(self.sized(1, length)) * self.dtype.itemsize
+        return math.prod(self.sized(1, self.held(length))) * self.dtype.itemsize
 
     def index(self, rows: object, tokens: object) -> tuple[Any, ...]:
         """Make an index that selects rows and tokens: `array[tensor.index(slice(0, 1), slice(5))]`."""
@@ -204,7 +214,8 @@ def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, 
     if axis is not None:
         in_place = (isinstance(shape[axis], str) and shape[axis] == after[axis]) or (hints.shares_cache and batch == 0)
         kind = "shared" if in_place else "growing"
-    return CacheTensor(past, present, known, axis, kind, CACHE_TYPES[element], batch)
+    window = window_of_length(shape[axis]) if axis is not None and kind == "shared" else None
+    return CacheTensor(past, present, known, axis, kind, CACHE_TYPES[element], batch, window)
 
 
 def read_rotary_switch(entry: str) -> int | None:

@@ -37,8 +37,8 @@ GROUP_SIZES = (2, 1, 2, 4)
 GROUP_ENDS = tuple(itertools.accumulate(GROUP_SIZES))
 MOST_TOKENS = GROUP_ENDS[-1]
 OPERATOR, DOMAIN = "GroupQueryAttention", "com.microsoft"
-QKV, PAST, LENGTHS, UNSUPPORTED = slice(3), slice(3, 5), 5, slice(9, 11)
-"""Inputs of the operator: queries, keys and values; past keys and values; `seqlens_k`; positions and attention bias."""
+QKV, PAST, LENGTHS, POSITIONS, BIAS = slice(3), slice(3, 5), 5, 9, slice(10, 11)
+"""Inputs of the operator: queries, keys and values; past keys and values; `seqlens_k`; positions; attention bias."""
 MIN_OPSET = 13
 """The opset that the new nodes need."""
 ONE, ZERO, AXIS, SIZES, LINKS = (f"links.{name}" for name in ("one", "zero", "axis", "sizes", "all"))
@@ -109,6 +109,9 @@ def with_single_attention(model: bytes, cache: Sequence[CacheTensor], ids: str) 
             if (name := node.texts(NODE.INPUT)[LENGTHS]) not in lengths:
                 nodes += length_nodes(name)
                 lengths.add(name)
+            if (name := positions_of(node)) and name not in lengths:
+                nodes += token_parts(name, name)
+                lengths.add(name)
             nodes += chain_nodes(layers[outputs[0]])
         else:
             nodes.append(content)
@@ -132,7 +135,7 @@ def find_layers(graph: Message, cache: Sequence[CacheTensor]) -> dict[str, Layer
         inputs, outputs = node.texts(NODE.INPUT), node.texts(NODE.OUTPUT)
         pasts = [by_past.pop(past, None) for past in inputs[PAST]]
         key, value = pasts if len(pasts) == 2 else (None, None)
-        if key is None or value is None or outputs[1:] != [key.present, value.present] or any(inputs[UNSUPPORTED]):
+        if key is None or value is None or outputs[1:] != [key.present, value.present] or any(inputs[BIAS]):
             raise PackageError(f"its attention {outputs[0]!r} has inputs or outputs other than queries, keys and values in place")
         if value.shape[-1] is None or value.kind != "shared" or value.dtype.kind != "f":
             raise PackageError(f"its {value.past} has a size or type that is not supported")
@@ -167,13 +170,22 @@ def split(value: str, *, axis: int, name: str) -> Message:
     return make_node("Split", [value, SIZES], [f"{name}.link{link}" for link in range(MOST_TOKENS)], axis=axis)
 
 
+def token_parts(value: str, name: str) -> list[Message]:
+    """Make the nodes that split a value [batch, tokens, ...] into the part of each link's token."""
+    return [make_node("Gather", [value, TOKENS], [f"{name}.links"], axis=1), split(f"{name}.links", axis=1, name=name)]
+
+
+def positions_of(node: Message) -> str:
+    """Name of the positions that an attention rotates by; empty if it counts them itself."""
+    return "".join(node.texts(NODE.INPUT)[POSITIONS : POSITIONS + 1])
+
+
 def chain_nodes(layer: Layer) -> Iterator[Message]:
     """Make the nodes of one layer's chain."""
     parts = list[str]()
     for index, name in enumerate(layer.node.texts(NODE.INPUT)[QKV]):
         if name:
-            yield make_node("Gather", [name, TOKENS], [f"{layer.output}.input{index}"], axis=1)
-            yield split(f"{layer.output}.input{index}", axis=1, name=f"{layer.output}.input{index}")
+            yield from token_parts(name, f"{layer.output}.input{index}")
     for start, end in itertools.pairwise((0, *GROUP_ENDS)):
         links, found = range(start, end), [f"{layer.output}.link{link}" for link in range(start, end)]
         nodes = [make_link(layer, link) for link in links]
@@ -200,6 +212,8 @@ def make_link(layer: Layer, link: int) -> Message:
     if link:
         inputs[PAST] = layer.presents(link - 1)
     inputs[LENGTHS] = f"{inputs[LENGTHS]}.link{link}"
+    if positions := positions_of(layer.node):
+        inputs[POSITIONS] = f"{positions}.link{link}"
     attention = Message(bytes(layer.node))
     attention.replace(NODE.INPUT, inputs)
     attention.replace(NODE.OUTPUT, [f"{layer.output}.link{link}", *layer.presents(link)])

@@ -167,7 +167,7 @@ def inspect_step(
 ) -> Step:
     """Record the last run of `decoder`, which fed the tokens from position `first` on and returned `logits` [vocabulary]."""
     cache, cached_ids = decoder.cache, decoder.token_ids[0]
-    shapes = dict.fromkeys(tensor.sized(decoder.rows, cache.capacity) for tensor in cache.tensors)
+    shapes = dict.fromkeys(tensor.sized(decoder.rows, tensor.held(cache.capacity)) for tensor in cache.tensors)
     sampling = inspect_sampling(model, logits, chooser, new_ids, limit=limit)
     return Step(
         fed=tuple(tokens_of(model, cached_ids[first:])),

@@ -115,11 +115,12 @@ class Decoder:
         return self.runner.last_extra_outputs
 
     def most_at_once(self, row: int, every_position: bool) -> int | None:
-        """The most tokens of a run: 1 by the graph's limits, or as it returns logits of the last one only; None: any number."""
+        """The most tokens of a run, by the graph's limits and the room that windows have; None: any number."""
         can = self.capabilities
         over_past = bool(self.token_ids[row]) and not can.appends
         is_single = can.takes_single_tokens or over_past or (every_position and can.gives_last_only)
-        return 1 if is_single else can.most_tokens
+        limits = (1 if is_single else can.most_tokens, self.cache.windows.room(len(self.token_ids[row])))
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def feed(
         self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = UNCANCELLED
@@ -134,12 +135,14 @@ class Decoder:
         self.check_context(row, len(ids))
         most = self.most_at_once(row, every_position)
         if most is not None and len(ids) > most:
-            each: list[Logits] = []
-            for start in range(0, len(ids), most):
+            each, start = list[Logits](), 0
+            while start < len(ids):
+                end = start + (self.most_at_once(row, every_position) or len(ids))
                 each = each if every_position else []
                 each.append(
-                    self.feed(token_ids[start : start + most], row=row, every_position=every_position and most > 1, scope=scope)
+                    self.feed(token_ids[start:end], row=row, every_position=every_position and end > start + 1, scope=scope)
                 )
+                start = end
             return np.concatenate(each)
         whole = ids
         if self.must_recompute(row, len(ids)):
@@ -163,6 +166,9 @@ class Decoder:
         self.check_context(row, len(ids))
         if len(ids) == 1:
             return self.feed(token_ids, row=row, scope=scope)
+        if (room := self.cache.windows.room(len(self.token_ids[row]))) is not None and len(ids) > room:
+            parts = (self.verify(part, verifier, row=row, scope=scope) for part in (token_ids[:room], token_ids[room:]))
+            return np.concatenate([*parts])
         with CommitGuard(self):
             places, rows, advanced = np.arange(len(ids)), range(row, row + 1), [len(ids)]
             found = self.runner.run(self.cache, ids[None], places, rows, advanced=advanced, scope=scope, verifier=verifier)
@@ -174,6 +180,7 @@ class Decoder:
         held, can = len(self.token_ids[row]), self.capabilities
         if self.reusable_length[row] == held == can.aligned_to_pairs(held) and can.is_batch_invariant_run(new):
             self.reusable_length[row] += new
+        self.cache.windows.mark(row, self.reusable_length[row])
 
     def reset_if_inconsistent(self) -> None:
         """Empty the cache if its content is not known."""
@@ -221,6 +228,8 @@ class Decoder:
         """
         if not self.can_batch_prefill or min(lengths) < 2 or max(lengths) >= self.geometry.context_length:
             return False
+        if (room := self.cache.windows.room(0)) is not None and max(lengths) >= room:
+            return False
         computed = len(lengths) * max(lengths)
         return computed <= most and 2 * computed <= 3 * sum(lengths)
 
@@ -256,19 +265,29 @@ class Decoder:
     def rewind(self, length: int, *, row: int = 0) -> None:
         """Remove all but the first `length` tokens of a row.
 
-        Raises `PromptError` if the row holds fewer, or if the graph's states cannot return to that length; see `reusable`.
+        Raises `PromptError` if the row holds fewer, or if it cannot return to that length; see `nearest`.
         """
         self.reset_if_inconsistent()
         held = len(self.token_ids[row])
         if not 0 <= length <= held:
             raise PromptError(f"cannot rewind to {length} tokens: the cache holds {held}")
         if length < held:
-            if self.cache.states.nearest(row, length, held) != length:
-                raise PromptError(f"cannot rewind to {length} tokens: this model's states cannot return there; rewind to 0")
+            if self.nearest(length, row=row) != length:
+                what = "states" if self.capabilities.has_states else "windows"
+                raise PromptError(f"cannot rewind to {length} tokens: this model's {what} cannot return there; rewind to 0")
             self.changes += 1
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
             self.reusable_length[row] = min(self.reusable_length[row], length)
+
+    def nearest(self, length: int, *, row: int = 0) -> int:
+        """The longest length that a row can be rewound to, at most `length`: any, but for states and windows.
+
+        Windows return at least `backends.window.REACH` tokens back, and to the end of the row's prompt.
+        """
+        held, windows = len(self.token_ids[row]), self.cache.windows
+        found = self.cache.states.nearest(row, windows.nearest(row, length, held), held)
+        return found if windows.nearest(row, found, held) == found else 0
 
     def reserve(self, length: int, *, row: int = 0) -> None:
         """Allocate memory for a text of `length` tokens, so that the cache need not grow, and be copied, part by part."""
@@ -300,7 +319,17 @@ class Decoder:
         states = {known: each for known, each in self.cache.states.take(row, len(held)).items() if known <= length}
         if self.capabilities.has_states:
             length = max(states, default=0)
-        return Snapshot(tuple(held[:length]), self.cache.take(row, length), states, self.uses_long_rope[row], self.adapters[row])
+        if (length := self.nearest(length, row=row)) not in states:
+            states = {}
+        arrays = self.cache.take(row, length)
+        return Snapshot(
+            tuple(held[:length]),
+            arrays,
+            states,
+            self.uses_long_rope[row],
+            self.adapters[row],
+            shortest=self.cache.windows.shortest(arrays, length),
+        )
 
     def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
         """Make a row hold the first `length` tokens of a snapshot of this graph; `Snapshot.usable` returns the possible lengths."""
@@ -309,7 +338,7 @@ class Decoder:
         self.check_context(row, length - len(self.token_ids[row]))
         self.rewind(0, row=row)
         with model_errors("restored a cache"):
-            self.cache.put(row, snapshot.tensors, length)
+            self.cache.put(row, snapshot.cut(length, self.cache.tensors), length)
             if length:
                 self.cache.states.put(row, snapshot.states.get(length, {}))
         self.token_ids[row], self.reusable_length[row] = list(snapshot.token_ids[:length]), length
@@ -324,11 +353,11 @@ class Decoder:
         self.reset_if_inconsistent()
         held, most = self.token_ids[row], self.capabilities.most_reusable(len(prompt)) if most is None else most
         shared = self.capabilities.aligned_to_pairs(min(common_prefix(held, prompt), self.reusable_length[row], most))
-        found = self.cache.states.nearest(row, shared, len(held))
+        found = self.nearest(shared, row=row)
         if (
             self.capabilities.has_states and not self.capabilities.takes_single_tokens and found == len(prompt) - 2
         ):  # else the part before the last token would have a single token
-            found = self.cache.states.nearest(row, min(shared, len(prompt) - 3), len(held))
+            found = self.nearest(min(shared, len(prompt) - 3), row=row)
         return found
 
     def keep(self, *, row: int = 0) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.protocol import Graph, Run
-from ..backends.signature import ADAPTER_MASK, ENCODER_MASK
+from ..backends.signature import ADAPTER_MASK, ENCODER_MASK, WINDOW_LENGTHS
 from ..cancellation import CancelScope
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
@@ -53,7 +53,8 @@ class GraphRunner:
     ) -> Logits:
         """Run the graph, or that of `verifier`, on ids [rows, new]; returns logits [rows, positions or new, vocabulary].
 
-        `mask` [rows, past + new]; None: ones for all past and new tokens. `advanced`: tokens by which each of the rows grows.
+        `mask` [rows, past + new], of rows that are empty; None: ones for all past and new tokens. `advanced`: tokens by which each
+        of the rows grows.
         """
         new = ids.shape[1]
         with model_errors("ran"):
@@ -62,6 +63,7 @@ class GraphRunner:
             else:
                 assert isinstance(cache, SharedCache), "a verifier needs a shared cache"
                 run = verifier.begin(cache, rows.start, new)
+            ends = advanced if mask is not None else [cache.lengths[row] + new for row in rows]
             mask = cache.mask(rows, new) if mask is None else mask
             self.set_input(run, "input_ids", ids)
             self.set_input(run, "attention_mask", mask)
@@ -77,6 +79,9 @@ class GraphRunner:
                     self.set_input(run, name, array)
                 else:
                     run.set_input(name, array)
+            if WINDOW_LENGTHS in self.roles:
+                for role, array in cache.windows.inputs(cache.lengths, rows, ends, new).items():
+                    self.set_input(run, role, array)
             if "use_cache_branch" in self.roles:
                 self.set_input(run, "use_cache_branch", np.array(mask.shape[1] > new))
             shape = len(ids), self.rows_of_logits(new, positions), self.capabilities.width

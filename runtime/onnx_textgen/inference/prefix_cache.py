@@ -129,7 +129,7 @@ class PrefixStore:
         with self._lock:
             if not snapshot.states:
                 for other, known in list(self._snapshots.items()):
-                    is_part = len(known) <= len(tokens) and np.array_equal(known, tokens[: len(known)])
+                    is_part = snapshot.usable(len(known)) == len(known) and np.array_equal(known, tokens[: len(known)])
                     if is_part and other.adapter == snapshot.adapter:
                         self._snapshots.pop(other, None)
             self._snapshots[snapshot] = tokens

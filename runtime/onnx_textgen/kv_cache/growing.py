@@ -14,6 +14,7 @@ from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
 from .snapshot import Arrays, copied
+from .windows import Windows
 
 
 class GrowingCache:
@@ -29,6 +30,7 @@ class GrowingCache:
         self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
         self.lengths = [0] * rows
         self.states = States(session.device, tensors, rows)
+        self.windows = Windows((), rows)
         self.per_row: list[Tensors] = [
             {one.past: self.to_device(np.zeros(one.sized(1, 0), one.dtype)) for one in self.by_token} for _ in range(rows)
         ]

@@ -33,22 +33,32 @@ class MemoryPlan:
     tokens: int
     batch: int
     bytes_per_token: int
-    """Keys and values of one token of one text."""
+    """Keys and values of one token of one text, in the layers that hold all of it."""
     state_bytes: int
     """Recurrent states of one text, of any length, and what the encoder of an encoder-decoder gives for it."""
+    window_bytes: int = 0
+    """Keys and values of one text in layers with a sliding window: the end of the text, and the window at the end of its prompt."""
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all texts."""
-        return self.batch * (self.tokens * self.bytes_per_token + self.state_bytes)
+        return self.batch * (self.tokens * self.bytes_per_token + self.window_bytes + self.state_bytes)
 
 
 def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1, *, source_bytes: int = 0) -> MemoryPlan:
     """Plan the memory for the cache tensors of a graph; `source_bytes`: those of each text's source, of an encoder-decoder."""
     tensors = tuple(tensors)
-    per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None)
+    per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None and tensor.window is None)
     states = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
-    return MemoryPlan(tokens, batch, per_token, states + source_bytes)
+    return MemoryPlan(tokens, batch, per_token, states + source_bytes, sum(window_bytes(tensor, tokens) for tensor in tensors))
+
+
+def window_bytes(tensor: CacheTensor, tokens: int) -> int:
+    """Bytes of a tensor with a window for one text; 0 for any other tensor."""
+    if tensor.window is None:
+        return 0
+    copied = tensor.bytes_for(tensor.window.size) if tokens > tensor.window.capacity else 0
+    return tensor.bytes_for(tokens) + copied
 
 
 def source_bytes(inputs: Mapping[str, Input], tokens: int) -> int:

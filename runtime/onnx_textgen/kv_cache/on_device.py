@@ -20,6 +20,7 @@ from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
 from .snapshot import Arrays
+from .windows import Windows
 
 
 class OnDeviceCache:
@@ -48,6 +49,7 @@ class OnDeviceCache:
         self.runs: dict[tuple[int, int], BoundRun] = {}
         """By row and by the side that holds its states; reused if attention works in place, until the row's buffers move."""
         self.states = States(CPU, tensors, rows)
+        self.windows = Windows((), rows)
 
     @property
     def capacity(self) -> int:

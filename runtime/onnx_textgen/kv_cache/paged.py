@@ -16,6 +16,7 @@ from ..backends.openvino_session import OpenVINORun, OpenVINOSession
 from ..backends.protocol import CPU, mask_of
 from .recurrent_states import States
 from .snapshot import Arrays
+from .windows import Windows
 
 
 class PagedCache:
@@ -25,6 +26,7 @@ class PagedCache:
         self.tensors, self.block_size = session.cache_tensors, session.block_size
         self.lengths = [0] * rows
         self.states = States(CPU, (), rows)
+        self.windows = Windows((), rows)
         self.request = session.new_infer_request()
         self.blocks: list[list[int]] = [[] for _ in range(rows)]
         """The blocks of each row, in the order of its tokens."""

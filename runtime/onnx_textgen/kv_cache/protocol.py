@@ -13,6 +13,7 @@ from ..backends.protocol import Run
 from ..backends.signature import CacheTensor
 from .recurrent_states import States
 from .snapshot import Arrays
+from .windows import Windows
 
 Tensors = dict[str, OrtValue]
 """Keys and values by the name of the graph's past input."""
@@ -27,6 +28,7 @@ class Cache(Protocol):
     tensors: tuple[CacheTensor, ...]
     """All tensors that the graph carries from run to run, states included."""
     states: States
+    windows: Windows
 
     @property
     def capacity(self) -> int:
@@ -53,7 +55,7 @@ class Cache(Protocol):
         ...
 
     def rewind(self, row: int, length: int) -> None:
-        """Remove all but the first `length` tokens of a row; `length` must be one that `states.nearest` returns."""
+        """Remove all but the first `length` tokens of a row, which `nearest` of states and windows must return."""
         ...
 
     def copy_row(self, source: int, target: int) -> None:
@@ -61,9 +63,12 @@ class Cache(Protocol):
         ...
 
     def take(self, row: int, length: int) -> Arrays:
-        """Copy the keys and values of a row's first `length` tokens."""
+        """Copy the keys and values of a row's first `length` tokens; of windows, those needed to continue there."""
         ...
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
-        """Make a row hold the first `length` tokens of arrays from `take`, of this or another cache; states are not changed."""
+        """Make a row hold the first `length` tokens of arrays from `take`, of this or another cache; states are not changed.
+
+        Arrays of windows end with token `length`.
+        """
         ...

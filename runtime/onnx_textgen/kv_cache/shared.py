@@ -20,6 +20,7 @@ from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
 from .snapshot import Arrays, copied
+from .windows import Windows
 
 ALIGNMENT = 64
 """Bytes of the processor's cache line."""
@@ -44,7 +45,7 @@ def allocate_contiguous(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) 
 class SharedCache:
     """One buffer [allocated_rows, kv_heads, capacity, head_size] per tensor (sizes differ), which the graph updates in place.
 
-    If a graph has states only, there are no buffers.
+    The capacity of layers with a window has a limit. If a graph has states only, there are no buffers.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class SharedCache:
         """Rows that the buffers have: as many as have been used."""
         self.buffers: Tensors = {}
         self.states = States(session.device, tensors, rows)
+        self.windows = Windows(tensors, rows)
         self.runs: dict[tuple[range | int, int], BoundRun] = {}
         self.ones = np.ones((1, 0), dtype=np.int64)
         """Masks of a single row are slices of this."""
@@ -84,10 +86,10 @@ class SharedCache:
         """Make buffers for `rows` rows of `capacity` tokens, and copy the used part into them."""
         device = self.session.device
         buffers = {}
-        arrays = allocate_contiguous([(tensor.sized(rows, capacity), tensor.dtype) for tensor in self.by_token])
+        arrays = allocate_contiguous([(tensor.sized(rows, tensor.held(capacity)), tensor.dtype) for tensor in self.by_token])
         for tensor, array in zip(self.by_token, arrays, strict=True):
-            for row, used in enumerate(self.lengths):
-                if used:
+            for row in range(self.rows):
+                if used := self.columns(tensor, row):
                     part = tensor.index(row, slice(used))
                     array[part] = self.buffers[tensor.past].numpy()[part]
             buffers[tensor.past] = OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
@@ -95,9 +97,20 @@ class SharedCache:
         self.ones.flags.writeable = False
         self.buffers, self.allocated_rows, self.capacity, self.runs = buffers, rows, capacity, {}  # last, when nothing can fail
 
+    def columns(self, tensor: CacheTensor, row: int) -> int:
+        """Columns of a tensor's buffer that a row uses."""
+        length = self.lengths[row]
+        return length if tensor.window is None else self.windows.columns(row, length)
+
+    def settle(self, rows: range, new: int) -> None:
+        """Provide memory for `new` more tokens of rows."""
+        for row in rows:
+            self.windows.settle(row, self.lengths[row], self.buffers)
+        self.ensure_capacity(rows.stop, max(self.lengths[row] for row in rows) + new)
+
     def begin(self, rows: range, new: int, active: Sequence[int] = ()) -> BoundRun:
         """See `Cache.begin`; a binding is reused until the buffers move."""
-        self.ensure_capacity(rows.stop, max(self.lengths[row] for row in rows) + new)
+        self.settle(rows, new)
         side = self.states.begin(rows, active)
         if (rows, side) not in self.runs:
             self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
@@ -105,7 +118,7 @@ class SharedCache:
 
     def begin_elsewhere(self, session: Session, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
         """As `begin`, for one row and another graph over the same tensors; `presents`: its outputs that replace each present."""
-        self.ensure_capacity(row + 1, self.lengths[row] + new)
+        self.settle(range(row, row + 1), new)
         key = row, max(map(len, presents.values()))
         if key not in self.runs:
             self.runs[key] = BoundRun(session, self.bind(range(row, row + 1), 0, session, presents))
@@ -117,7 +130,7 @@ class SharedCache:
         """Bind these rows of every buffer as past and as present, of our graph or of another: see `begin_elsewhere`."""
         binding, device = (session or self.session).ort.io_binding(), self.session.device
         for tensor in self.by_token:
-            shape = list(tensor.sized(len(rows), self.capacity))
+            shape = list(tensor.sized(len(rows), tensor.held(self.capacity)))
             pointer = self.buffers[tensor.past].data_ptr() + rows.start * math.prod(shape[1:]) * tensor.dtype.itemsize
             binding.bind_input(tensor.past, device.kind, device.index, tensor.dtype.type, shape, pointer)
             for present in (tensor.present,) if presents is None else presents[tensor.present]:
@@ -151,31 +164,37 @@ class SharedCache:
     def rewind(self, row: int, length: int) -> None:
         """See `Cache.rewind`."""
         self.states.rewind(row, length)
+        self.windows.rewind(row, length, self.lengths[row], self.buffers)
         self.lengths[row] = length
 
     def copy_row(self, source: int, target: int) -> None:
         """See `Cache.copy_row`; only the used part is copied."""
-        used = self.lengths[source]
-        self.ensure_capacity(max(source, target) + 1, used)
+        self.ensure_capacity(max(source, target) + 1, self.lengths[source])
         for tensor in self.by_token:
-            buffer = self.buffers[tensor.past]
+            buffer, used = self.buffers[tensor.past], self.columns(tensor, source)
             values = buffer.numpy()  # on the CPU the buffer itself, elsewhere a copy
             values[tensor.index(target, slice(used))] = values[tensor.index(source, slice(used))]
             if self.session.device.kind != "cpu":
                 buffer.update_inplace(values)
         self.states.copy_row(source, target)
-        self.lengths[target] = used
+        self.windows.copy_row(source, target)
+        self.lengths[target] = self.lengths[source]
 
     def take(self, row: int, length: int) -> Arrays:
         """See `Cache.take`."""
         part = slice(row, row + 1), slice(length)
         self.ensure_capacity(row + 1, length)
-        return {one.past: copied(self.buffers[one.past].numpy()[one.index(*part)]) for one in self.by_token}
+        whole = [tensor for tensor in self.by_token if tensor.window is None]
+        arrays = {one.past: copied(self.buffers[one.past].numpy()[one.index(*part)]) for one in whole}
+        return arrays | self.windows.take(row, length, self.buffers)
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
         """See `Cache.put`."""
         self.ensure_capacity(row + 1, length)
+        self.windows.put(row, arrays, length, self.buffers)
         for tensor in self.by_token:
+            if tensor.window is not None:
+                continue
             buffer = self.buffers[tensor.past]
             values = buffer.numpy()
             values[tensor.index(slice(row, row + 1), slice(length))] = arrays[tensor.past][tensor.index(EVERY, slice(length))]

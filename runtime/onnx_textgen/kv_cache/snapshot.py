@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ..backends.signature import CacheTensor
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by the name of the graph's past input, with a batch of 1."""
@@ -18,13 +21,15 @@ class Snapshot:
 
     token_ids: tuple[int, ...]
     tensors: Arrays
-    """Keys and values of all tokens."""
+    """Keys and values of all tokens; of layers with a window, those of the last ones."""
     states: dict[int, Arrays] = dataclasses.field(default_factory=dict)
     """States of recurrent layers, by the number of tokens after which they were copied."""
     uses_long_rope: bool = False
     """Whether keys were rotated as for a text longer than the graph's rope switch."""
     adapter: str | None = None
     """The LoRA adapter that keys and values were computed with."""
+    shortest: int = 0
+    """The fewest tokens, but 0, that it can be cut to: layers with a window have forgotten what a shorter text needs."""
 
     @property
     def size_bytes(self) -> int:
@@ -33,9 +38,19 @@ class Snapshot:
 
     def usable(self, length: int) -> int:
         """The longest part of the first `length` tokens that a decoder can continue from, in tokens."""
-        if not self.states:
-            return min(length, len(self.token_ids))
-        return max((held for held in self.states if held <= length), default=0)
+        length = min(length, len(self.token_ids))
+        if self.states:
+            length = max((held for held in self.states if held <= length), default=0)
+        return length if length >= self.shortest else 0
+
+    def cut(self, length: int, tensors: Iterable[CacheTensor]) -> Arrays:
+        """The arrays without the tokens after the first `length`."""
+        dropped, found = len(self.token_ids) - length, dict[str, npt.NDArray[Any]]()
+        for tensor in tensors:
+            if tensor.length_axis is not None:
+                array = self.tensors[tensor.past]
+                found[tensor.past] = array[tensor.index(slice(None), slice(array.shape[tensor.length_axis] - dropped))]
+        return found
 
 
 def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -118,6 +118,7 @@ class Assistant(Drafter):
             self.source.prefixes.prepare(decoder, self.text)
         held = decoder.token_ids[0]
         shared = min(self.known + common_prefix(held[self.known :], self.text[self.known :]), len(self.text) - 1)
+        shared = decoder.nearest(shared)
         decoder.rewind(shared)
         if shared < self.prompt_tokens < len(self.text):
             self.feed(decoder, self.text[shared : self.prompt_tokens], scope)

@@ -132,7 +132,7 @@ def test_a_device_that_computes_even_few_tokens_wrongly_is_refused(package: Path
 def test_a_model_on_a_device_writes_scores_and_answers_several_prompts_as_on_the_cpu(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_there(path: Path, *, device: str, threads: int | None) -> Session:
+    def open_there(path: Path, *, device: str, threads: int | None, whole_past: bool) -> Session:
         assert device == "webgpu"
         return on_device(path.parent)
 

@@ -166,6 +166,9 @@ def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int)
     words = []
     if wanted.bytes_per_token:
         words.append(f"{screen.size(wanted.bytes_per_token)} a token, {screen.size(wanted.total_bytes)} for {texts}")
+    if wanted.window_bytes:
+        of_all = "" if wanted.bytes_per_token else f", {screen.size(wanted.total_bytes)} for {texts}"
+        words.append(f"at most {screen.size(wanted.window_bytes)} in layers with a window{of_all}")
     if wanted.state_bytes:
         words.append(f"{screen.size(wanted.state_bytes)} of state, however long the text")
     return "; ".join(words)
