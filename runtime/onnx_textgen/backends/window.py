@@ -32,6 +32,11 @@ class Window:
         """The most tokens in a row's buffer."""
         return self.kept + STEP
 
+    @property
+    def copied(self) -> int:
+        """The most tokens that are copied at the end of a prompt."""
+        return self.size + REACH
+
     def start(self, length: int) -> int:
         """The first token in the buffer of a row of `length` tokens when a run begins. It depends on nothing else.
 

@@ -11,9 +11,11 @@ so that drafts could not be rolled back.
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..errors import PackageError
 from ..files.graph_file import OUR_PRODUCER, map_model, producer_of
 from ..files.onnx_graph import ATTRIBUTE, GRAPH, INT32, INT64, MODEL, NODE, element_type_of, make_value_info
 from ..files.onnx_wire import Message
@@ -23,6 +25,8 @@ from .window import length_name
 OPERATOR, DOMAIN = "GroupQueryAttention", "com.microsoft"
 PASTS, LENGTHS, TOTAL, POSITIONS, BIAS, SCALES = slice(3, 5), 5, 6, 9, 10, slice(12, None)
 """Inputs of the operator: past keys and values; `seqlens_k`; the total; positions; an attention bias; what a newer form may add."""
+MOST_BYTES = 2**24
+"""A graph of this project has its weights in another file, and is smaller."""
 MARK = b"local_window_size"
 """The attribute of attention with a window; a graph without these bytes is not parsed."""
 PROPERTIES = 14
@@ -34,14 +38,20 @@ Shape = list[int | str]
 
 
 def windowed_model(path: Path) -> bytes | None:
-    """The content of a graph of this project, rewritten; None if no layer of it can hold less than the whole text."""
-    if producer_of(path) != OUR_PRODUCER:
+    """The content of a graph of this project, rewritten; None if no layer of it can hold less than the whole text.
+
+    A file that is no graph is left to the engine, which says what is wrong.
+    """
+    if path.stat().st_size > MOST_BYTES or producer_of(path) != OUR_PRODUCER:
         return None
     with map_model(path) as content:
         if content.find(MARK) < 0:
             return None
-        model = Message(content[:])
-    return None if any(each.text(1) == SWITCH for each in model.messages(PROPERTIES)) else with_windows(model)
+        whole = content[:]
+    with contextlib.suppress(PackageError, ValueError):
+        model = Message(whole)
+        return None if any(each.text(1) == SWITCH for each in model.messages(PROPERTIES)) else with_windows(model)
+    return None
 
 
 def with_windows(model: Message) -> bytes | None:
@@ -83,7 +93,7 @@ def window_of(node: Message, values: dict[str, Message], uses: collections.Count
     others = [inputs[index] for index in (POSITIONS, BIAS) if index < len(inputs)] + inputs[SCALES]
     pasts, presents = inputs[PASTS], outputs[1:]
     is_alone = all(uses[past] == 1 for past in pasts) and not any(uses[present] for present in presents)
-    if not 0 < size < 2**31 or any(others) or not is_alone or not values.keys() >= {*pasts, *presents}:
+    if len(inputs) <= TOTAL or not 0 < size < 2**31 or any(others) or not is_alone or not values.keys() >= {*pasts, *presents}:
         return 0
     shapes = [shape_of(values[name]) for name in (*pasts, *presents)]
     lengths = {shape[2] if len(shape) == 4 else 0 for shape in shapes}
@@ -92,11 +102,13 @@ def window_of(node: Message, values: dict[str, Message], uses: collections.Count
 
 def names_read(node: Message) -> Iterator[str]:
     """The values that a node reads, in its branches too."""
-    yield from node.texts(NODE.INPUT)
-    for attribute in node.messages(NODE.ATTRIBUTE):
-        for branch in attribute.messages(ATTRIBUTE.GRAPH):
-            for inner in branch.messages(GRAPH.NODE):
-                yield from names_read(inner)
+    pending = [node]
+    while pending:
+        inner = pending.pop()
+        yield from inner.texts(NODE.INPUT)
+        for attribute in inner.messages(NODE.ATTRIBUTE):
+            for branch in attribute.messages(ATTRIBUTE.GRAPH):
+                pending += branch.messages(GRAPH.NODE)
 
 
 def attributes(node: Message) -> dict[str, int]:

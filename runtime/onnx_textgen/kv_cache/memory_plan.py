@@ -37,7 +37,7 @@ class MemoryPlan:
     state_bytes: int
     """Recurrent states of one text, of any length, and what the encoder of an encoder-decoder gives for it."""
     window_bytes: int = 0
-    """Keys and values of one text in layers with a sliding window: the end of the text, and the window at the end of its prompt."""
+    """Keys and values of one text in layers with a sliding window: the end of the text, and a copy of the end of its prompt."""
 
     @property
     def total_bytes(self) -> int:
@@ -57,7 +57,7 @@ def window_bytes(tensor: CacheTensor, tokens: int) -> int:
     """Bytes of a tensor with a window for one text; 0 for any other tensor."""
     if tensor.window is None:
         return 0
-    copied = tensor.bytes_for(tensor.window.size) if tokens > tensor.window.capacity else 0
+    copied = tensor.bytes_for(tensor.window.copied) if tokens > tensor.window.capacity else 0
     return tensor.bytes_for(tokens) + copied
 
 

@@ -2,7 +2,7 @@
 
 A buffer has memory for `Window.capacity` tokens. When it is full, the last `Window.kept` of them move to its front, and the earlier
 ones are forgotten; so a row can be rewound at least `REACH` tokens. A longer answer would forget the end of its prompt, from which
-the next prompt of a chat continues: the window there is copied before.
+the next prompt of a chat continues: `Window.copied` tokens there are copied before.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ import numpy.typing as npt
 from ..backends.onnxruntime_session import OrtValue
 from ..backends.signature import CacheTensor
 from .snapshot import Arrays, copied
-
-SPARE = 16
-"""Tokens before the window that are copied with it: a prompt is reused except for its last one or two tokens."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +82,7 @@ class Windows:
         """Copy the window at a row's mark, if tokens of it lie before `start`."""
         assert self.window is not None, "the caller has checked"
         mark = self.marks[row]
-        first = max(self.firsts[row], mark - self.window.size - SPARE)
+        first = max(self.firsts[row], mark - self.window.copied)
         if first < start and row not in self.copies and self.window.suffices(first, mark):
             self.copies[row] = Copy(first, mark, self.cut(row, first, mark, buffers))
 

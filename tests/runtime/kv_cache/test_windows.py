@@ -269,7 +269,7 @@ def test_the_plan_counts_windows_once_they_are_full(model: Model, folder: Path, 
     plan = model.memory(20)
     assert (plan.bytes_per_token, plan.window_bytes) == (others, 20 * windows)
     assert plan.total_bytes == 20 * (windows + others)
-    assert model.memory(96, batch=2).total_bytes == 2 * (96 * others + (28 + 5) * windows)
+    assert model.memory(96, batch=2).total_bytes == 2 * (96 * others + (28 + 17) * windows)
     decoder = model.new_context()
     prefill(decoder, ids_of(90))
     assert decoder.bytes_of(90) == 90 * others + 28 * windows
