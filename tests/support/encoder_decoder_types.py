@@ -58,8 +58,9 @@ def sources(*lengths: int) -> list[list[int]]:
 
 def generated(model: Any, source: list[int], **options: object) -> list[int]:
     """The ids that transformers generates for a source, without start and end."""
+    settings = {"max_new_tokens": NEW_TOKENS, "max_length": None, "do_sample": False, "num_beams": 1} | options
     with torch.no_grad():
-        ids = model.generate(torch.tensor([source]), max_new_tokens=NEW_TOKENS, max_length=None, do_sample=False, **options)[0]
+        ids = model.generate(torch.tensor([source]), **settings)[0]
     return [token_id for token_id in ids.tolist()[1:] if token_id != END]
 
 

@@ -5,8 +5,8 @@ transformers computes a recurrence by functions whose parameters are those of th
 the kernel's arguments to `sources/recurrence`, and start from the states that the cache holds. Which of them fit is not known by a
 model's name: `path_choice` runs the model with them, and compares it with the model itself.
 
-The states have another layout than in transformers: [batch, heads, key, value] and [batch, width - 1, channels]. The functions for a
-single token know only that of transformers and are not replaced, so in PyTorch a run takes two tokens or more.
+The states have another layout than in transformers: [batch, heads, key, value] and [batch, width - 1, channels]. The functions for
+a single token know only that of transformers and are not replaced, so in PyTorch a run takes two tokens or more.
 """
 
 from __future__ import annotations

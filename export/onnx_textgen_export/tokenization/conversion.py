@@ -23,8 +23,8 @@ from onnx_textgen.package.manifest import TOKENIZER
 from ..errors import ExportError
 from .equivalence import ByteLevelBPE, Reference, SameFile, prove_tokenizer
 from .probe_texts import PROBES
-from .sentencepiece import Original, convert_sentencepiece
-from .transformers_tokenizers import WordPiece, class_name_of, from_transformers
+from .sentencepiece import Renumbered, convert_sentencepiece, open_model
+from .transformers_tokenizers import WordPiece, class_name_of, from_transformers, numbering_of
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 SHIFTED = frozenset(
@@ -126,11 +126,30 @@ def add_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) ->
     return tokenizer
 
 
-def from_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, Original]:
+def renumbered(path: Path, name: str) -> tuple[Tokenizer, Reference]:
+    """Convert a SentencePiece model whose pieces have other ids: those of transformers' class `name`, and its frame of a text."""
+    numbering = numbering_of(path.parent, f"{name}Tokenizer")
+    tokens = sorted(numbering.ids, key=lambda token: numbering.ids[token])
+    pieces = open_model(path)[0].pieces
+    if missing := [piece.piece for piece in pieces if piece.piece not in numbering.ids]:
+        raise ExportError(f"{path} has pieces without an id, such as {missing[0]!r}; give a tokenizer.json with --tokenizer")
+    if [numbering.ids[token] for token in tokens] != list(range(len(tokens))):
+        raise ExportError(f"{name}Tokenizer leaves out ids; give a tokenizer.json with --tokenizer")
+    tokenizer, original = convert_sentencepiece(path, {}, ids=numbering.ids)
+    around = [*numbering.before, "$A", *numbering.after]
+    if original.processor.id_to_piece(original.unknown_id) in around:
+        raise ExportError(f"the settings of {name}Tokenizer name no language that it has; give a tokenizer.json with --tokenizer")
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in numbering.special])
+    special = [(token, numbering.ids[token]) for token in dict.fromkeys((*numbering.before, *numbering.after))]
+    tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=special)
+    return tokenizer, Renumbered(original, tuple(numbering.ids[piece.piece] for piece in pieces))
+
+
+def from_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, Reference]:
     """Convert a SentencePiece model and give it the begin and end tokens that its settings ask for."""
     name = class_of(settings, path.parent)
     if name in SHIFTED:
-        raise ExportError(f"{path} has other ids than {name}Tokenizer gives its pieces; give a tokenizer.json with --tokenizer")
+        return renumbered(path, name)
     renamed = {token_id: token.content for token_id, token in added_tokens(settings, path.parent).items()}
     tokenizer, original = convert_sentencepiece(path, renamed, prefix_after_special=settings.get("legacy") is not False)
     add_tokens(tokenizer, settings, path)

@@ -51,6 +51,29 @@ class Original:
         return None if self.unknown_id in ids else str(self.processor.decode(ids))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Renumbered:
+    """SentencePiece's own processor, whose pieces have other ids in the model."""
+
+    original: Original
+    ids: tuple[int, ...]
+    """The model's id of each piece."""
+
+    @property
+    def cuts(self) -> frozenset[str]:
+        """See `Original.cuts`."""
+        return self.original.cuts
+
+    def encode(self, text: str) -> list[int]:
+        """Ids without begin and end tokens."""
+        return [self.ids[piece] for piece in self.original.encode(text)]
+
+    def decode(self, ids: list[int]) -> str | None:
+        """The text of ids; None if an unknown piece replaces lost text."""
+        pieces = {token_id: piece for piece, token_id in enumerate(self.ids)}
+        return self.original.decode([pieces[token_id] for token_id in ids])
+
+
 def open_model(path: Path) -> tuple[Message, Original]:
     """The parsed model and SentencePiece's processor of it."""
     with warnings.catch_warnings():
@@ -92,14 +115,14 @@ def rank_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     return merges
 
 
-def build_model(parsed: Message, names: list[str], path: Path) -> models.Model:
-    """The BPE or Unigram model; `names` are the pieces' texts by id."""
+def build_model(parsed: Message, names: list[str], path: Path, ids: Mapping[str, int] | None) -> models.Model:
+    """The BPE or Unigram model; `names` are the texts of the pieces, and `ids` the model's ids, if those are others."""
     spec = parsed.trainer_spec
     unknown = next((index for index, piece in enumerate(parsed.pieces) if piece.type == UNKNOWN), None)
     if spec.model_type == BPE:
         scores = {name: piece.score for name, piece in zip(names, parsed.pieces, strict=True) if piece.type == NORMAL}
         return models.BPE(
-            vocab={name: index for index, name in enumerate(names)},
+            vocab={name: index for index, name in enumerate(names)} if ids is None else dict(ids),
             merges=rank_merges(scores),
             unk_token=None if unknown is None else names[unknown],
             fuse_unk=True,
@@ -107,6 +130,10 @@ def build_model(parsed: Message, names: list[str], path: Path) -> models.Model:
         )
     if spec.model_type == UNIGRAM:
         vocab = [(name, piece.score) for name, piece in zip(names, parsed.pieces, strict=True)]
+        if ids is not None and unknown is not None:
+            lowest, scores = min(score for _, score in vocab), dict(vocab)  # a lower one would change that of unknown text
+            vocab = [(name, scores.get(name, lowest)) for name in sorted(ids, key=lambda name: ids[name])]
+            unknown = ids[names[unknown]]
         return models.Unigram(vocab, unk_id=unknown, byte_fallback=spec.byte_fallback)
     raise ExportError(f"{path} splits words or characters; only BPE and Unigram SentencePiece models have a tokenizer.json form")
 
@@ -143,17 +170,18 @@ def build_decoder(parsed: Message) -> decoders.Decoder:
 
 
 def convert_sentencepiece(
-    path: Path, renamed: Mapping[int, str], *, prefix_after_special: bool = True
+    path: Path, renamed: Mapping[int, str], *, prefix_after_special: bool = True, ids: Mapping[str, int] | None = None
 ) -> tuple[Tokenizer, Original]:
-    """A tokenizer with the model's ids, and the original.
+    """A tokenizer with the ids of SentencePiece's model, and the original.
 
-    renamed: pieces to which the checkpoint gives another text, by id. prefix_after_special: whether text after a special token also
-    gets the prefix space; if not (`"legacy": false`), one leading space of a text counts as the prefix, as in transformers, because
-    a `tokenizers` pipeline has no step for the exact rule.
+    ids: if the checkpoint numbers pieces otherwise, the id of each piece and of further tokens, from 0 without gaps. renamed: pieces to
+    which the checkpoint gives another text, by SentencePiece's id. prefix_after_special: whether text after a special token also gets
+    the prefix space; if not (`"legacy": false`), one leading space of a text counts as the prefix, as in transformers, because a
+    `tokenizers` pipeline has no step for the exact rule.
     """
     parsed, original = open_model(path)
     names = [renamed.get(index, piece.piece) for index, piece in enumerate(parsed.pieces)]
-    tokenizer = Tokenizer(build_model(parsed, names, path))
+    tokenizer = Tokenizer(build_model(parsed, names, path, ids))
     spec, splitter = parsed.normalizer_spec, build_splitter(parsed)
     first_only = spec.add_dummy_prefix and not prefix_after_special
     tokenizer.normalizer = build_normalizer(spec, prefix=spec.add_dummy_prefix and prefix_after_special)

@@ -5,6 +5,7 @@ The only module outside `huggingface` that imports transformers, each name where
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,38 @@ def class_name_of(model_type: str) -> str:
     with named_versions():
         from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES  # noqa: PLC0415
     return str(TOKENIZER_MAPPING_NAMES.get(model_type) or "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Numbering:
+    """The ids that a class of transformers gives the pieces of a vocabulary."""
+
+    ids: dict[str, int]
+    special: tuple[str, ...]
+    """Special tokens, in the order of their ids."""
+    before: tuple[str, ...]
+    """Tokens before each text."""
+    after: tuple[str, ...]
+
+
+def numbering_of(folder: Path, class_name: str) -> Numbering:
+    """What transformers' tokenizer class makes of a folder; raises `ExportError` if it cannot open it."""
+    with named_versions():
+        import transformers  # noqa: PLC0415
+    try:
+        wrapper = getattr(transformers, class_name).from_pretrained(folder, local_files_only=True)
+        languages = getattr(wrapper, "lang_token_to_id", {})  # of M2M100, which keeps them outside its vocabulary
+        ids = {str(token): int(token_id) for token, token_id in (wrapper.get_vocab() | languages).items()}
+        whole, bare = (wrapper("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+    except Exception as error:
+        raise ExportError(
+            f"transformers cannot open the tokenizer in {folder}: {first_line(error)}; give a tokenizer.json with --tokenizer"
+        ) from error
+    start = next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
+    names = {token_id: token for token, token_id in ids.items()}
+    around = (tuple(names[token_id] for token_id in part) for part in (whole[:start], whole[start + len(bare) :]))
+    special = sorted({*wrapper.all_special_tokens, *languages}, key=lambda token: ids[token])
+    return Numbering(ids, tuple(special), *around)
 
 
 def from_transformers(folder: Path, settings: Mapping[str, Any], usual: str) -> Tokenizer:

@@ -149,8 +149,31 @@ def test_a_model_file_of_another_kind_is_one_line(trained: dict[str, Path], tmp_
     (tmp_path / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")  # ranks of tiktoken
     with pytest.raises(ExportError, match=r"is not a SentencePiece model .* give a tokenizer\.json"):
         convert_tokenizer(tmp_path)
-    with pytest.raises(ExportError, match=r"other ids than XGLMTokenizer gives its pieces"):
-        convert_tokenizer(folder_with(tmp_path, trained["unigram"], tokenizer_class="XGLMTokenizer"))
+
+
+@pytest.mark.parametrize("name", ["MBart", "MBart50", "XLMRoberta", "Camembert", "M2M100"])
+def test_pieces_that_the_tokenizer_class_numbers_otherwise_get_its_ids(name: str, trained: dict[str, Path], tmp_path: Path) -> None:
+    transformers, spm = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(trained["unigram"].read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": f"{name}Tokenizer"}))
+    if name == "M2M100":
+        pieces = spm.SentencePieceProcessor(model_file=str(trained["unigram"]))
+        names = ["<s>", "<pad>", "</s>", "<unk>", *(pieces.id_to_piece(index) for index in range(3, len(pieces)))]
+        (tmp_path / "vocab.json").write_text(json.dumps({piece: index for index, piece in enumerate(names)}))
+    made, theirs = convert_tokenizer(tmp_path), getattr(transformers, f"{name}Tokenizer").from_pretrained(tmp_path)
+    assert made is not None
+    for text in CORPUS[:2]:  # the class of mBART leaves out SentencePiece's normalisation, which the conversion has
+        assert made.encode(text).ids == theirs(text)["input_ids"]
+    assert made.get_vocab().items() >= theirs.get_vocab().items()
+
+
+def test_a_class_that_cannot_number_the_pieces_is_one_line(trained: dict[str, Path], tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, trained["unigram"], tokenizer_class="M2M100Tokenizer")
+    with pytest.raises(ExportError, match=r"transformers cannot open the tokenizer .* give a tokenizer\.json"):
+        convert_tokenizer(folder)
+    (folder / "source.spm").write_bytes(b"")
+    with pytest.raises(ExportError, match=r"Marian's tokenizer, .* give a tokenizer\.json"):
+        convert_tokenizer(folder)
 
 
 def test_truncation_and_padding_of_a_tokenizer_json_do_not_come_along(tmp_path: Path) -> None:
