@@ -57,6 +57,8 @@ def tiny_config(model_type: str) -> Any:
     sizes = {name: size for name, size in SIZES.items() if name in fields or name == "max_position_embeddings"}
     if model_type == "fsmt":
         sizes |= {"langs": ["en", "de"]}
+    if model_type == "nllb-moe":
+        sizes |= {"encoder_sparse_step": 2, "decoder_sparse_step": 2}
     if model_type == "led":
         sizes |= {"attention_window": [8, 8]}
     return made(**sizes, **(IDS if "pad_token_id" in fields else {}))

@@ -174,10 +174,11 @@ def convert_sentencepiece(
 ) -> tuple[Tokenizer, Original]:
     """A tokenizer with the ids of SentencePiece's model, and the original.
 
-    ids: if the checkpoint numbers pieces otherwise, the id of each piece and of further tokens, from 0 without gaps. renamed: pieces to
-    which the checkpoint gives another text, by SentencePiece's id. prefix_after_special: whether text after a special token also gets
-    the prefix space; if not (`"legacy": false`), one leading space of a text counts as the prefix, as in transformers, because a
-    `tokenizers` pipeline has no step for the exact rule.
+    ids: if the checkpoint numbers pieces otherwise, the id of each piece and of further tokens, from 0 without gaps.
+
+    renamed: pieces to which the checkpoint gives another text, by SentencePiece's id. prefix_after_special: whether text after a
+    special token also gets the prefix space; if not (`"legacy": false`), one leading space of a text counts as the prefix, as in
+    transformers, because a `tokenizers` pipeline has no step for the exact rule.
     """
     parsed, original = open_model(path)
     names = [renamed.get(index, piece.piece) for index, piece in enumerate(parsed.pieces)]

@@ -31,6 +31,7 @@ def write(folder: Path, model: Any, name: str = "model.onnx", **files: dict[str,
     """A folder with one graph and JSON files."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    model.producer_name = "another exporter"
     onnx.save(model, path)
     for file, value in files.items():
         (folder / f"{file}.json").write_text(json.dumps(value))
