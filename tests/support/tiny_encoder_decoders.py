@@ -39,8 +39,8 @@ HALF = {
 IDS = {"pad_token_id": PADDING, "eos_token_id": END, "decoder_start_token_id": START, "forced_eos_token_id": None}
 
 
-def tiny_config(model_type: str) -> Any:
-    """A config of that type with small sizes."""
+def tiny_config(model_type: str, **changes: object) -> Any:
+    """A config of that type with small sizes, but for these `changes`."""
     if model_type == "encoder-decoder":
         half = {name: value for name, value in HALF.items() if name not in ("num_key_value_heads", "head_dim", "sliding_window")}
         encoder, decoder = (
@@ -61,12 +61,12 @@ def tiny_config(model_type: str) -> Any:
         sizes |= {"encoder_sparse_step": 2, "decoder_sparse_step": 2}
     if model_type == "led":
         sizes |= {"attention_window": [8, 8]}
-    return made(**sizes, **(IDS if "pad_token_id" in fields else {}))
+    return made(**sizes | (IDS if "pad_token_id" in fields else {}) | changes)
 
 
-def tiny_encoder_decoder(model_type: str) -> transformers.PreTrainedModel:
+def tiny_encoder_decoder(model_type: str, **changes: object) -> transformers.PreTrainedModel:
     """A model of that type with random weights, large enough that its greedy texts are no loops of one token."""
-    config = tiny_config(model_type)
+    config = tiny_config(model_type, **changes)
     torch.manual_seed(0)
     model = getattr(transformers, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[model_type])(config)
     model.train(False)

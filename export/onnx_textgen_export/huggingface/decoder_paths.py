@@ -32,9 +32,14 @@ class PositionTable:
     """A module of the decoder that looks positions up in a table."""
 
     module: nn.Module
-    rows: Tensor
+    name: str
+    """The attribute of the module that holds the table, which is read at each use: weights are present only meanwhile."""
     offset: int
     """The row of the first position."""
+
+    def rows(self, positions: Tensor) -> Tensor:
+        """The rows [batch, new, width] of positions [batch, new]."""
+        return nn.functional.embedding(positions + self.offset, getattr(self.module, self.name))
 
 
 @contextlib.contextmanager
@@ -43,7 +48,7 @@ def positions_by_row(tables: Sequence[PositionTable], positions: Tensor) -> Iter
     own = [table.module.forward for table in tables]
 
     def lookup(table: PositionTable) -> Callable[..., Tensor]:
-        return lambda *_, **__: nn.functional.embedding(positions + table.offset, table.rows)
+        return lambda *_, **__: table.rows(positions)
 
     try:
         for table in tables:
@@ -59,12 +64,13 @@ def position_tables(model: EncoderDecoder) -> list[PositionTable]:
     found = list[PositionTable]()
 
     def look(module: nn.Module, _: object, output: object) -> None:
-        rows = getattr(module, "weight", getattr(module, "weights", None))
+        name = "weight" if hasattr(module, "weight") else "weights"
+        rows = getattr(module, name, None)
         if isinstance(rows, Tensor) and isinstance(output, Tensor) and rows.dim() == 2 and output.shape[-1] == rows.shape[1]:
             given = output.reshape(-1, output.shape[-1])
             for offset in range(min(MOST_OFFSET, len(rows) - SOME_POSITIONS) if len(given) == SOME_POSITIONS else 0):
                 if torch.equal(given, rows[offset : offset + SOME_POSITIONS]):
-                    found.append(PositionTable(module, rows, offset))
+                    found.append(PositionTable(module, name, offset))
                     return
 
     hooks = [module.register_forward_hook(look) for module in cast(Any, model.module).get_decoder().modules()]

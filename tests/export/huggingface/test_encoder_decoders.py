@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.encoder_decoder_types import first_difference, sources
+from tests.support.encoder_decoder_types import first_difference, generated, sources
 from tests.support.make_tiny_packages import make_tokenizer
 from tests.support.tiny_encoder_decoders import CONTEXT, END, START, tiny_encoder_decoder
 
@@ -70,6 +70,18 @@ def test_both_halves_are_quantised_and_proven(precision: Any, tmp_path: Path) ->
 def weights_bytes(folder: Path) -> int:
     """Bytes of a package's weights."""
     return sum(path.stat().st_size for path in (folder / "onnx").iterdir())
+
+
+def test_a_checkpoint_folder_is_read_one_tensor_at_a_time_and_its_settings_begin_the_texts(tmp_path: Path) -> None:
+    model = tiny_encoder_decoder("bart", max_position_embeddings=1500)  # a table that is left on disk until it is read
+    model.generation_config.forced_bos_token_id = 7
+    model.save_pretrained(tmp_path / "checkpoint")
+    made = export(tmp_path / "checkpoint", tmp_path / "package", eos_ids=(END,))
+    assert made.manifest.encoder is not None
+    assert made.manifest.encoder.start_ids == (START, 7)
+    text = onnx_textgen.load(made.folder).generate(sources(9)[0], max_new_tokens=8, temperature=0)
+    assert [7, *text.token_ids] == generated(model, sources(9)[0])[:9]
+    assert weights_bytes(made.folder) < 1.02 * 4 * sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_a_tied_table_is_stored_once(tmp_path: Path) -> None:
