@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import time
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ EARLIER_FORMAT = "onnx-textgen session 1"
 HEADER, TOKENS, CACHE, STATE, DIGEST = "header", "token_ids", "cache/", "state/", "sha256"
 BROKEN = (
     *(zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError),
-    *(EOFError, NotImplementedError, RuntimeError, MemoryError, OverflowError),
+    *(EOFError, NotImplementedError, RuntimeError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError),
 )
 """The exceptions of zipfile, NumPy and JSON for a damaged file, or one of another kind."""
 MOST_HEADER_BYTES = 64 * 2**20

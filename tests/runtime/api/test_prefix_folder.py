@@ -178,6 +178,21 @@ def test_a_damaged_file_is_ignored_and_removed(
     model.prefixes.close()
 
 
+@pytest.mark.parametrize(("there", "instead"), [(b", }", b"(, "), (b"(", b"[")])
+def test_a_header_of_an_array_that_is_no_python_is_damage(written: Path, tmp_path: Path, there: bytes, instead: bytes) -> None:
+    (path,), folder = files(written), tmp_path / "prefixes"
+    folder.mkdir()
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(folder / path.name, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(there, instead, 1))
+    model = SHARED["mindful"]
+    model.prefixes.saved = PrefixFolder(folder, 2**30, model.opened)
+    decoder = model.new_context()
+    model.prefixes.prepare(decoder, SHARED["forgetful"].encode(BEGIN + "The cat sat"))
+    assert (files(folder), decoder.token_ids[0]) == ([], [])
+    model.prefixes.close()
+
+
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_values_that_changed_under_right_checksums_are_found_by_the_digest(written: Path, data: st.DataObject) -> None:
