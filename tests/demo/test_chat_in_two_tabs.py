@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from support.browser import DESKTOP, element, resize, wait_until
-from support.chat_page import is_at_rest, kept, open_chat, open_empty_chat, press, say, turns_of, wait_for_turns
+from support.chat_page import figures_of, is_at_rest, kept, open_chat, open_empty_chat, press, say, turns_of, wait_for_turns
 from support.paced_runs import PacedRuns, make_chatty
 
 
@@ -59,9 +59,10 @@ def test_what_is_said_in_one_tab_appears_in_the_other_and_is_continued_there(chr
 
 def test_what_is_deleted_in_one_tab_is_gone_from_the_other_too(chromium, tabs):
     say(chromium, "a dog")
-    wait_for_turns(chromium, 4)
+    dog = wait_for_turns(chromium, 4), figures_of(chromium)
     tabs(0)
-    wait_for_turns(chromium, 4)
+    # What still comes from the other tab is drawn between the two presses, and takes the question of the first one back.
+    wait_until(chromium, lambda: (turns_of(chromium), figures_of(chromium)) == dog, "the same in the first tab")
     for _ in range(2):
         press(chromium, "delete", 2)
     cat = wait_for_turns(chromium, 2)
