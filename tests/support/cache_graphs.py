@@ -233,7 +233,9 @@ class Builder:
         self.outputs.insert(0, helper.make_tensor_value_info("logits", self.element, shape))
         graph = helper.make_graph(self.nodes, "tiny", self.inputs, self.outputs, list(self.constants.values()))
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnx-textgen")
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        if any(isinstance(layer, Attention) and layer.window for layer in tiny.layers):
+            model.producer_name = "onnx-textgen"  # others' graphs are not rewritten for windows
         helper.set_model_props(model, {KEY: LinearLayers(tuple(self.linear), "float32").to_json()})
         return model
 
