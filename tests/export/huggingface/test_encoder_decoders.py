@@ -22,7 +22,7 @@ REFUSED = {
     "led": "computed values",
     "nllb-moe": "computed values",
     "prophetnet": "over a cache its logits differ",
-    "switch_transformers": "computed values",
+    "switch_transformers": "cannot be traced",
 }
 """Types that cannot be exported, and why."""
 
