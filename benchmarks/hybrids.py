@@ -103,7 +103,7 @@ def export_both(family: str, folder: Path, **options: Unpack[ExportKeywords]) ->
 
 
 def speeds(model: onnx_textgen.Model, seed: int) -> tuple[float, float]:
-    """Tokens per second of a prompt, and of the text behind it."""
+    """Tokens per second of a prompt, and of the text after it."""
     ids = torch.randint(0, COMMON["vocab_size"], (PROMPT,), generator=torch.Generator().manual_seed(seed)).tolist()
     stats = model.generate(ids, max_new_tokens=NEW + 1, temperature=0, ignore_eos=True).stats
     return PROMPT / stats.first_token_seconds, NEW / (stats.total_seconds - stats.first_token_seconds)

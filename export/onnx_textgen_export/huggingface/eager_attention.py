@@ -89,7 +89,7 @@ class StateLayer(LinearAttentionLayer):
         Within `own_recurrences` the convolution does that.
         """
         if (run := CURRENT.get()) is not None:
-            run.convolving = (self.conv_states, state_idx)
+            run.enter(self.conv_states, self.recurrent_states, state_idx)
             return conv_states
         held = cast(Tensor, self.conv_states[state_idx])
         joined = torch.cat([held, conv_states], dim=-1)
@@ -100,17 +100,6 @@ class StateLayer(LinearAttentionLayer):
         """Keep the new state."""
         self.recurrent_states[state_idx] = recurrent_states
         return recurrent_states
-
-
-class StatefulCache(Cache):
-    """A cache of these layers; within `own_recurrences` it notes the recurrent state that a layer asks for."""
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """The state before this run."""
-        state: Tensor | None = super().get_recurrent_state(layer_idx, state_idx)
-        if (run := CURRENT.get()) is not None:
-            run.recurrent, run.scans = state, 0
-        return state
 
 
 class HybridLayer(StateLayer, GrowingLayer):  # type: ignore[misc, override, no-untyped-call]
@@ -246,7 +235,7 @@ def with_own_convolutions(layout: CacheLayout) -> CacheLayout:
 def make_cache(layout: CacheLayout, pasts: Sequence[Tensor]) -> Cache:
     """A cache over the graph's past tensors, given in the order of the layers' tensors."""
     left = iter(pasts)
-    return StatefulCache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in layout.layers])
+    return Cache(layers=[layer.layer({path: next(left) for path, _ in layer.tensors}) for layer in layout.layers])
 
 
 def presents(layout: CacheLayout, cache: Cache) -> list[Tensor]:

@@ -19,7 +19,6 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from ..errors import ExportError
 from ..sources.attention import LayerCache, cached_attention
-from .eager_attention import StatefulCache
 from .mask_kinds import MaskFunction, VisibleKind, classify
 
 ATTENTION = "onnx_textgen"
@@ -80,7 +79,7 @@ class PassThroughLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transf
 def pass_through(layers: Mapping[int, LayerCache], others: Mapping[int, Any]) -> Cache:
     """A cache whose `layers` attend through the interface; `others` are complete cache layers."""
     count = len(layers) + len(others)
-    return StatefulCache(layers=[PassThroughLayer(layers[index]) if index in layers else others[index] for index in range(count)])
+    return Cache(layers=[PassThroughLayer(layers[index]) if index in layers else others[index] for index in range(count)])
 
 
 def attention(  # noqa: PLR0917 - the signature is transformers'

@@ -29,15 +29,19 @@ from ..sources.recurrence import causal_convolution, linear_attention, selective
 
 
 class RecurrentRun:
-    """One forward pass: the states that its functions start from, as the cache hands them out."""
+    """One forward pass: the states of the layer that convolves next, or scans what it has convolved."""
 
     def __init__(self) -> None:
         self.convolving: tuple[dict[int, Any], int] | None = None
         """Where the state of the next convolution is held, if the cache holds one."""
         self.recurrent: Tensor | None = None
-        """The recurrent state that the cache gave last."""
+        """The layer's recurrent state before this run."""
         self.scans = 0
         """Scans that have started from it: a layer may scan its heads one by one."""
+
+    def enter(self, conv_states: dict[int, Any], recurrent_states: dict[int, Any], index: int) -> None:
+        """Called by the cache of the layer that comes next."""
+        self.convolving, self.recurrent, self.scans = (conv_states, index), recurrent_states.get(index), 0
 
 
 CURRENT: ContextVar[RecurrentRun | None] = ContextVar("onnx_textgen_recurrent_run", default=None)
@@ -103,7 +107,7 @@ def selective_state_space(  # noqa: PLR0917 - the signature is the kernel's
     return_last_state: bool = False,
     **_: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`selective_scan_fn` of mamba-ssm, which knows no state to start from; here it is the one that the cache gave last."""
+    """`selective_scan_fn` of mamba-ssm, which knows no state to start from; here it is the layer's."""
     x, step = hidden_states.transpose(1, 2), step_size(dt.transpose(1, 2), delta_bias, softplus=delta_softplus)
     run = CURRENT.get()
     state = run.recurrent if run is not None else None

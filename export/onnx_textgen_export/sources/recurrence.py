@@ -105,8 +105,8 @@ def causal_convolution(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | 
     """A convolution of each channel over its last tokens.
 
     x: [batch, new, channels]; state: [batch, width - 1, channels], the inputs of the tokens before; weight: [channels, width].
-    Returns [batch, new, channels] and the state after the last token. ONNX Runtime computes the sum of products in half the time
-    of its Conv, and a single token in a thirtieth.
+    Returns [batch, new, channels] and the state after the last token. ONNX Runtime (1.32, 2,048 channels) computes this sum of
+    products in half the time of its CausalConvWithState; compared with its Conv, 512 tokens take as long, and one a thirtieth.
     """
     joined, width, new = torch.cat([state, x], dim=1), weight.shape[1], x.shape[1]
     total = joined[:, :new] * weight[:, 0]

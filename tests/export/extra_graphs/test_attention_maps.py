@@ -69,7 +69,7 @@ def test_rounded_weights_give_maps_that_are_near(precision: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_sinks_take_their_share_and_convolutions_do_not_attend(tmp_path: Path) -> None:
+def test_sinks_take_their_share_and_recurrent_layers_do_not_attend(tmp_path: Path) -> None:
     sinks = tiny_model("gpt_oss")
     made = export(sinks, tmp_path / "sinks", attention_maps=True)
     weights = onnx_textgen.load(made.folder, device="cpu", threads=1).attentions(IDS).weights
@@ -77,10 +77,11 @@ def test_sinks_take_their_share_and_convolutions_do_not_attend(tmp_path: Path) -
     assert weights.sum(axis=-1).max() < 1
     with pytest.raises(ExportError, match="no attention maps: layer 0 attends by more than one operator"):
         export(sinks, tmp_path / "standard", target="standard", attention_maps=True)
-    hybrid = tiny_model("lfm2")
-    maps = onnx_textgen.load(export(hybrid, tmp_path / "out", attention_maps=True).folder, device="cpu").attentions(IDS)
-    assert maps.layers == (1,)
-    np.testing.assert_allclose(maps.weights, weights_of(hybrid, IDS), atol=1e-5)
+    for model_type in ("lfm2", "qwen3_next"):
+        hybrid = tiny_model(model_type)
+        maps = onnx_textgen.load(export(hybrid, tmp_path / model_type, attention_maps=True).folder, device="cpu").attentions(IDS)
+        assert maps.layers == (1,)
+        np.testing.assert_allclose(maps.weights, weights_of(hybrid, IDS), atol=1e-5)
 
 
 def test_a_decoder_that_attends_by_its_own_code_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_scan_of_mamba_2_over_a_state_is_that_of_transformers(model_type: st
 
 
 @pytest.mark.parametrize("model_type", MAMBA)
-def test_the_scan_of_mamba_is_that_of_transformers_and_continues_from_the_state_of_the_cache(model_type: str) -> None:
+def test_the_scan_of_mamba_is_that_of_transformers_and_continues_from_a_state(model_type: str) -> None:
     function = with_parameters(module_of(model_type), "delta_bias", "return_last_state")
     channels = 12
     given: dict[str, Any] = {
