@@ -66,13 +66,6 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
             mamba_d_state=128,
         )
     ),
-    "convolution": lambda: transformers.Lfm2ForCausalLM(
-        transformers.Lfm2Config(
-            **COMMON | ATTENTION,
-            layer_types=["full_attention" if kind == "full_attention" else "conv" for kind in KINDS],
-            block_auto_adjust_ff_dim=False,
-        )
-    ),
     "Mamba": lambda: transformers.MambaForCausalLM(transformers.MambaConfig(**COMMON, intermediate_size=1152, state_size=16)),
 }
 """One model type for each kind of recurrence."""
