@@ -184,9 +184,11 @@ class SharedCache:
         """See `Cache.take`."""
         part = slice(row, row + 1), slice(length)
         self.ensure_capacity(row + 1, length)
-        whole = [tensor for tensor in self.by_token if tensor.window is None]
-        arrays = {one.past: copied(self.buffers[one.past].numpy()[one.index(*part)]) for one in whole}
-        return arrays | self.windows.take(row, length, self.buffers)
+        ends = self.windows.take(row, length, self.buffers)
+        return {
+            one.past: ends[one.past] if one.past in ends else copied(self.buffers[one.past].numpy()[one.index(*part)])
+            for one in self.by_token
+        }
 
     def put(self, row: int, arrays: Arrays, length: int) -> None:
         """See `Cache.put`."""
