@@ -20,6 +20,7 @@ from onnx_textgen.package.hf_settings import (
     read_json,
     read_tokenizer_settings,
     special_id,
+    start_ids,
     without_nulls,
 )
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, RESPONSE_TEMPLATE, TOKENIZER
@@ -89,18 +90,6 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
         embedding=embedding,
         reranking=reranking,
     )
-
-
-def start_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ids that settings begin every text with: the start of an encoder-decoder's decoder, and a first token that they force.
-
-    >>> start_ids({"decoder_start_token_id": 2, "forced_bos_token_id": 0})
-    (2, 0)
-    """
-    start, forced = (settings.get(name) for name in ("decoder_start_token_id", "forced_bos_token_id"))
-    if not isinstance(start, int):
-        return ()
-    return (start, forced) if isinstance(forced, int) else (start,)
 
 
 def response_template_for(

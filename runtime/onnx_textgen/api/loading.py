@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from ..files.text_files import parse_json, read_text
 from ..generation.engine import ROWS
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
-from ..inference.encoder import Encoder, GraphEncoder
+from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..kv_cache.memory_plan import plan
 from ..options.checks import whole_number
 from ..package.end_tokens import read_template
-from ..package.foreign import folder_of, graph_of, is_foreign, open_foreign
+from ..package.foreign import folder_of, graph_of, halves_of, is_foreign, open_foreign
 from ..package.hf_settings import read_tokenizer_settings
 from ..package.hub import locate
 from ..package.integrity import checking_files, package_bytes
@@ -139,11 +140,20 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
         return None
     if not isinstance(decoder, Session):
         raise DeviceError(f"{manifest.name} is an encoder-decoder, which runs on ONNX Runtime; take the device cpu")
+    names = list(decoder.encoder_inputs)
+    opened = functools.partial(open_session, device=str(decoder.device), threads=decoder.threads)
+    if is_foreign(place):
+        halves = halves_of(place)
+        assert halves is not None, "it has an encoder"
+        with new_memory_in_huge_pages():
+            graph = opened(halves.encoder)
+            first = decoder if halves.first == halves.decoder else opened(halves.first, hints=decoder.hints)
+        return StatesEncoder(graph, first, names, manifest.encoder.start_ids[0])
     folder = folder_of(place)
     with new_memory_in_huge_pages(), checking_files(folder, manifest):
         refuse_other_files(folder / ENCODER_GRAPH, manifest.files)
-        graph = open_session(folder / ENCODER_GRAPH, device=str(decoder.device), threads=decoder.threads)
-    return GraphEncoder(graph, list(decoder.encoder_inputs))
+        graph = opened(folder / ENCODER_GRAPH)
+    return GraphEncoder(graph, names)
 
 
 def listed_template(folder: Path, manifest: Manifest) -> str | None:

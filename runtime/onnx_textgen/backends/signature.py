@@ -76,6 +76,8 @@ class Hints:
     """Whether the graph updates keys and values in place although the lengths of past and present have different names."""
     pads_rows: bool = True
     """Whether the graph is known to ignore masked tokens before the start of a row, so that shorter rows can be left-padded."""
+    takes_single_tokens: bool = False
+    """Whether the graph was traced with a single new token, so that a run takes no more, whatever its input's shape says."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

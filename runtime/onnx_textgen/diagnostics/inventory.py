@@ -38,6 +38,7 @@ class Entry:
     context_length: int | None = None
     """None if only the graph states it."""
     has_chat_template: bool = False
+    is_encoder_decoder: bool = False
     problem: str | None = None
     """Why the folder cannot be read; None if it can."""
 
@@ -60,12 +61,13 @@ def describe(name: str, folder: Path, origin: str) -> Entry:
         if has_manifest(folder):
             manifest = read_manifest(folder)
             length, size = manifest.geometry.context_length, package_bytes(folder, manifest)
-            return Entry(name, folder, origin, manifest.precision, size, length, CHAT_TEMPLATE in manifest.files)
-        from ..package.foreign import describe_foreign  # noqa: PLC0415  (ONNX Runtime takes half a second)
+            has_template, reads = CHAT_TEMPLATE in manifest.files, manifest.encoder is not None
+            return Entry(name, folder, origin, manifest.precision, size, length, has_template, reads)
+        from ..package.foreign import describe_foreign, halves_of  # noqa: PLC0415  (ONNX Runtime takes half a second)
 
         size, found = describe_foreign(folder)
-        has_template = read_template(folder) is not None
-        return Entry(name, folder, origin, size_bytes=size, context_length=found, has_chat_template=has_template)
+        has_template, reads = read_template(folder) is not None, halves_of(folder) is not None
+        return Entry(name, folder, origin, "unknown", size, found, has_template, reads)
     except PackageError as error:
         return Entry(name, folder, origin, problem=str(error))
 

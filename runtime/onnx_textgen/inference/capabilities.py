@@ -86,7 +86,7 @@ class Capabilities:
         roles, kinds = graph.roles, {tensor.kind for tensor in graph.cache_tensors}
         batch, tokens = roles["input_ids"].shape
         shape = graph.outputs[graph.name_of(output)][0]
-        single, appends, last_only = tokens == 1, "use_cache_branch" not in roles, shape[1] == 1
+        single, appends, last_only = tokens == 1 or graph.hints.takes_single_tokens, "use_cache_branch" not in roles, shape[1] == 1
         any_batch, has_mask = not isinstance(batch, int) and graph.joins_rows, "attention_mask" in roles
         pads = has_mask and ("growing" not in kinds or graph.hints.pads_rows)
         in_place = kinds == {"shared"} and has_mask and graph.rotary_switch is None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..backends.onnxruntime_run import new_run_options
 from ..backends.onnxruntime_session import Session
-from ..backends.signature import ENCODER_STATES, LAST_HIDDEN_STATE, present_of
+from ..backends.signature import ENCODER_MASK, ENCODER_STATES, LAST_HIDDEN_STATE, present_of
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import PackageError
 from .commit_guard import model_errors
@@ -58,6 +58,45 @@ class GraphEncoder:
         feeds = {name: array for name, array in feeds.items() if name in self.graph.inputs}
         found = run_once(self.graph, list(self.outputs.values()), feeds, scope)
         return Encoded(tuple(token_ids), dict(zip(self.outputs, found, strict=True)))
+
+
+class StatesEncoder:
+    """An encoder whose graph returns hidden states, from which a run of the decoder computes its cross-attention's keys and values.
+
+    Other exporters split their encoder-decoders so. The decoder's graph for that run has no past, or a branch without one.
+    """
+
+    def __init__(self, graph: Session, first: Session, names: Sequence[str], start_id: int) -> None:
+        """`first` is the decoder's graph for that run, `names` are those of the decoder's inputs, and `start_id` begins a text.
+
+        Raises `PackageError` for an encoder that reads no token ids, and for graphs that do not return what the decoder takes.
+        """
+        if others := graph.inputs.keys() - {"input_ids", "attention_mask"}:
+            raise PackageError(f"the encoder takes {min(others)}; only encoders that read token ids can be opened")
+        self.states, self.first, self.start_id = GraphEncoder(graph, [ENCODER_STATES]), first, start_id
+        self.names = [name for name in names if name != ENCODER_STATES]
+        self.outputs = [present_of(name, first.outputs) for name in self.names]
+        if missing := [output for output in self.outputs if output not in first.outputs]:
+            raise PackageError(f"the decoder's graph does not return {missing[0]}, which it takes later; export the model again")
+
+    def encode(self, token_ids: Sequence[int], scope: CancelScope = UNCANCELLED) -> Encoded:
+        """See `Encoder.encode`."""
+        read = self.states.encode(token_ids, scope)
+        if not self.names:
+            return read
+        roles, states = self.first.roles, read.tensors[ENCODER_STATES]
+        given: dict[str, npt.NDArray[Any]] = {
+            "input_ids": np.array([[self.start_id]]),
+            ENCODER_MASK: np.ones((1, len(token_ids))),
+            "use_cache_branch": np.zeros(1),
+        }
+        feeds = {roles[role].name: np.asarray(array, roles[role].dtype) for role, array in given.items() if role in roles}
+        feeds |= {tensor.past: np.zeros(tensor.sized(1, 0), tensor.dtype) for tensor in self.first.cache_tensors}
+        for name, taken in self.first.encoder_inputs.items():  # a branch without a past takes one too, and does not read it
+            empty = [size if isinstance(size, int) else 0 for size in (1, *taken.shape[1:])]
+            feeds[name] = np.asarray(states, taken.dtype) if name == ENCODER_STATES else np.zeros(empty, taken.dtype)
+        found = run_once(self.first, self.outputs, feeds, scope)
+        return Encoded(read.token_ids, {ENCODER_STATES: states, **dict(zip(self.names, found, strict=True))})
 
 
 def run_once(graph: Session, outputs: Sequence[str], feeds: Arrays, scope: CancelScope) -> list[npt.NDArray[Any]]:

@@ -1,5 +1,7 @@
 """Opens folders of other exporters without conversion: onnxruntime-genai's, optimum's, onnx-community's.
 
+Their encoder-decoders are recognised by `foreign_encoder_decoder`.
+
 `backends.signature` reads a graph's inputs and outputs. The settings next to it (`genai_config.json`, or `config.json` with
 `generation_config.json`) give the context length and the special ids; genai's settings also give the names of tensors. Such a
 folder has no hashes and was not compared with PyTorch, so the manifest made here has neither hashes nor a certificate.
@@ -23,6 +25,7 @@ from ..files.text_files import read_text, readable
 from ..text.tokenizer import MAX_FILE_BYTES, tokenizer_errors
 from ..text.tokenizer_json import read_spec
 from .end_tokens import all_eos_ids, read_template
+from .foreign_encoder_decoder import Halves, as_decoder, choose_halves, encoder_record
 from .hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
 from .manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest
 from .reading import has_manifest
@@ -114,11 +117,23 @@ def foreign_graph(place: Path, genai: Mapping[str, Any]) -> Path:
     return graph
 
 
+def halves_of(place: Path) -> Halves | None:
+    """The graphs of an encoder-decoder, at a folder or the path of its decoder; None for a decoder alone, and genai's folders.
+
+    Raises `PackageError` if there is an encoder without its decoder.
+    """
+    folder, place = folder_of(place).absolute(), place.absolute()
+    with readable(place):
+        return None if (folder / GENAI_CONFIG).is_file() else choose_halves(place, graphs_of(folder), VARIANTS)
+
+
 def choose_graph(place: Path, decoder: Mapping[str, Any]) -> Path:
     """Choose the graph that the path or genai's settings of the `decoder` name, else the first usual name in the folder.
 
     Raises `PackageError` if there is none, or if the decoder is split into two graphs.
     """
+    if (halves := halves_of(place)) is not None:
+        return halves.decoder
     if place.is_file():
         return place
     if named := decoder.get("filename"):
@@ -135,8 +150,8 @@ def choose_graph(place: Path, decoder: Mapping[str, Any]) -> Path:
             return by_name[name]
     if by_name.keys() <= SPLIT_DECODER:
         raise PackageError(
-            f"{place} has a decoder in two graphs, or half of one ({' and '.join(sorted(by_name))}); export it again as one graph "
-            "with a cache, as optimum does since 1.15"
+            f"{place} has a decoder in two graphs, or half of one ({' and '.join(sorted(by_name))}), and no encoder; export it "
+            "again as one graph with a cache, as optimum does since 1.15, or add its encoder_model.onnx"
         )
     if len(graphs) == 1:
         return graphs[0]
@@ -155,7 +170,13 @@ def open_foreign(place: Path, *, device: str = "auto", threads: int | None = Non
     with readable(place):
         graph = foreign_graph(place.absolute(), genai)
     settings = settings_of_genai(genai) if genai else settings_of_config(folder)
-    session = open_session(graph, device=device, threads=threads, hints=settings.hints)
+    halves = halves_of(place)
+    hints = dataclasses.replace(settings.hints, takes_single_tokens=halves is not None and halves.first != halves.decoder)
+    session = open_session(graph, device=device, threads=threads, hints=hints)
+    if halves is None and session.encoder_inputs:
+        raise PackageError(
+            f"{graph} takes what an encoder gives, and {folder} has no encoder_model.onnx; add it, or export it again"
+        )
     return make_manifest(folder, graph, settings, session), session
 
 
@@ -163,8 +184,9 @@ def describe_foreign(folder: Path) -> tuple[int, int | None]:
     """The bytes of the graph that `open_foreign` opens, with its weights, and the context length if the settings give it."""
     genai = read_json(folder / GENAI_CONFIG)
     with readable(folder):
-        graph = foreign_graph(folder, genai)
-        size = sum(path.stat().st_size for path in graph.parent.glob(f"{graph.name}*"))
+        graph, halves = foreign_graph(folder, genai), halves_of(folder)
+        graphs = (graph,) if halves is None else halves.graphs
+        size = sum(path.stat().st_size for graph in graphs for path in graph.parent.glob(f"{graph.name}*"))
     return size, (settings_of_genai(genai) if genai else settings_of_config(folder)).context_length
 
 
@@ -215,7 +237,7 @@ def settings_of_genai(genai: Mapping[str, Any]) -> Settings:
 
 def settings_of_config(folder: Path) -> Settings:
     """Read `config.json` and `generation_config.json`, and the context length also from `tokenizer_config.json`."""
-    config = read_config(folder)
+    config = as_decoder(read_config(folder))
     generation = without_nulls(read_json(folder / "generation_config.json"))
     heads, hidden = count_in(config, "num_attention_heads", "n_head"), count_in(config, "hidden_size", "n_embd", "d_model")
     hints = Hints(
@@ -234,7 +256,9 @@ def make_manifest(folder: Path, graph: Path, settings: Settings, session: Sessio
     tokenizer = read_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
     template, origin = read_template(folder), settings.origin
     ids: Mapping[str, Any] = settings.config | settings.generation  # type: ignore[operator]
-    files = {graph.relative_to(folder.absolute()).as_posix(): graph}
+    halves = halves_of(graph)
+    graphs = (graph,) if halves is None else (graph, *halves.graphs)
+    files = {each.relative_to(folder.absolute()).as_posix(): each for each in graphs}
     if tokenizer is not None:
         files[TOKENIZER] = folder / TOKENIZER
     if template is not None:
@@ -251,6 +275,7 @@ def make_manifest(folder: Path, graph: Path, settings: Settings, session: Sessio
         pad_id=in_vocabulary(special_id("pad", ids, tokenizer, folder), geometry),
         files={name: FileRecord(size=path.stat().st_size, sha256="") for name, path in files.items()},
         generation=generation_defaults(settings.generation),
+        encoder=None if halves is None else encoder_record(ids, geometry, folder),
         source=f"another exporter; settings from {origin}" if settings.config else "another exporter; no settings",
     )
 

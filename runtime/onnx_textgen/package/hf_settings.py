@@ -70,6 +70,18 @@ def special_id(name: str, settings: Mapping[str, Any], tokenizer: Tokenizer | No
     return tokenizer.token_to_id(text) if tokenizer is not None and text else None
 
 
+def start_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids that settings begin every text with: the start of an encoder-decoder's decoder, and a first token that they force.
+
+    >>> start_ids({"decoder_start_token_id": 2, "forced_bos_token_id": 0})
+    (2, 0)
+    """
+    start, forced = (settings.get(name) for name in ("decoder_start_token_id", "forced_bos_token_id"))
+    if not isinstance(start, int):
+        return ()
+    return (start, forced) if isinstance(forced, int) else (start,)
+
+
 def is_usable(name: str, value: object) -> bool:
     """Whether the runtime accepts a default; some checkpoints switch top_k off by 0 or -1, and top_p by 0."""
     try:

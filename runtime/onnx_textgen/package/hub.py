@@ -150,7 +150,9 @@ def missing_file(place: Path) -> str | None:
 
 
 def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
-    """Select the files of a repository that form the model folder: a package, or one graph with its weights and the settings.
+    """Select the files of a repository that form the model folder: a package, or a graph with its weights and the settings.
+
+    Of an encoder-decoder all its graphs are fetched.
 
     >>> files = ["README.md", "config.json", "onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_q4.onnx"]
     >>> files_to_fetch(files, HubName("a/b"))
@@ -158,7 +160,7 @@ def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
 
     Raises `PackageError` if the repository has no graph, or more than one and none with a usual name.
     """
-    from .foreign import STEMS, SUBFOLDER, VARIANTS  # noqa: PLC0415  (ONNX Runtime)
+    from .foreign import SUBFOLDER  # noqa: PLC0415  (ONNX Runtime)
 
     inside = PurePosixPath(name.inside)
     folder = inside.parent if inside.suffix == ".onnx" else inside
@@ -166,17 +168,32 @@ def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
         inside_it = {file: PurePosixPath(file).relative_to(folder) for file in files if PurePosixPath(file).is_relative_to(folder)}
         return [file for file, own in inside_it.items() if str(own) == MANIFEST or is_allowed(str(own))]
     graphs = sorted(file for file in files if file.endswith(".onnx") and PurePosixPath(file).parent in (folder, folder / SUBFOLDER))
-    usual = [f"{stem}{variant}.onnx" for variant, stem in itertools.product(VARIANTS, STEMS)]
+    chosen = choose_graphs(str(inside) if str(inside) in graphs else None, graphs)
+    if not chosen:
+        raise (PackageError if graphs else NoGraphError)(why_no_graph(files, name))
+    folders = {PurePosixPath(chosen[0]).parent, folder, folder.parent if folder.name == SUBFOLDER else folder}
+    settings = {file for file in files if PurePosixPath(file).parent in folders and SETTINGS.fullmatch(PurePosixPath(file).name)}
+    graphs_and_weights = {file for file in files if file.startswith(chosen)}
+    return sorted(settings | graphs_and_weights)
+
+
+def choose_graphs(wanted: str | None, graphs: Sequence[str]) -> tuple[str, ...]:
+    """Choose the graph to open among those of a folder, or the graphs of an encoder-decoder; none if no name is usual.
+
+    `wanted`: the graph that the caller names.
+    """
+    from .foreign import STEMS, VARIANTS  # noqa: PLC0415
+    from .foreign_encoder_decoder import is_encoder, names_of_halves  # noqa: PLC0415
+
     by_name = {PurePosixPath(file).name: file for file in reversed(graphs)}
-    chosen = str(inside) if str(inside) in graphs else next((by_name[each] for each in usual if each in by_name), None)
+    if any(map(is_encoder, by_name)):
+        names = names_of_halves(by_name, VARIANTS, wanted and PurePosixPath(wanted).name)
+        return tuple(by_name[name] for name in dict.fromkeys(names or ()))
+    usual = (f"{stem}{variant}.onnx" for variant, stem in itertools.product(VARIANTS, STEMS))
+    chosen = wanted or next((by_name[each] for each in usual if each in by_name), None)
     if chosen is None and len(graphs) == 1:
         chosen = graphs[0]
-    if chosen is None:
-        raise (PackageError if graphs else NoGraphError)(why_no_graph(files, name))
-    folders = {PurePosixPath(chosen).parent, folder, folder.parent if folder.name == SUBFOLDER else folder}
-    settings = {file for file in files if PurePosixPath(file).parent in folders and SETTINGS.fullmatch(PurePosixPath(file).name)}
-    graph_and_weights = {file for file in files if file.startswith(chosen)}
-    return sorted(settings | graph_and_weights)
+    return () if chosen is None else (chosen,)
 
 
 def why_no_graph(files: Sequence[str], name: HubName) -> str:

@@ -129,6 +129,27 @@ def test_one_graph_is_fetched_with_what_lies_beside_it_and_nothing_else(files, i
     assert sorted(files_to_fetch(files, HubName("a/b", inside))) == sorted(expected or files[:3])
 
 
+PAIR = [f"onnx/{name}" for name in ("decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_with_past_model.onnx_data")]
+HALVES = [f"onnx/{stem}{variant}.onnx" for variant in ("", "_q4") for stem in ("encoder_model", "decoder_model_merged")]
+
+
+@pytest.mark.parametrize(
+    ("files", "inside", "expected"),
+    [
+        (HALVES, "", HALVES[:2]),
+        (HALVES, "onnx/decoder_model_merged_q4.onnx", HALVES[2:]),
+        ([HALVES[0], *PAIR], "", [HALVES[0], *PAIR]),
+    ],
+)
+def test_all_graphs_of_an_encoder_decoder_are_fetched(files, inside, expected):
+    assert files_to_fetch(["config.json", "README.md", *files], HubName("a/b", inside)) == ["config.json", *sorted(expected)]
+
+
+def test_an_encoder_without_a_decoder_is_not_fetched():
+    with pytest.raises(PackageError, match="no graph with a usual name"):
+        files_to_fetch(["config.json", "onnx/encoder_model.onnx"], HubName("a/b"))
+
+
 def test_a_repository_without_a_graph_is_answered_with_the_line_that_makes_one():
     with pytest.raises(PackageError, match="onnx-textgen export a/b --out DIR"):
         files_to_fetch(["config.json", "model.safetensors"], HubName("a/b"))

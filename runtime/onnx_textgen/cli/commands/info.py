@@ -155,11 +155,12 @@ def prompts_in_words(settings: EmbeddingSettings | RerankingSettings) -> list[st
 def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
     """The memory of texts' keys, values and states, as the graph declares them; `session`: the graph, if it is open."""
     from ...backends.onnxruntime_session import open_session  # noqa: PLC0415
-    from ...kv_cache.memory_plan import plan  # noqa: PLC0415
+    from ...kv_cache.memory_plan import plan, source_bytes  # noqa: PLC0415
     from ...package.foreign import graph_of  # noqa: PLC0415
 
     try:
-        wanted = plan((session or open_session(graph_of(path), device="cpu")).cache_tensors, tokens, batch)
+        graph = session or open_session(graph_of(path), device="cpu")
+        wanted = plan(graph.cache_tensors, tokens, batch)
     except PackageError as error:
         return f"not known: {error}"
     texts = f"{batch} texts of {tokens:,} tokens" if batch > 1 else f"{tokens:,} tokens"
@@ -171,6 +172,8 @@ def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int)
         words.append(f"at most {screen.size(wanted.window_bytes)} in layers with a window{of_all}")
     if wanted.state_bytes:
         words.append(f"{screen.size(wanted.state_bytes)} of state, however long the text")
+    if graph.encoder_inputs:
+        words.append(f"up to {screen.size(source_bytes(graph.encoder_inputs, batch))} for each token of a source")
     return "; ".join(words)
 
 

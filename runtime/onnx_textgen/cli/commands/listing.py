@@ -49,5 +49,12 @@ def draw(entries: list[Entry]) -> None:
     for entry in entries:
         size = "" if entry.size_bytes is None else screen.size(entry.size_bytes)
         context = "" if entry.context_length is None else f"{entry.context_length:,}"
-        table.add(entry.name, entry.precision, size, context, "yes" if entry.has_chat_template else "no", entry.origin)
+        table.add(entry.name, entry.precision, size, context, chat_in_words(entry), entry.origin)
     tables.show_table(table)
+
+
+def chat_in_words(entry: Entry) -> str:
+    """Whether a model can chat; an encoder-decoder never does."""
+    if entry.is_encoder_decoder:
+        return "no: encoder-decoder"
+    return "yes" if entry.has_chat_template else "no"

@@ -27,7 +27,8 @@ def test_what_ships_is_a_table(capsys):
 def test_json_is_one_object(capsys):
     assert run(["list", str(PACKAGES), "--json"]) == 0
     models = json.loads(capsys.readouterr().out)["models"]
-    assert [Path(model["name"]).name for model in models] == ["numbers", "optimum", "ort", "standard"]
+    assert [Path(model["name"]).name for model in models] == ["numbers", "optimum", "optimum-seq2seq", "ort", "standard"]
+    assert [model["is_encoder_decoder"] for model in models] == [True, False, True, False, False]
     assert {model["origin"] for model in models} == {"folder"}
 
 
