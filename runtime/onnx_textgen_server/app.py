@@ -128,6 +128,8 @@ class Server:
             "created": self.started,
             "owned_by": "onnx-textgen",
             "max_model_len": description.context_length,
+            "architecture": "encoder-decoder" if description.is_encoder_decoder else "decoder",
+            **({"max_source_len": description.source_length} if description.is_encoder_decoder else {}),
             "precision": description.precision,
             "size_bytes": description.size_bytes,
             "digest": description.digest,
@@ -252,7 +254,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, http: Request) -> Response:
-        """Texts that continue prompts."""
+        """Texts that continue prompts, or that an encoder-decoder writes for sources."""
         name, model = await server.model_for(http, body)
         make = functools.partial(Completion, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.texts, server.slots, server.metrics, streams=bool(body.stream))

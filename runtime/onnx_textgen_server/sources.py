@@ -14,7 +14,7 @@ from onnx_textgen.api.loading import given_template
 from onnx_textgen.api.prefix_folder import SIZE_BYTES
 from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.errors import OptionError
-from onnx_textgen.package.foreign import describe_foreign, folder_of, is_foreign
+from onnx_textgen.package.foreign import describe_foreign, folder_of, halves_of, is_foreign
 from onnx_textgen.package.hub import locate
 from onnx_textgen.package.integrity import package_bytes
 from onnx_textgen.package.manifest import MANIFEST, UNKNOWN, Manifest
@@ -35,6 +35,9 @@ class Description:
     precision: str = UNKNOWN
     context_length: int | None = None
     """None if only the graph states it."""
+    is_encoder_decoder: bool = False
+    source_length: int | None = None
+    """The most tokens of a source, for an encoder-decoder; None if only its graphs state it."""
     adapters: tuple[str, ...] = ()
     needed_bytes: int = 0
     """Estimate of the memory that the open model takes."""
@@ -98,7 +101,9 @@ class FolderSource:
         """See `Source`."""
         if is_foreign(self.place):
             size, length = describe_foreign(self.folder) if self.place.is_dir() else (self.place.stat().st_size, None)
-            return Description(context_length=length, needed_bytes=int(BYTES_PER_WEIGHT_BYTE * size), size_bytes=size)
+            reads = halves_of(self.place) is not None
+            needed = int(BYTES_PER_WEIGHT_BYTE * size)
+            return Description(context_length=length, is_encoder_decoder=reads, needed_bytes=needed, size_bytes=size)
         manifest = read_manifest(self.folder)
         return described(manifest, needed_bytes(self.folder, manifest))
 
@@ -131,8 +136,17 @@ class OpenSource:
 
 def described(manifest: Manifest, needed: int = 0) -> Description:
     """The description of a model by its manifest."""
-    size, length = sum(each.size for each in manifest.files.values()), manifest.geometry.context_length
-    return Description(manifest.precision, length, tuple(manifest.adapters), needed, size, manifest.sha256)
+    encoder = manifest.encoder
+    return Description(
+        precision=manifest.precision,
+        context_length=manifest.geometry.context_length,
+        is_encoder_decoder=encoder is not None,
+        source_length=None if encoder is None else encoder.source_length,
+        adapters=tuple(manifest.adapters),
+        needed_bytes=needed,
+        size_bytes=sum(each.size for each in manifest.files.values()),
+        digest=manifest.sha256,
+    )
 
 
 def needed_bytes(folder: Path, manifest: Manifest) -> int:

@@ -36,6 +36,7 @@ class Embedder:
 
         Raises `PromptError`, and `OptionError` for a prompt that cannot take effect.
         """
+        self.opened.refuse_encoder_decoder("makes no vectors")
         chosen = chosen_prompt(self.settings, prompt, prompt_name) or ""
         if (prompt or prompt_name) and not all(isinstance(each, str) for each in texts):
             raise OptionError("a prompt is written before a text, and token ids were given; give the text, or leave the prompt out")

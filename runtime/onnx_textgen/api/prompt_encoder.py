@@ -66,6 +66,7 @@ class PromptEncoder:
 
     def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
         """Token ids of a prompt for the text between a prefix and a suffix; see `Model.encode_infill`."""
+        self.opened.refuse_encoder_decoder("has no prefix and suffix")
         tokenizer = self.opened.tokenizer
         if tokenizer.infill is None:
             name = self.opened.manifest.name

@@ -40,6 +40,7 @@ class Reranker:
         cancel: Cancellation | None = None,
     ) -> list[RankedDocument]:
         """Score documents for a query, most relevant first; see `Model.rerank`."""
+        self.opened.refuse_encoder_decoder("ranks no documents")
         if not isinstance(query, str) or not query:
             raise OptionError(f"query should be a text that is not empty, found {shown(query)}")
         if isinstance(documents, str) or not documents or not all(isinstance(each, str) and each for each in documents):

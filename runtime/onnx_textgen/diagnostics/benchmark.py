@@ -1,7 +1,8 @@
 """Measures the speed of a model on this machine: prefill, decode, first token, load, memory.
 
 The measured times are those of `Decoder` and greedy sampling, in which `generate` spends almost all of its time. The prompt is
-pseudo-random ids, and end-of-text ids do not end the text, so every round does the same work.
+pseudo-random ids, and end-of-text ids do not end the text, so every round does the same work. An encoder-decoder reads them as its
+source, and its text begins with its start ids.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..api.model import Model
 from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError
 from ..inference.prefill import prefill
+from ..package.manifest import Manifest
 from ..sampling.draw import most_likely
 
 
@@ -46,6 +48,7 @@ class Measurement:
     threads: int | None
     """None: ONNX Runtime's default."""
     prompt_tokens: int
+    """Of an encoder-decoder: tokens of the source."""
     new_tokens: int
     rounds: int
     """Without the warm-up round before them."""
@@ -54,7 +57,7 @@ class Measurement:
     decode_tokens_per_second: float
     first_token_ms: float
     cache_mib: float
-    """Keys, values and states of the prompt and the new tokens."""
+    """Keys, values and states of the prompt and the new tokens; of an encoder-decoder also what its encoder gives."""
     peak_memory_mib: float | None
     """Of the whole process; None if the system does not report it."""
 
@@ -77,12 +80,8 @@ def measure(
     model = load(package, device=device, threads=threads)
     load_seconds = time.perf_counter() - start
     manifest = model.manifest
-    context = manifest.geometry.context_length
-    prompt_tokens = min(512, context - new_tokens) if prompt_tokens is None else prompt_tokens
-    if prompt_tokens < 1 or prompt_tokens + new_tokens > context:
-        raise OptionError(
-            f"{prompt_tokens} prompt tokens and {new_tokens} new ones do not fit in the context of {context}; ask for fewer"
-        )
+    prompt_tokens = min(512, longest_prompt(manifest, new_tokens)) if prompt_tokens is None else prompt_tokens
+    check_lengths(manifest, prompt_tokens, new_tokens)
     ids = np.random.default_rng(0).integers(manifest.geometry.vocab_size, size=prompt_tokens).tolist()
     timed = []
     for number in range(rounds + 1):  # the first is a warm-up, in which memory is allocated
@@ -106,9 +105,35 @@ def measure(
         prefill_tokens_per_second=prompt_tokens / prefill_seconds,
         decode_tokens_per_second=(new_tokens - 1) / decode_seconds,
         first_token_ms=first_seconds * 1000,
-        cache_mib=sum(one.bytes_for(prompt_tokens + new_tokens) for one in model.new_context().cache.tensors) / 2**20,
+        cache_mib=cache_bytes(model, prompt_tokens, new_tokens) / 2**20,
         peak_memory_mib=peak_memory_mib(),
     )
+
+
+def longest_prompt(manifest: Manifest, new_tokens: int) -> int:
+    """The most tokens of a prompt that leaves room for the new ones; of an encoder-decoder those of a source."""
+    return manifest.geometry.context_length - new_tokens if manifest.encoder is None else manifest.encoder.source_length
+
+
+def check_lengths(manifest: Manifest, prompt_tokens: int, new_tokens: int) -> None:
+    """Raise `OptionError` if a prompt and the new tokens do not fit in the model."""
+    context, encoder = manifest.geometry.context_length, manifest.encoder
+    if encoder is not None and (prompt_tokens > encoder.source_length or len(encoder.start_ids) + new_tokens > context):
+        raise OptionError(
+            f"a source of {prompt_tokens} tokens and {new_tokens} new ones do not fit in this encoder-decoder, which reads "
+            f"{encoder.source_length} and writes {context - len(encoder.start_ids)}; ask for fewer"
+        )
+    if encoder is None and (prompt_tokens < 1 or prompt_tokens + new_tokens > context):
+        raise OptionError(
+            f"{prompt_tokens} prompt tokens and {new_tokens} new ones do not fit in the context of {context}; ask for fewer"
+        )
+
+
+def cache_bytes(model: Model, prompt_tokens: int, new_tokens: int) -> int:
+    """Bytes of the cache after a prompt and the new tokens."""
+    if (encoder := model.manifest.encoder) is None:
+        return model.memory(prompt_tokens + new_tokens).total_bytes
+    return model.opened.memory(len(encoder.start_ids) + new_tokens, source_tokens=prompt_tokens).total_bytes
 
 
 def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancellation | None = None) -> Round:

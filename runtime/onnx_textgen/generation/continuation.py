@@ -241,9 +241,14 @@ class Continuation:
             text = "".join(stream.push(token_id) for token_id in token_ids) + stream.flush()
         return any(stop in text for stop in self.config.stop) or bool(criterion and criterion([*self.prompt_ids, *token_ids], text))
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of what the model reads before the text: of the prompt, or of an encoder-decoder's source."""
+        return len(self.source_ids or self.prompt_ids)
+
     def stats(self) -> Stats:
         """The statistics so far."""
-        prompt, new = len(self.source_ids or self.prompt_ids), len(self.token_ids)
+        prompt, new = self.prompt_tokens, len(self.token_ids)
         prefill, decode = self.prefill_seconds, self.ended - self.first_token
         return Stats(
             prompt_tokens=prompt,

@@ -55,7 +55,7 @@ class Envelope:
 
 def usage(job: Job) -> dict[str, Any]:
     """Token counts. Each prompt counts once; `cached_tokens` are prompt tokens that came from the cache."""
-    prompt_tokens, new = sum(len(each.prompt_ids) for each in job.firsts), sum(len(each.token_ids) for each in job.continuations)
+    prompt_tokens, new = sum(each.prompt_tokens for each in job.firsts), sum(len(each.token_ids) for each in job.continuations)
     cached = sum(each.reused_tokens for each in job.firsts)
     return {
         "prompt_tokens": prompt_tokens,

@@ -1,4 +1,7 @@
-"""`POST /v1/completions`: texts that continue prompts, and the log-probabilities of prompts."""
+"""`POST /v1/completions`: texts that continue prompts, and the log-probabilities of prompts.
+
+The prompt of an encoder-decoder is the source that it reads.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ class Completion:
         self.name, self.model, self.body = name, model, body
         self.texts, self.draws = body.n or 1, body.draws
         check(body, self.texts, self.draws)
+        if body.echo and model.manifest.encoder is not None:
+            raise OptionError(f"echo is for models that continue a prompt, and {name} is an encoder-decoder; leave it out")
         options = body.options_of_call()
         if body.best_of is not None:  # the texts are then compared by their log-probabilities
             options.setdefault("logprobs", 0)

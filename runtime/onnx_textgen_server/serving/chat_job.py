@@ -35,6 +35,11 @@ class ChatJob:
 
     def __init__(self, name: str, model: Model, call: ChatCall, max_seconds: float | None) -> None:
         """`name`: what the client calls the model. Raises `TemplateError`, `PromptError` and `OptionError`."""
+        if model.manifest.encoder is not None:
+            raise TemplateError(
+                f"{name} is an encoder-decoder, which writes a text for a source and answers no chat; "
+                "POST the source as the prompt to /v1/completions"
+            )
         if model.chat_template is None:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
         self.model = model

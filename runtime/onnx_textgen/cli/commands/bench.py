@@ -19,7 +19,11 @@ def measure_speed(
     model: options.ModelOption = None,
     prompt_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Length of the prompt. Default: 512, or less if the context is short."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Length of the prompt, or source. Default: 512, or less if the context is short.",
+        ),
     ] = None,
     new_tokens: Annotated[int, typer.Option(metavar="N", min=2, help="Tokens to generate after it.")] = 64,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Measure N times and take the medians.")] = 3,
