@@ -39,7 +39,7 @@ def make_generate(registry: ModelRegistry) -> Callable[..., Iterator[dict[str, A
         """Continue a text. Yields the text so far, again and again; the last result has `finish_reason` and `stats`.
 
         Args:
-            prompt: The text that the model continues.
+            prompt: The text that the model continues, or the source that an encoder-decoder reads.
             max_new_tokens: The largest number of new tokens.
             temperature: 0 always takes the most likely token. Default here and below: the model's own.
             top_k: Draw from the k most likely tokens.

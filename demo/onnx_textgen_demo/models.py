@@ -15,6 +15,8 @@ from onnx_textgen.package.end_tokens import read_template
 from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages, find_package
 from onnx_textgen.package.model_cache import cached_packages, find_cached
 
+from .encoder_decoders import can_chat
+
 if TYPE_CHECKING:
     from onnx_textgen import Model
 
@@ -63,7 +65,7 @@ class ModelRegistry:
 
     def chat_names(self) -> list[str]:
         """The names of the models that have a chat template, as far as that is known."""
-        loaded = {name: model.chat_template is not None for name, model in self._loaded.items()}
+        loaded = {name: can_chat(model) for name, model in self._loaded.items()}
         return [name for name in self.names if loaded.get(name, name in self._chat_names)]
 
     def loaded(self, name: str) -> Model | None:

@@ -1,4 +1,4 @@
-"""The text of the tab Write: the prompt, then every token in the colour of its probability.
+"""The text of the tab Write: the prompt, then every token in the colour of its probability. A source is a separate text above it.
 
 Selecting or copying gives exactly the text: the style sheet draws the signs for line ends and similar characters.
 """
@@ -28,11 +28,18 @@ def text_html(transcript: Transcript | None) -> str:
     tokens = "".join(
         token_span(token, place, is_selected=place == selected) for place, token in enumerate(transcript.tokens, start=1)
     )
+    prompt = f'<span class="prompt">{escape(transcript.prompt)}</span>'
+    source, beginning = (source_html(prompt), "") if transcript.has_source else ("", prompt)
     return (
-        '<section class="written"><header><h2>Text</h2><button type="button" class="copy">Copy</button></header>'
+        f'<section class="written">{source}<header><h2>Text</h2><button type="button" class="copy">Copy</button></header>'
         '<div class="sheet" tabindex="0" role="group" aria-label="Text; left and right arrow go from token to token">'
-        f'<span class="prompt">{escape(transcript.prompt)}</span><span class="new">{tokens}</span></div>{legend()}</section>'
+        f'{beginning}<span class="new">{tokens}</span></div>{legend()}</section>'
     )
+
+
+def source_html(source: str) -> str:
+    """The source of a text, as HTML, under its own title."""
+    return f'<h2>Source</h2><div class="source" tabindex="0" role="group" aria-label="Source">{source}</div>'
 
 
 def token_span(token: Token, place: int, *, is_selected: bool) -> str:

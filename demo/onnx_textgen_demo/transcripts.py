@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from onnx_textgen.text.stream_decoder import StreamDecoder
 from onnx_textgen.text.tokenizer_json import Streaming
 
+from .encoder_decoders import is_encoder_decoder
+
 if TYPE_CHECKING:
     from onnx_textgen import Chunk, Model, Stats
 
@@ -56,6 +58,7 @@ class Transcript:
     seed: int
     prompt: str = ""
     prompt_ids: list[int] = dataclasses.field(default_factory=list)
+    """Ids that the text follows: those of the prompt, or of an encoder-decoder, whose prompt is a source, its start ids."""
     tokens: list[Token] = dataclasses.field(default_factory=list)
     selected: int | None = None
     """The token that the reader selected, 1 = the first; None: the last one."""
@@ -75,6 +78,11 @@ class Transcript:
     """Decodes the tokens; made for the first of them."""
     pending: int = 0
     """Number of tokens at the end that have no text yet."""
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the prompt is the source of a text, and not its beginning."""
+        return is_encoder_decoder(self.model)
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk."""

@@ -199,6 +199,7 @@ def masthead(name: str, model: Model) -> str:
         ("device", model.device),
         ("size", f"{megabytes:,.1f} MB"),
         ("context", f"{manifest.geometry.context_length:,} tokens"),
+        *([("source", f"{manifest.encoder.source_length:,} tokens")] if manifest.encoder is not None else []),
     ]
     items = "".join(f"<li><span>{name}</span> <b>{escape(value)}</b></li>" for name, value in chips)
     return title(f"<ul>{items}</ul>")

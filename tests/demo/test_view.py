@@ -28,7 +28,7 @@ def model_of(piece):
         return "".join(map(piece, ids))
 
     tokenizer = SimpleNamespace(piece=piece, visible_token=piece, decode=decode, streaming=Streaming.TOKENS)
-    return SimpleNamespace(tokenizer=tokenizer, manifest=SimpleNamespace(eos_ids=(3,)))
+    return SimpleNamespace(tokenizer=tokenizer, manifest=SimpleNamespace(eos_ids=(3,), encoder=None))
 
 
 def transcript_of(*chunks):
@@ -153,7 +153,9 @@ some_ids = st.lists(st.one_of(st.integers(1, 250), st.sampled_from([11, 33, 196,
 
 
 def transcript_of_ids(tokenizer, ids):
-    transcript = Transcript(SimpleNamespace(tokenizer=tokenizer), 7, "Once", tokenizer.encode("s"))
+    transcript = Transcript(
+        SimpleNamespace(tokenizer=tokenizer, manifest=SimpleNamespace(encoder=None)), 7, "Once", tokenizer.encode("s")
+    )
     for token_id in ids:
         transcript.append(Token(token_id, tokenizer.piece(token_id), 0.5, ()))
     transcript.end("length")

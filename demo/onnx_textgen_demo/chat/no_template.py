@@ -14,6 +14,7 @@ from onnx_textgen.package.short_names import short_names
 
 from .. import fetch_panel, view
 from ..buttons import RunButtons, at_the_end
+from ..encoder_decoders import can_chat, is_encoder_decoder
 from ..limits import QUICK
 from ..models import ModelRegistry
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 REASON = """
 ## {name} cannot chat
 
-It has no chat template: it continues a text, and was not trained to answer. Use the tab **Write** for it, or another
-model to chat.
+{why}. Use the tab **Write** for it, or another model to chat.
 """
+NO_TEMPLATE = "It has no chat template: it continues a text, and was not trained to answer"
+READS_SOURCE = "It is an encoder-decoder: it reads a source and writes a text for it, and was not trained to answer"
 COMMANDS = """
 To chat, fetch a chat model, which takes some minutes, and open this page with it. The first command downloads PyTorch, which only
 the export needs, the second the model ({megabytes} MB).
@@ -75,7 +77,9 @@ def offer_for(registry: ModelRegistry, name: str, *, can_fetch: bool) -> OfferVa
     """What to offer instead of the model of that name."""
     others, entry = registry.chat_names(), short_names()[FETCHED]
     is_fetched = FETCHED in registry.names
-    text = REASON.format(name=escape(name))
+    model = registry.loaded(name)
+    why = READS_SOURCE if model is not None and is_encoder_decoder(model) else NO_TEMPLATE
+    text = REASON.format(name=escape(name), why=why)
     if not others and not (can_fetch and not is_fetched):
         text += COMMANDS.format(fetched=FETCHED, megabytes=entry.megabytes)
     return OfferValues(
@@ -93,7 +97,7 @@ def update_of(label: str | None) -> Any:  # noqa: ANN401 - Gradio's
 def make_offer(registry: ModelRegistry, picker: gr.Dropdown, opener_of: OpenerOf | None) -> TemplateOffer:
     """Add the explanation in the current Gradio context; its buttons pick the model that they open."""
     values = offer_for(registry, registry.names[0], can_fetch=opener_of is not None)
-    with gr.Column(visible=registry.model().chat_template is None, elem_id="no-chat") as column:
+    with gr.Column(visible=not can_chat(registry.model()), elem_id="no-chat") as column:
         text = gr.Markdown(values.text)
         with gr.Row():
             other = offer_button(values.other, "primary", "no-chat-open")

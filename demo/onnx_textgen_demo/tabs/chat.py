@@ -24,6 +24,7 @@ from ..chat.no_template import TemplateOffer, make_offer
 from ..chat.open_calls import with_the_rest_refused
 from ..chat.own_tools import OwnTools, Permissions, ToolUse, described, tool_use
 from ..chat.tool_rounds import Progress, answered, decided, is_answerable
+from ..encoder_decoders import can_chat
 from ..error_messages import shown_errors
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
@@ -46,7 +47,7 @@ def make_tab(
     first = registry.model()
     session, permissions = gr.State(), gr.State(Permissions())
     offer = make_offer(registry, picker, opener_of)
-    with gr.Row(elem_id="chat", visible=first.chat_template is not None) as chat:
+    with gr.Row(elem_id="chat", visible=can_chat(first)) as chat:
         conversations = gr.HTML(
             None,
             html_template=conversations_pane.TEMPLATE,
@@ -111,7 +112,7 @@ def make_tools_line(own: OwnTools, registry: ModelRegistry, picker: gr.Dropdown,
 
     def describe(request: gr.Request, name: str) -> str:
         model = registry.loaded(name)
-        stay_text = model is not None and model.chat_template is not None and not model.calls_tools
+        stay_text = model is not None and can_chat(model) and not model.calls_tools
         return escape(described(own, request, unread=name if stay_text else None))
 
     gr.on(None, describe, picker, line, **QUICK)  # when the page is loaded
@@ -299,7 +300,7 @@ class Picks:
         model = self.registry.loaded(name)
         if model is None:  # it could not be loaded; the top of the page says so
             return (gr.skip(),) * (len(self.offer.outputs) + 1 + FRAME_LENGTH + len(self.sampling.inputs))
-        has_chat = model.chat_template is not None
+        has_chat = can_chat(model)
         with shown_errors():
             shown_frame = frame(None, tree_in(stored), asks=self.branches.asks(request))
         return (*self.offer.updates(name, has_chat), gr.update(visible=has_chat), *shown_frame, *self.sampling.defaults_of(model))

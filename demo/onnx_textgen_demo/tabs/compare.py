@@ -14,6 +14,7 @@ from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background
 from ..buttons import RunButtons, at_the_end
+from ..encoder_decoders import is_encoder_decoder, name_of_prompt, prompt_for
 from ..error_messages import shown_errors
 from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
@@ -56,7 +57,9 @@ Frame = tuple[list[Card], str]
 def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
     """Add the tab's components in the current Gradio context, and their listeners."""
     written = gr.State()
-    prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=6, max_length=MAX_PROMPT_CHARS, elem_id="compare-prompt")
+    first = registry.model()
+    example = "" if is_encoder_decoder(first) else EXAMPLE
+    prompt = gr.Textbox(example, label=name_of_prompt(first), max_lines=6, max_length=MAX_PROMPT_CHARS, elem_id="compare-prompt")
     ways = gr.CheckboxGroup(list(WAYS), value=list(WAYS), label="Ways to choose tokens", elem_id="ways")
     with gr.Row(equal_height=True):
         has_choice = len(registry.names) > 1
@@ -88,6 +91,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     at_the_end(run, lambda asked: [draw(asked or [], stopped=True), *buttons.at_rest()], [written], [cards, *buttons.outputs])
     stop.click(None, cancels=[run])
     picked.then(lambda name: [name], picker, models, **QUICK)
+    picked.then(lambda name, typed: prompt_for(registry.loaded(name), typed, [EXAMPLE]), [picker, prompt], prompt, **QUICK)
 
 
 def fill(card: Card, registry: ModelRegistry, prompt: str, options: Mapping[str, Any], cards: list[Card]) -> Iterator[Frame]:
@@ -116,7 +120,10 @@ def logprob_per_token(model: Model, answer: Generation) -> float | None:
     """Mean log-probability of a text under its model; None for an empty text."""
     if not answer.token_ids:
         return None
-    score = model.score(list(answer.prompt_ids), continuation=list(answer.token_ids))
+    if answer.source_ids:
+        score = model.score(list(answer.token_ids), source=list(answer.source_ids))
+    else:
+        score = model.score(list(answer.prompt_ids), continuation=list(answer.token_ids))
     return sum(score.continuation_logprobs) / len(answer.token_ids)
 
 
@@ -143,8 +150,9 @@ def draw_card(card: Card, *, named: bool, waiting: str) -> str:
     else:
         stats, reason = card.answer.stats, card.answer.finish_reason
         likely = "-" if card.logprob is None else f"{card.logprob:.2f}"
+        text = "text" if card.answer.source_ids else "text continued"
         body = (
-            f'<p class="text">{escape(card.answer.text)}</p>'
+            f'<p class="{text}">{escape(card.answer.text)}</p>'
             f'<div class="status"><span>log-probability per token <b>{likely}</b></span>'
             f"<span>tokens <b>{stats.generated_tokens:,}</b></span>"
             f"<span>tokens/s <b>{stats.decode_tokens_per_second:,.0f}</b></span>"

@@ -13,7 +13,7 @@ import gradio as gr
 import numpy as np
 
 from onnx_textgen import Cancellation
-from onnx_textgen.diagnostics.benchmark import peak_memory_mib, time_round
+from onnx_textgen.diagnostics.benchmark import cache_bytes, longest_prompt, peak_memory_mib, time_round
 from onnx_textgen.errors import OnnxTextgenError
 
 from ..background import in_background
@@ -59,7 +59,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
         try:
             model = registry.model(name)
             rows: list[list[float]] = []
-            for length in lengths(model.manifest.geometry.context_length):
+            for length in lengths(longest_prompt(model.manifest, NEW_TOKENS)):
                 cancel = Cancellation()
                 work = in_background(functools.partial(measured, model, length, count, cancel), cancel.cancel)
                 try:
@@ -88,13 +88,13 @@ def at_rest(note: str) -> str:
     return "stopped by you" if note.endswith("...") else note
 
 
-def lengths(context_length: int) -> list[int]:
-    """Prompt lengths that leave room for the new tokens.
+def lengths(most: int) -> list[int]:
+    """Prompt lengths up to the most tokens that leave room for the new ones.
 
-    >>> lengths(512)
+    >>> lengths(480)
     [32, 64, 128, 256, 480]
     """
-    most = min(LONGEST, context_length - NEW_TOKENS)
+    most = min(LONGEST, most)
     doubling = [SHORTEST * 2**power for power in range(16) if SHORTEST * 2**power < most]
     return [*doubling, most] if most > 0 else []
 
@@ -107,7 +107,7 @@ def measured(model: Model, length: int, count: int, cancel: Cancellation) -> lis
         statistics.median(getattr(one, name) for one in timed)
         for name in ("prefill_seconds", "first_token_seconds", "decode_seconds")
     )
-    cache = model.memory(length + NEW_TOKENS).total_bytes / 2**20
+    cache = cache_bytes(model, length, NEW_TOKENS) / 2**20
     return [length, round(length / prefill, 1), round((NEW_TOKENS - 1) / decode, 1), round(1000 * first, 2), round(cache, 3)]
 
 

@@ -1,4 +1,7 @@
-"""The tab Write: continues a prompt while the reader watches, and branches at any token."""
+"""The tab Write: continues a prompt while the reader watches, and branches at any token.
+
+With an encoder-decoder the prompt is the source that it writes a text for. Such a text has no branches.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from onnx_textgen.errors import OnnxTextgenError
 
 from .. import text_pane, view
 from ..buttons import RunButtons, at_the_end
+from ..encoder_decoders import is_encoder_decoder, name_of_prompt, prompt_for
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
 from ..sampling_controls import SamplingControls, make_sampling_controls
@@ -21,6 +25,8 @@ from ..transcripts import Transcript
 
 if TYPE_CHECKING:
     from gradio.events import Dependency
+
+    from onnx_textgen import Model
 
 EXAMPLES = {
     "A rabbit": "Once upon a time, there was a little rabbit who",
@@ -45,7 +51,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     transcript = gr.State()
     with gr.Row():
         with gr.Column(scale=5, min_width=640):  # room for text and alternatives next to each other
-            prompt, buttons = prompt_controls()
+            prompt, examples, buttons = prompt_controls(registry.model())
             with gr.Row(elem_id="work"):
                 text = gr.HTML(text_pane.text_html(None), js_on_load=text_pane.EVENTS, apply_default_css=False, elem_id="text")
                 bars = gr.HTML("", js_on_load=view.CHOICE_EVENTS + view.ALTERNATIVE_EVENTS, apply_default_css=False, elem_id="bars")
@@ -80,32 +86,49 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     gr.on([prompt.change, temperature.change], while_at_rest, now, [start, again], trigger_mode="always_last", **QUICK)
     gr.on([text.select, bars.select], select, transcript, [text, bars], **QUICK)
     picked.then(lambda name: sampling.defaults_of(registry.loaded(name)), picker, sampling.inputs, **QUICK)
+    picked.then(lambda name, typed: begins_with(registry.loaded(name), typed), [picker, prompt], [prompt, examples], **QUICK)
 
 
-def prompt_controls() -> tuple[gr.Textbox, RunButtons]:
+def begins_with(model: Model | None, typed: str) -> list[Any]:
+    """Updates of prompt and examples after a model was picked: the examples are for models that continue a text."""
+    if model is None:
+        return [gr.skip(), gr.skip()]
+    update = {**prompt_for(model, typed, EXAMPLES.values()), "info": explanation(model)}
+    return [update, gr.update(visible=not is_encoder_decoder(model))]
+
+
+def explanation(model: Model) -> str:
+    """What a model does with the text in the field."""
+    what = "reads this text and writes another one for it" if is_encoder_decoder(model) else "continues this text"
+    return f"The model {what}. Shift+Enter generates."
+
+
+def prompt_controls(model: Model) -> tuple[gr.Textbox, gr.Dataset, RunButtons]:
     """Prompt, examples, and the buttons: Generate, New seed and Stop."""
+    reads = is_encoder_decoder(model)
     prompt = gr.Textbox(
-        EXAMPLES["A rabbit"],
-        label="Prompt",
-        info="The model continues this text. Shift+Enter generates.",
+        "" if reads else EXAMPLES["A rabbit"],
+        label=name_of_prompt(model),
+        info=explanation(model),
         lines=2,
         max_lines=12,
         max_length=MAX_PROMPT_CHARS,
         elem_id="prompt",
     )
-    gr.Examples(
+    examples = gr.Examples(
         [[example] for example in EXAMPLES.values()],
         prompt,
         example_labels=list(EXAMPLES),
         label="Or begin with",
         api_visibility="private",
         elem_id="examples",
+        visible=not reads,
     )
     with gr.Row():
-        start = gr.Button("Generate", variant="primary", scale=2, min_width=110, elem_id="generate")
+        start = gr.Button("Generate", variant="primary", scale=2, min_width=110, interactive=bool(prompt.value), elem_id="generate")
         again = gr.Button("New seed", variant="secondary", scale=1, min_width=100, interactive=False, elem_id="again")
         stop = gr.Button("Stop", variant="secondary", scale=1, min_width=70, interactive=False, elem_id="stop")
-    return prompt, RunButtons((start, again), stop)
+    return prompt, examples.dataset, RunButtons((start, again), stop)
 
 
 def make_generate(registry: ModelRegistry, sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
@@ -115,7 +138,8 @@ def make_generate(registry: ModelRegistry, sampling: SamplingControls) -> Callab
         transcript = None
         try:
             model, options = registry.model(name), sampling.read_options(*values)
-            ids = model.encode(checked(prompt))
+            about = model.manifest.encoder
+            ids = model.encode(checked(prompt)) if about is None else list(about.start_ids)
             transcript = Transcript(model, options["seed"], prompt, ids)
             yield from follow(transcript, options)
         except OnnxTextgenError as error:
@@ -144,7 +168,7 @@ def make_continue(sampling: SamplingControls) -> Callable[..., Iterator[Frame]]:
 
 def branch(transcript: Transcript | None, event: gr.EventData) -> Frame:
     """The text up to the chosen alternative, which is included."""
-    if transcript is None or not transcript.finish_reason:
+    if transcript is None or not transcript.finish_reason or transcript.has_source:
         return frame(transcript)
     position, rank = event.alternative
     return frame(transcript.branch(int(position), int(rank)))
@@ -154,7 +178,8 @@ def follow(transcript: Transcript, options: Mapping[str, Any]) -> Iterator[Frame
     """Let the model continue a transcript; yields frames."""
     transcript.has_started = True
     # The runtime keeps keys and values of prompts, so the part that a branch shares with an earlier text is not computed again.
-    stream = transcript.model.stream(transcript.token_ids, logprobs=ALTERNATIVES, **options)
+    prompt = checked(transcript.prompt) if transcript.has_source else transcript.token_ids
+    stream = transcript.model.stream(prompt, logprobs=ALTERNATIVES, **options)
     yield frame(transcript)
     with contextlib.closing(stream) as chunks:
         shown = 0.0
@@ -180,10 +205,11 @@ def frame(transcript: Transcript | None, *, problem: str | None = None) -> Frame
 
 
 def alternatives(transcript: Transcript | None) -> str:
-    """The bars of the selected token; they are buttons once the text is finished."""
+    """The bars of the selected token; they are buttons once the text is finished, if it can branch."""
     if transcript is None:
         return ""
-    return view.bars(transcript.tokens, transcript.selected_position, choosable=transcript.finish_reason is not None)
+    choosable = transcript.finish_reason is not None and not transcript.has_source
+    return view.bars(transcript.tokens, transcript.selected_position, choosable=choosable)
 
 
 def failed(transcript: Transcript | None, error: OnnxTextgenError) -> Frame:

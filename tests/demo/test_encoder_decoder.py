@@ -1,0 +1,140 @@
+"""The page with an encoder-decoder: Write has a source and a text, and tabs that show nothing of such a model say what it is."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from gradio_client import Client
+
+import onnx_textgen
+from onnx_textgen_demo.tabs import measure
+from onnx_textgen_demo.tabs.write import EXAMPLES
+from support.browser import PHONE, element, elements, open_page, open_tab, set_value, status_of, text_of, wait_until, window
+from support.patient_http import LONGEST_WAIT
+
+FOLDER = Path(__file__).parents[1] / "packages" / "numbers"
+TEXT = "four thousand and seventy one"
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return onnx_textgen.load(FOLDER, threads=1, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def story():
+    return onnx_textgen.load("story", threads=1, device="cpu")
+
+
+def write(driver, source):
+    set_value(driver, "#prompt textarea", source)
+    wait_until(driver, element(driver, "#generate").is_enabled, "a source")
+    element(driver, "#generate").click()
+    wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text")
+
+
+def pick(driver, name):
+    element(driver, "#picker input").click()
+    named = f"[role=option][aria-label='{name}']"
+    wait_until(driver, lambda: elements(driver, named), f"the model {name}")[0].click()
+
+
+def label_of(driver, field):
+    return element(driver, f"{field} [data-testid=block-info]").text
+
+
+@pytest.mark.parametrize("size", [None, PHONE], ids=["desktop", "phone"])
+def test_source_and_text_are_two_texts(chromium, served, numbers, size):
+    with window(chromium, *size) if size else contextlib.nullcontext():
+        open_page(chromium, served(numbers))
+        assert label_of(chromium, "#prompt") == "Source"
+        assert not element(chromium, "#generate").is_enabled(), "there is no source"
+        assert not [each for each in elements(chromium, "#examples") if each.is_displayed()]
+        write(chromium, "4071")
+        assert element(chromium, "#text .source").text == "4071"
+        assert element(chromium, "#text .sheet").get_attribute("textContent") == text_of(chromium) == TEXT
+        assert [each.text for each in elements(chromium, "#text h2")] == ["Source", "Text"]
+        assert "finished: eos" in status_of(chromium)
+        assert len(elements(chromium, "#text .token")) == 5
+        assert len(elements(chromium, "#bars tr")) >= 10
+        assert not elements(chromium, "#bars [data-alternative]"), "its text has no branches"
+        frame, source, sheet = (element(chromium, f"#text {part}").rect for part in (".written", ".source", ".sheet"))
+        assert frame["y"] < source["y"] < source["y"] + source["height"] <= sheet["y"]
+        assert sheet["x"] + sheet["width"] <= frame["x"] + frame["width"]
+        assert chromium.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_long_source_leaves_room_for_the_text(chromium, served, numbers):
+    open_page(chromium, served(numbers))
+    write(chromium, "\n".join("1" for _ in range(120)))
+    source, sheet = (element(chromium, f"#text {part}").rect for part in (".source", ".sheet"))
+    assert source["height"] < sheet["height"]
+    assert chromium.execute_script("const it = document.querySelector('#text .source'); return it.scrollHeight > it.clientHeight")
+
+
+def test_a_source_that_is_too_long_is_one_line(chromium, served, numbers):
+    open_page(chromium, served(numbers))
+    set_value(chromium, "#prompt textarea", "1" * 200)
+    wait_until(chromium, element(chromium, "#generate").is_enabled, "a source")
+    element(chromium, "#generate").click()
+    wait_until(chromium, lambda: "the source has 201 tokens" in status_of(chromium), "the problem")
+
+
+def test_tabs_that_show_nothing_of_it_say_what_it_is_until_another_model_is_picked(chromium, served, numbers, story):
+    open_page(chromium, served(numbers, story))
+    open_tab(chromium, "Look inside")
+    wait_until(chromium, lambda: element(chromium, "#walk-note").is_displayed(), "the note")
+    assert element(chromium, "#walk-note").text == (
+        "numbers is an encoder-decoder: it reads a source and writes a text for it; this tab follows texts that continue a prompt."
+    )
+    assert not [each for each in elements(chromium, "#walk") if each.is_displayed()]
+    open_tab(chromium, "Chat")
+    wait_until(chromium, lambda: "numbers cannot chat" in element(chromium, "#no-chat").text, "the reason")
+    assert "It is an encoder-decoder: it reads a source" in element(chromium, "#no-chat").text
+    pick(chromium, "story")
+    wait_until(chromium, lambda: "story cannot chat" in element(chromium, "#no-chat").text, "the other model")
+    assert "It has no chat template" in element(chromium, "#no-chat").text
+    open_tab(chromium, "Look inside")
+    wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab's own parts")
+    assert not element(chromium, "#walk-note").text
+    open_tab(chromium, "Write")
+    wait_until(chromium, lambda: label_of(chromium, "#prompt") == "Prompt", "the field of a decoder")
+    wait_until(chromium, lambda: element(chromium, "#examples").is_displayed(), "the examples")
+    set_value(chromium, "#prompt textarea", EXAMPLES["A kite"])
+    pick(chromium, "numbers")
+    wait_until(chromium, lambda: label_of(chromium, "#prompt") == "Source", "the field of an encoder-decoder")
+    wait_until(chromium, lambda: not element(chromium, "#prompt textarea").get_attribute("value"), "no story as a source")
+    write(chromium, "7")
+    assert text_of(chromium) == "seven"
+
+
+def test_ways_to_write_are_compared_for_a_source(chromium, served, numbers):
+    open_page(chromium, served(numbers))
+    open_tab(chromium, "Compare")
+    wait_until(chromium, lambda: element(chromium, "#compare").is_displayed(), "the tab")
+    assert label_of(chromium, "#compare-prompt") == "Source"
+    set_value(chromium, "#compare-prompt textarea", "4071")
+    element(chromium, "#compare").click()
+    wait_until(chromium, lambda: len(elements(chromium, "#cards .text")) == 6, "all texts")
+    assert elements(chromium, "#cards .text")[0].text == TEXT
+    assert not elements(chromium, "#cards .continued"), "the source is no beginning of the text"
+    score = numbers.score(numbers.tokenizer.encode(TEXT, add_special_tokens=False), source="4071")
+    likely = sum(score.continuation_logprobs) / 5
+    assert f"log-probability per token {likely:.2f}" in " ".join(element(chromium, "#cards article").text.split())
+
+
+def test_it_is_measured_at_growing_sources(chromium, served, numbers):
+    open_page(chromium, served(numbers))
+    open_tab(chromium, "Measure")
+    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    element(chromium, "#measure").click()
+    wait_until(chromium, lambda: "numbers, fp32" in element(chromium, "#measure-note").text, "the end")
+    rows = [each.text.split() for each in elements(chromium, "#measure-table tbody tr")]
+    assert [row[0] for row in rows] == ["32", "64", "128"] == [str(length) for length in measure.lengths(128)]
+
+
+def test_programs_give_the_source_as_the_prompt(served, numbers):
+    client = Client(served(numbers), verbose=False, httpx_kwargs={"timeout": LONGEST_WAIT})
+    with contextlib.closing(client):
+        answer = client.submit("4071", temperature=0, api_name="/generate").result(timeout=LONGEST_WAIT)
+    assert (answer["text"], answer["finish_reason"], answer["stats"]["prompt_tokens"]) == (TEXT, "eos", 5)
