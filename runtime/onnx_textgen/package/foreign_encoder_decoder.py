@@ -75,9 +75,10 @@ def choose_halves(place: Path, graphs: Iterable[Path], variants: Iterable[str]) 
     Raises `PackageError` if there is an encoder, and no decoder that belongs to it.
     """
     by_name = {path.name: path for path in graphs}
-    if not any(map(is_encoder, by_name)):
+    is_graph = place.suffix == ".onnx"
+    if not any(map(is_encoder, by_name)) or (is_graph and not place.name.startswith((ENCODER, FIRST, LATER))):
         return None
-    names = names_of_halves(by_name, variants, place.name if place.suffix == ".onnx" else None)
+    names = names_of_halves(by_name, variants, place.name if is_graph else None)
     if names is None:
         raise PackageError(
             f"{place} is no decoder with its encoder: the folder has {', '.join(sorted(by_name)):.300}; it needs {ENCODER}.onnx "

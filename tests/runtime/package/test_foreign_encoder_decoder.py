@@ -138,6 +138,16 @@ def test_a_graph_that_decodes_nothing_alone_is_refused(name: str) -> None:
         onnx_textgen.load(FOLDER / name, device="cpu")
 
 
+def test_another_graph_of_such_a_folder_opens_by_its_path(tmp_path: Path) -> None:
+    folder, decoder = folder_of("merged", tmp_path), FOLDER.parent / "optimum"
+    shutil.copy(decoder / "model.onnx", folder)
+    shutil.copy(decoder / "config.json", folder)
+    model, other = (onnx_textgen.load(place, threads=1, device="cpu") for place in (folder / "model.onnx", decoder))
+    assert model.manifest.encoder is None
+    options = {"max_new_tokens": 5, "temperature": 0}
+    assert model.generate([[5, 6]], **options)[0].token_ids == other.generate([[5, 6]], **options)[0].token_ids
+
+
 def test_an_encoder_of_sounds_or_pictures_is_refused(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     folder = folder_of("merged", tmp_path)
