@@ -54,7 +54,11 @@ def make_manifest(
     )
     encoder = None
     if source.encoder is not None:
-        encoder = EncoderRecord(source.encoder.source_length, assets.start_ids or source.encoder.start_ids)
+        encoder = EncoderRecord(
+            source.encoder.source_length,
+            assets.start_ids or source.encoder.start_ids,
+            assets.suppressed_ids or source.encoder.suppressed_ids,
+        )
     return Manifest(
         name=options.name or "",
         target=options.target,

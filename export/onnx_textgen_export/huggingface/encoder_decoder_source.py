@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
+
+from onnx_textgen.package.hf_settings import start_ids, suppressed_ids, without_nulls
 
 from ..errors import ExportError
 from ..sources.source import EncoderPart, Source, make_geometry
@@ -25,20 +29,24 @@ def source_length_of(config: PretrainedConfig, length: int) -> int:
     return found if isinstance(found, int) else length
 
 
-def start_ids_of(module: PreTrainedModel) -> tuple[int, ...]:
+def settings_of(module: PreTrainedModel) -> dict[str, Any]:
+    """What the module's configs say about its texts."""
+    configs = (module.config, module.generation_config)
+    settings: dict[str, Any] = {}
+    for config in configs:
+        settings |= without_nulls(config.to_dict())
+    return settings
+
+
+def start_of(module: PreTrainedModel) -> tuple[int, ...]:
     """The ids that every text begins with, as transformers begins it; raises `ExportError` if nothing names them."""
-    both = (module.generation_config, module.config)
-    start, forced = (
-        next((found for each in both if (found := getattr(each, name, None)) is not None), None)
-        for name in ("decoder_start_token_id", "forced_bos_token_id")
-    )
-    if start is None:
-        start = next((found for each in both if (found := getattr(each, "bos_token_id", None)) is not None), None)
-    if not isinstance(start, int):
+    settings = settings_of(module)
+    found = start_ids({"decoder_start_token_id": settings.get("bos_token_id")} | settings)
+    if not found:
         raise ExportError(
             f"the config of {type(module).__name__} has no decoder_start_token_id, which its texts begin with; add it"
         )
-    return (start,) if not isinstance(forced, int) else (start, forced)
+    return found
 
 
 def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int | None = None) -> Source:
@@ -69,6 +77,7 @@ def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int 
             reference=model.reference,
             states=model.states,
             source_length=source_length_of(config, length),
-            start_ids=start_ids_of(module),
+            start_ids=start_of(module),
+            suppressed_ids=suppressed_ids(settings_of(module)),
         ),
     )

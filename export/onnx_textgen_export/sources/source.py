@@ -70,6 +70,8 @@ class EncoderPart:
     """Most tokens of a source."""
     start_ids: tuple[int, ...]
     """Ids that every text begins with."""
+    suppressed_ids: tuple[int, ...] = ()
+    """Ids that no text may have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from onnx_textgen.package.hf_settings import (
     read_tokenizer_settings,
     special_id,
     start_ids,
+    suppressed_ids,
     without_nulls,
 )
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, RESPONSE_TEMPLATE, TOKENIZER
@@ -44,6 +45,8 @@ class TextAssets:
     pad_id: int | None = None
     start_ids: tuple[int, ...] = ()
     """Ids that every text of an encoder-decoder begins with, where the settings name them."""
+    suppressed_ids: tuple[int, ...] = ()
+    """Ids that no text of an encoder-decoder may have, where the settings name them."""
     generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
     embedding: EmbeddingSettings | None = None
     reranking: RerankingSettings | None = None
@@ -86,6 +89,7 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
         eos_ids=eos_ids,
         pad_id=special_id("pad", settings, tokenizer, folder),
         start_ids=start_ids(settings),
+        suppressed_ids=suppressed_ids(settings),
         generation=generation_defaults(settings),
         embedding=embedding,
         reranking=reranking,

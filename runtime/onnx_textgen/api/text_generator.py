@@ -149,6 +149,8 @@ class TextGenerator:
         if config.seed is None:
             config = dataclasses.replace(config, seed=secrets.randbits(31))
         self.encoder.check_options(config)
+        if (record := self.opened.manifest.encoder) is not None and record.suppressed_ids:
+            config = dataclasses.replace(config, suppress_tokens=(*config.suppress_tokens, *record.suppressed_ids))
         source_ids, prompt_ids = self.source_and_prompt(prompt, config)
         rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
         longest = self.limits.longest(len(prompt_ids), config.max_new_tokens)

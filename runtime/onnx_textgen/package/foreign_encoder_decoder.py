@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PackageError
-from .hf_settings import start_ids, without_nulls
+from .hf_settings import start_ids, suppressed_ids, without_nulls
 from .manifest import EncoderRecord, Geometry
 
 ENCODER, MERGED, FIRST, LATER = "encoder_model", "decoder_model_merged", "decoder_model", "decoder_with_past_model"
@@ -111,4 +111,4 @@ def encoder_record(settings: Mapping[str, Any], geometry: Geometry, where: Path)
         raise PackageError(
             f"the settings in {where} name no decoder_start_token_id, which a text begins with; add it to config.json"
         )
-    return EncoderRecord(length if isinstance(length, int) else geometry.context_length, begin)
+    return EncoderRecord(length if isinstance(length, int) else geometry.context_length, begin, suppressed_ids(settings))

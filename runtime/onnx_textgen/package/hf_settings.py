@@ -82,6 +82,17 @@ def start_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
     return (start, forced) if isinstance(forced, int) else (start,)
 
 
+def suppressed_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids that settings exclude from every text, as Marian's exclude padding.
+
+    >>> suppressed_ids({"bad_words_ids": [[58100], [1, 2]]})
+    (58100,)
+    """
+    found = settings.get("bad_words_ids")
+    words = found if isinstance(found, list) else []
+    return tuple(word[0] for word in words if isinstance(word, list) and len(word) == 1 and isinstance(word[0], int))
+
+
 def is_usable(name: str, value: object) -> bool:
     """Whether the runtime accepts a default; some checkpoints switch top_k off by 0 or -1, and top_p by 0."""
     try:

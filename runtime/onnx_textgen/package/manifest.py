@@ -139,6 +139,8 @@ class EncoderRecord:
     """Limit for the tokens of a source."""
     start_ids: tuple[int, ...]
     """Ids that every text begins with, and that are no part of it."""
+    suppressed_ids: tuple[int, ...] = ()
+    """Ids that no text may have."""
 
     def __post_init__(self) -> None:
         """Raise `PackageError` for a length that no encoder has, or no id to begin with."""
@@ -330,7 +332,7 @@ def manifest_from_json(value: object) -> Manifest:
             raise PackageError(f"{MANIFEST} has the adapter {name!r:.80}, and lists no file of it; export the model again")
         check_golden(record.golden, vocab_size, f"adapters[{name}].golden")
     if manifest.encoder is not None:
-        check_ids(manifest.encoder.start_ids, vocab_size, "encoder.start_ids")
+        check_ids(manifest.encoder.start_ids + manifest.encoder.suppressed_ids, vocab_size, "encoder")
         if ENCODER_GRAPH not in manifest.files:
             raise PackageError(f"{MANIFEST} describes an encoder, and lists no {ENCODER_GRAPH}; export the model again")
     if (reranking := manifest.reranking) is not None:

@@ -84,6 +84,20 @@ def test_a_checkpoint_folder_is_read_one_tensor_at_a_time_and_its_settings_begin
     assert weights_bytes(made.folder) < 1.02 * 4 * sum(parameter.numel() for parameter in model.parameters())
 
 
+def test_ids_that_the_settings_exclude_are_in_no_text(tmp_path: Path) -> None:
+    model, read = tiny_encoder_decoder("marian"), sources(9)[0]
+    often = max(set(found := generated(model, read)), key=found.count)
+    model.generation_config.bad_words_ids = [[often], [5, 6]]
+    made = export(model, tmp_path / "package", eos_ids=(END,), context_length=CONTEXT // 2)
+    assert made.manifest.encoder is not None
+    assert made.manifest.encoder.suppressed_ids == (often,)
+    package = onnx_textgen.load(made.folder)
+    for beams in (1, 4):
+        text = package.generate(read, max_new_tokens=24, **({"num_beams": beams} if beams > 1 else {"temperature": 0}))
+        assert list(text.token_ids) == generated(model, read, num_beams=beams)
+        assert often not in text.token_ids
+
+
 def test_a_tied_table_is_stored_once(tmp_path: Path) -> None:
     model = tiny_encoder_decoder("t5")
     made = export(model, tmp_path / "package", eos_ids=(END,))
