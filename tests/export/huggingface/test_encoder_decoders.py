@@ -20,7 +20,7 @@ SLOW = ("encoder-decoder", "fsmt", "longt5", "marian", "pegasus_x", "t5gemma", "
 """One of each kind of positions, attention and cache; `tests/support/encoder_decoder_types.py` tries every type."""
 REFUSED = {
     "led": "computed values",
-    "nllb-moe": "computed values",
+    "nllb-moe": "cannot be traced",
     "prophetnet": "over a cache its logits differ",
     "switch_transformers": "cannot be traced",
 }

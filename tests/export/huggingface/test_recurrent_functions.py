@@ -12,7 +12,7 @@ from torch import Tensor
 
 import onnx_textgen
 from onnx_textgen_export import export
-from onnx_textgen_export.huggingface.decoder import source_from_model
+from onnx_textgen_export.huggingface.opening import source_from_model
 from onnx_textgen_export.huggingface.probed_model import Model
 from onnx_textgen_export.huggingface.recurrent_functions import CURRENT, RecurrentRun, own_recurrences, replacement_of
 from support.tiny_models import CONTEXT, tiny_model

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from onnx_textgen_export.huggingface.decoder import source_from_model
+from onnx_textgen_export.huggingface.opening import source_from_model
 from onnx_textgen_export.passes.attention.probing import depends_on_tokens
 from onnx_textgen_export.passes.folding import fold
 from onnx_textgen_export.passes.order import Settings, run_passes
