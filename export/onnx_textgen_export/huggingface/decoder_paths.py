@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError
 from ..sources.onnx_attention import positions_from_mask
 from .encoder_decoder import SOURCE_TOKENS, EncoderDecoder
-from .path_choice import TOLERANCE, difference, feed_in_chunks
+from .path_choice import TOLERANCE, difference, feed_in_chunks, first_right
 
 TRIAL_TOKENS = 24
 SOME_POSITIONS, MOST_OFFSET = 4, 8
@@ -93,7 +93,7 @@ class DecoderPath:
     model: EncoderDecoder
     tables: tuple[PositionTable, ...]
     knows_padding: bool
-    one_token: bool = False
+    one_token: bool
 
     def call(self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Run, also while tracing; `pasts`: the cache, then what the encoder gives."""
@@ -103,28 +103,17 @@ class DecoderPath:
             return self.model.run_decoder(input_ids, attention_mask, pasts)
 
 
-def paths(model: EncoderDecoder) -> Iterator[DecoderPath]:
-    """The ways to try, the fastest first."""
+def decoder_paths(model: EncoderDecoder) -> Iterator[Callable[[], DecoderPath]]:
+    """The paths to try, the fastest first."""
     tables = tuple(position_tables(model))
-    yield DecoderPath(model, tables, knows_padding=True)
-    yield DecoderPath(model, (), knows_padding=False)  # a graph without a mask runs one row at a time
-    yield DecoderPath(model, tables, knows_padding=True, one_token=True)
-    yield DecoderPath(model, (), knows_padding=False, one_token=True)
+    for one_token in (False, True):
+        yield functools.partial(DecoderPath, model, tables, knows_padding=True, one_token=one_token)
+        yield functools.partial(DecoderPath, model, (), knows_padding=False, one_token=one_token)  # rows run one at a time
 
 
 def choose_path(model: EncoderDecoder) -> DecoderPath:
     """The first path that computes what the model does; raises `ExportError` with the reason against the last one."""
-    reason = ""
-    for path in paths(model):
-        try:
-            check_path(path)
-        except ExportError as error:
-            reason = str(error)
-        except Exception as error:  # noqa: BLE001 - any error of the model's code rules this path out
-            reason = f"its own code fails over a cache ({first_line(error)})"
-        else:
-            return path
-    raise ExportError(f"{type(model.module).__name__} cannot be exported: {reason}")
+    return first_right(decoder_paths(model), check_path, model.module)
 
 
 def check_path(path: DecoderPath) -> None:

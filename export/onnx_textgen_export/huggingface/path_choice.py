@@ -7,8 +7,8 @@ traced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from .attention_paths import AttentionPath, EagerAttentionPath, FusedAttentionPa
 from .probed_model import Model
 from .rotary_scaling import switch_of
 
+Path = TypeVar("Path")
 TOLERANCE = 1e-4
 """Largest difference of a logit between a path and the model's own forward, relative to the largest logit."""
 SMALL_WINDOW = 512
@@ -97,15 +98,20 @@ def check_padding(path: EagerAttentionPath, ids: Tensor, reference: Callable[[Te
 
 def choose_path(model: Model, reference: Callable[[Tensor], Tensor], context_length: int) -> AttentionPath:
     """The first path that computes what the model does; raises `ExportError` with the reason against the last one."""
+    return first_right(attention_paths(model), lambda path: check_path(path, reference, context_length), model.module)
+
+
+def first_right(makers: Iterable[Callable[[], Path]], check: Callable[[Path], None], module: nn.Module) -> Path:
+    """The first path that passes the check; raises `ExportError` about the module, with the reason against the last one."""
     reason = ""
-    for make in attention_paths(model):
+    for make in makers:
         try:
             path = make()
-            check_path(path, reference, context_length)
+            check(path)
         except ExportError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - any error of the model's code rules this path out
             reason = f"its own code fails over a growing cache ({first_line(error)})"
         else:
             return path
-    raise ExportError(f"{type(model.module).__name__} cannot be exported: {reason}")
+    raise ExportError(f"{type(module).__name__} cannot be exported: {reason}")

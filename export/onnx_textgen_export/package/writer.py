@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import onnx_ir as ir
 
-from ..passes.graph.halves import divided
+from ..passes.graph.encoder_decoder import split_encoder_decoder
 from ..passes.quantization.layouts import SameBytes
 
 SMALLEST_OUTSIDE = 1024
@@ -86,7 +86,7 @@ def write_graph(model: ir.Model, folder: Path, *, weights: str) -> None:
             value.const_value = ir.ExternalTensor(
                 location, offset, length, tensor.dtype, shape=shape, name=value.name or "", base_dir=folder
             )
-    for name, graph in divided(model).items():
+    for name, graph in split_encoder_decoder(model).items():
         ir.save(graph, folder / name)
 
 

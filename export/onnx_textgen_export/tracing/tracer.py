@@ -3,8 +3,8 @@
 Inputs: `input_ids` and `attention_mask`, `logits_positions` (optional, default [-1]: only the last position's logits are
 computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|value`, and `hidden_states` on request.
 The decoder of an encoder-decoder also takes `encoder_attention_mask` and `past_key_values.{i}.encoder.key|value`. Its encoder is
-a second half of the same graph, which no node connects with the first, until `passes/graph/halves` divides them: so passes and
-calibration see all weights at once. Inputs of that half: `source.input_ids` and `source.attention_mask`; outputs:
+a second half of the same graph, which no node connects with the first, until `passes/graph/encoder_decoder` divides them: so
+passes and calibration see all weights at once. Inputs of that half: `source.input_ids` and `source.attention_mask`; outputs:
 `last_hidden_state` and `present.{i}.encoder.key|value`.
 The model is float32; `passes` quantises it and changes it otherwise.
 """
@@ -123,6 +123,8 @@ def explain(error: BaseException) -> str:
     line = first_line(innermost(error))
     if "data-dependent" in line:
         return f"its code branches on computed values (a loop over experts?), which a graph cannot reproduce ({line:.120})"
+    if "Cannot swap" in line:
+        return "a layer converts its own weights while it runs, as routers of experts do, which a graph cannot do"
     return line
 
 

@@ -72,6 +72,8 @@ class TextGenerator:
         config = make_generation_config(self.opened.manifest.generation, options)
         if self.assistant is None and options.get("num_assistant_tokens"):
             raise OptionError("num_assistant_tokens needs a draft model; pass assistant_model to load()")
+        if (record := self.opened.manifest.encoder) is not None and record.suppressed_ids:
+            config = dataclasses.replace(config, suppress_tokens=(*config.suppress_tokens, *record.suppressed_ids))
         return config
 
     def stream(
@@ -149,8 +151,6 @@ class TextGenerator:
         if config.seed is None:
             config = dataclasses.replace(config, seed=secrets.randbits(31))
         self.encoder.check_options(config)
-        if (record := self.opened.manifest.encoder) is not None and record.suppressed_ids:
-            config = dataclasses.replace(config, suppress_tokens=(*config.suppress_tokens, *record.suppressed_ids))
         source_ids, prompt_ids = self.source_and_prompt(prompt, config)
         rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
         longest = self.limits.longest(len(prompt_ids), config.max_new_tokens)

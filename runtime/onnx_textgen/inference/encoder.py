@@ -27,11 +27,6 @@ class Encoded:
     tensors: Arrays
     """By the name of the decoder's input: keys and values [1, heads, source, head_size], or hidden states [1, source, width]."""
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
-
 
 class Encoder(Protocol):
     """Reads source texts for a decoder."""

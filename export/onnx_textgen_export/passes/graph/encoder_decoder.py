@@ -12,7 +12,7 @@ SOURCE = "source."
 """How the names of the encoder's inputs begin in the whole graph."""
 
 
-def divided(model: ir.Model) -> dict[str, ir.Model]:
+def split_encoder_decoder(model: ir.Model) -> dict[str, ir.Model]:
     """The graphs of a model by the names of their files; the graph of a decoder is not divided.
 
     The halves share the tensors of their weights.
