@@ -16,7 +16,8 @@ EVENTS = Path(__file__).with_name("text_pane.js").read_text(encoding="utf-8")
 
 INVITATION = (
     "<p>Press <b>Generate</b>: the text appears here, each token in the colour of the probability that the model gave it. Press a "
-    "token to see the ten most likely ones at its position; where the model continues its prompt, press one to continue from it.</p>"
+    "token to see the ten most likely ones at its position; where the model continues its prompt, press one to continue from "
+    "it.</p>"
 )
 
 
