@@ -1,6 +1,6 @@
-"""One package on ONNX Runtime and on OpenVINO: prefill, decode over a short and a long text, loading, memory.
+"""One package on ONNX Runtime, on OpenVINO and on both: prefill, decode over a short and a long text, loading, memory.
 
-    python benchmarks/engines.py PACKAGE [--threads 2] [--rounds 7] [--devices cpu openvino openvino:bf16]
+    python benchmarks/engines.py PACKAGE [--threads 2] [--rounds 7] [--devices cpu openvino hybrid]
 
 Each engine has a process of its own, so that its peak memory is its own, and they are measured in turns. Rates are those of the
 best round; the ratio to the first engine is the median of the rounds, which others at work on the machine disturb less.
@@ -19,9 +19,10 @@ import numpy as np
 
 import onnx_textgen
 from onnx_textgen.diagnostics.benchmark import peak_memory_mib
+from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.reading import read_manifest
 
-PROMPT, STEPS = 512, 16
+PROMPTS, STEPS = (128, 512, 2048), 16
 TEXTS = (128, 2048)
 """Tokens that decoding goes on from, the longer one cut to what the context leaves room for."""
 
@@ -37,8 +38,7 @@ def serve(connection: Connection, package: str, device: str, threads: int) -> No
         prompt, steps = asked
         context.rewind(0)
         start = time.perf_counter()
-        for first in range(0, prompt, context.part_size):
-            context.feed(ids[first : min(first + context.part_size, prompt)])
+        prefill(context, ids[:prompt])
         fed = time.perf_counter()
         for _ in range(steps):
             context.feed([ids[0]])
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("package")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--devices", nargs="+", default=["cpu", "openvino", "openvino:bf16"])
+    parser.add_argument("--devices", nargs="+", default=["cpu", "openvino", "hybrid"])
     arguments = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
     context_length = read_manifest(Path(arguments.package)).geometry.context_length
@@ -61,8 +61,7 @@ def main() -> None:
         here, there = spawn.Pipe()
         spawn.Process(target=serve, args=(there, arguments.package, device, arguments.threads), daemon=True).start()
         engines[device], loads[device] = here, here.recv()
-    for length in (PROMPT, *TEXTS):
-        is_prefill = length == PROMPT
+    for length, is_prefill in [*((each, True) for each in PROMPTS), *((each, False) for each in TEXTS)]:
         length = min(length, context_length - STEPS)  # noqa: PLW2901 - as much as there is room for
         seconds: dict[str, list[float]] = {device: [] for device in engines}
         for number in range(arguments.rounds + 1):

@@ -38,6 +38,7 @@ class AlphabetDecoder:
     """Prefers the id after the last one."""
 
     rows, part_size, capabilities = 1, 512, SimpleNamespace(has_states=False)
+    prompt_engine, engines = None, (None,)
 
     def __init__(self, geometry):
         self.geometry = geometry
@@ -57,6 +58,9 @@ class AlphabetDecoder:
         return common_prefix(self.token_ids[row], token_ids)
 
     def reserve(self, length, *, row=0):
+        pass
+
+    def choose_engine(self, tokens, *, row=0):
         pass
 
     def rewind(self, length, *, row=0):

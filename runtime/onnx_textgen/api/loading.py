@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, Session, open_session
-from ..backends.openvino_session import PRECISIONS, open_openvino
+from ..backends.openvino_session import PRECISIONS, open_openvino, read_graph
 from ..backends.protocol import Graph
 from ..chat.response_template import read_response_template
 from ..errors import DeviceError, OptionError, PackageError, first_line
@@ -19,7 +21,8 @@ from ..generation.engine import ROWS
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
-from ..kv_cache.memory_plan import plan
+from ..inference.prompt_engine import PromptEngine
+from ..kv_cache.memory_plan import available_bytes, plan
 from ..options.checks import whole_number
 from ..package.end_tokens import read_template
 from ..package.foreign import folder_of, graph_of, halves_of, is_foreign, open_foreign
@@ -31,6 +34,11 @@ from ..package.reading import read_manifest
 from ..speculation.draft_model import Source, step_seconds
 from .model import MOST_ROWS, PREFIX_CACHE, Model
 from .prefix_folder import SIZE_BYTES, PrefixFolder
+
+PROMPT_DEVICES = {"hybrid": "openvino", "hybrid:bf16": "openvino:bf16"}
+"""Devices on which a second engine computes long prompts, with the device of that engine."""
+COPIES = 2
+"""Memory of a second engine, in bytes of the package: measured at 4, 8 and 32 bits."""
 
 
 def load(
@@ -53,8 +61,9 @@ def load(
     that onnxruntime-genai or optimum made, or the path of a graph in one, opens too; it has no hashes to check. If a package was
     exported with an 8-bit cache, the path of its `int8_cache_model.onnx` opens it with keys and values of 8 bits.
 
-    - `device`: `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime; `openvino` or `openvino:bf16` for OpenVINO on the CPU; `webgpu`,
-      `tensorrt-rtx`, `mlx` or `qnn` for a plug-in of ONNX Runtime, whose package is installed separately.
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime; `openvino` or `openvino:bf16` for OpenVINO on the CPU; `hybrid`
+      or `hybrid:bf16` for long prompts by OpenVINO and text by ONNX Runtime; `webgpu`, `tensorrt-rtx`, `mlx` or `qnn` for a plug-in
+      of ONNX Runtime, whose package is installed separately.
     - `threads`: number of CPU threads (default: one per core).
     - `capacity`: tokens that a new text's cache has memory for at first; it grows.
     - `prefix_cache`: most bytes of keys and values kept from earlier calls, for later prompts with the same beginning (0: none).
@@ -81,7 +90,9 @@ def load(
         raise OptionError("prefix_folder saves what prefix_cache keeps in memory, and prefix_cache is 0; raise it")
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
+    second, device = PROMPT_DEVICES.get(device), "cpu" if device in PROMPT_DEVICES else device
     manifest, graph, session, template = open_package(place, device=device, threads=threads, whole_past=whole_past)
+    prompt_engine = None if second is None else make_prompt_engine(place, manifest, graph, session, second)
     encoder = open_encoder(place, manifest, session)
     responses = response_template_at(place, manifest) if response_template is None else given_template(response_template)
     model = Model(
@@ -92,6 +103,7 @@ def load(
         response_template=responses,
         graph_name=graph.name,
         encoder=encoder,
+        prompt_engine=prompt_engine,
         capacity=capacity,
         prefix_cache=prefix_cache,
         batch_size=batch_size,
@@ -132,6 +144,30 @@ def open_package(place: Path, *, device: str, threads: int | None, whole_past: b
     if session.device.kind == "cpu" and manifest.is_float16:
         LOG.warning("%s is float16, which is meant for GPUs and slow on the CPU; export it with float32 activations there", folder)
     return manifest, graph, session, template
+
+
+def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Graph, device: str) -> PromptEngine:
+    """The engine that computes long prompts on `device`, for a graph that is open on the CPU; its weights take memory once more.
+
+    Raises `DeviceError` and `PackageError` if it could not take over, now rather than at the first long prompt.
+    """
+    in_place = all(tensor.kind == "shared" and tensor.dtype == np.float32 for tensor in session.cache_tensors)
+    if is_foreign(place) or manifest.encoder is not None or not in_place:
+        what = "decoders that onnx-textgen exported for target ort, with keys and values in float32"
+        raise DeviceError(f"a second engine computes prompts of {what}, which {place} is not; take the device cpu")
+    if (free := available_bytes()) is not None and free < (needed := COPIES * package_bytes(folder_of(place), manifest)):
+        raise DeviceError(
+            f"a second engine for {manifest.name} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free; "
+            "take the device cpu"
+        )
+    with checking_files(folder_of(place), manifest):
+        read_graph(graph, device=device)
+
+    def open_second() -> Graph:
+        with checking_files(folder_of(place), manifest):  # again, as time has passed
+            return open_openvino(graph, device=device, threads=session.threads, is_exact=manifest.is_exact)
+
+    return PromptEngine(device, open_second, manifest.geometry)
 
 
 def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | None:
@@ -206,7 +242,7 @@ def set_assistant(model: Model, other: Model) -> None:
     seconds, seconds_of_model = (
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
     )
-    model.generator.assistant = Source(other.new_context, other.prefixes, seconds / seconds_of_model)
+    model.generator.assistant = Source(other.opened.new_draft_context, other.prefixes, seconds / seconds_of_model)
 
 
 def difference_of_ids(model: Model, other: Model) -> str:

@@ -21,6 +21,7 @@ from ..inference.embeddings import Vectors
 from ..inference.encoder import Encoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
+from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import MemoryPlan
 from ..options.generation_config import GenerationConfig
 from ..options.keywords import ChatOptions, Options, TemplateInputs
@@ -60,11 +61,13 @@ class Model:
         batch_size: int = ROWS,
         graph_name: str = GRAPH,
         encoder: Encoder | None = None,
+        prompt_engine: PromptEngine | None = None,
         response_template: Mapping[str, Any] | None = None,
     ) -> None:
         tokenizer, self.prefixes = read_tokenizer(folder, manifest), PrefixStore(prefix_cache)
         self.opened = OpenModel(
-            folder, manifest, session, tokenizer, chat_template, response_template, encoder, capacity, graph_name
+            *(folder, manifest, session, tokenizer, chat_template, response_template),
+            *(encoder, prompt_engine, capacity, graph_name),
         )
         self.encoder = PromptEncoder(self.opened)
         self.chats = ChatEncoder(self.encoder)
@@ -143,8 +146,9 @@ class Model:
 
     @property
     def device(self) -> str:
-        """The device that the graph runs on: `cpu` or `cuda:0`."""
-        return str(self.graph.device)
+        """The device that the graph runs on, `cpu` or `cuda:0`, and that of long prompts if it is another: `cpu, openvino`."""
+        second = self.opened.prompt_engine
+        return str(self.graph.device) if second is None else f"{self.graph.device}, {second.device}"
 
     def piece(self, token_id: int) -> str:
         """The text of one id, for a person to read; `<5>` if the package has no tokenizer."""

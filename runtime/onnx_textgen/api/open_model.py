@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..inference.encoder import Encoder
+from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes
 from ..options.checks import shown, whole_number
 from ..package.adapters import read_listed_adapters
@@ -42,6 +44,8 @@ class OpenModel:
     """How answers are read; None: as the chat template shows."""
     encoder: Encoder | None = None
     """The other half of an encoder-decoder."""
+    prompt_engine: PromptEngine | None = None
+    """What computes long prompts, if that is not the graph."""
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
@@ -57,6 +61,8 @@ class OpenModel:
         """Release the graph, and that with adapters; any later use of them raises `ModelError`."""
         with self.opening:
             self.graph, self.encoder = cast("Graph", ClosedGraph()), None
+            if self.prompt_engine is not None:
+                self.prompt_engine.close()
             if (adapted := self.__dict__.pop("adapted", None)) is not None:
                 adapted.close()
             for read in ("capabilities", "cache_tensors", "attention_graph"):
@@ -109,6 +115,12 @@ class OpenModel:
         """An empty decoder of one row; `output` is the output of the graph that it reads."""
         return self.new_rows(1, adapter, output=output)
 
+    def new_draft_context(self) -> Decoder:
+        """An empty decoder of one row for drafts: the graph computes long texts too."""
+        decoder = self.new_context()
+        decoder.prompt_engine = None
+        return decoder
+
     def new_rows(self, rows: int, adapter: str | None = None, *, output: str = LOGITS) -> Decoder:
         """An empty decoder of `rows` rows, which have the adapter until another one is set."""
         opened = self.for_adapter(adapter)
@@ -121,6 +133,7 @@ class OpenModel:
             capabilities=opened.capabilities if output == LOGITS else None,
             adapter=adapter,
             encoder=self.encoder,
+            prompt_engine=self.prompt_engine if opened is self and output == LOGITS else None,
         )
 
     def for_adapter(self, name: str | None) -> OpenModel:
@@ -151,7 +164,7 @@ class OpenModel:
         with new_memory_in_huge_pages(), checking_files(folder, manifest):
             opened = open_with_adapters(graph, lambda: read_listed_adapters(folder, manifest))
         LOG.info("%s: opened again with the adapters %s", folder, ", ".join(opened.adapters))
-        return dataclasses.replace(self, graph=opened)
+        return dataclasses.replace(self, graph=opened, prompt_engine=None)
 
     @functools.cached_property
     def cache_tensors(self) -> tuple[CacheTensor, ...]:
@@ -168,7 +181,10 @@ class OpenModel:
         encoder = self.manifest.encoder
         count = 0 if encoder is None else encoder.source_length if source_tokens is None else source_tokens
         source = source_bytes(self.graph.encoder_inputs, count)
-        return plan(self.cache_tensors, length, whole_number("batch", batch, 1), source_bytes=source)
+        second = 0
+        if self.prompt_engine is not None and length >= self.prompt_engine.shortest:
+            second = sum(math.prod(one.sized(1, length)) * one.dtype.itemsize for one in self.cache_tensors)
+        return plan(self.cache_tensors, length, whole_number("batch", batch, 1), source_bytes=source, second_bytes=second)
 
     @functools.cached_property
     def digest(self) -> str:

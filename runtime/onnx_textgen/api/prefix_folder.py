@@ -26,7 +26,7 @@ from ..backends.plugins.known import PLUGINS
 from ..errors import PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.prefix_cache import PrefixStore
-from ..kv_cache.snapshot import Snapshot
+from ..kv_cache.snapshot import Origin, Snapshot
 from .open_model import OpenModel
 from .session_file import FORMAT, read_beginning, read_session, write_session
 
@@ -70,14 +70,14 @@ class PrefixFolder:
         self.make_room(0)
 
     def load(
-        self, decoder: Decoder, token_ids: Sequence[int], adapter: str | None, *, longer_than: int, most_bytes: int
+        self, decoder: Decoder, token_ids: Sequence[int], origin: Origin, *, longer_than: int, most_bytes: int
     ) -> Snapshot | None:
         """See `SavedPrefixes`."""
         if len(token_ids) - longer_than < SHORTEST:
             return None
         with self.lock:
             self.refresh(decoder)
-            found, length = self.index.find(token_ids, len(token_ids), adapter)
+            found, length = self.index.find(token_ids, len(token_ids), origin)
             if found is None or length - longer_than < SHORTEST or decoder.bytes_of(len(found.token_ids)) > most_bytes:
                 return None
             path = self.paths[found]
@@ -97,7 +97,7 @@ class PrefixFolder:
         if count < SHORTEST or snapshot.size_bytes > self.size_bytes:
             return
         with self.lock:
-            _, covered = self.index.find(snapshot.token_ids, count, snapshot.adapter)
+            _, covered = self.index.find(snapshot.token_ids, count, snapshot.origin)
             if count < covered + SHORTEST or count < covered * GROWTH:
                 return
             self.pending = snapshot
@@ -136,9 +136,10 @@ class PrefixFolder:
         self.make_room(0)
 
     def path_of(self, snapshot: Snapshot) -> Path:
-        """The file of a snapshot: its name has digests of the engine, and of the adapter and the tokens."""
-        adapter = None if snapshot.adapter is None else self.adapters[snapshot.adapter]
-        return self.folder / f"prefix-{self.digest[:16]}-{digest_of([adapter, *snapshot.token_ids])[:32]}.npz"
+        """The file of a snapshot: its name has digests of the engine, and of the origin and the tokens."""
+        adapter, engine = snapshot.origin
+        origin = [None if adapter is None else self.adapters[adapter], *([] if engine is None else [engine])]
+        return self.folder / f"prefix-{self.digest[:16]}-{digest_of([*origin, *snapshot.token_ids])[:32]}.npz"
 
     def refresh(self, decoder: Decoder) -> None:
         """Read the beginnings of files that came since the last call, from other processes too, and forget those that are gone."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..errors import PackageError, first_line
 from ..inference.decoder import Decoder
-from ..kv_cache.snapshot import Arrays, Snapshot
+from ..kv_cache.snapshot import Arrays, Origin, Snapshot
 
 FORMAT = "onnx-textgen session 2"
 EARLIER_FORMAT = "onnx-textgen session 1"
@@ -59,8 +59,10 @@ def write_session(
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.uses_long_rope, sorted(snapshot.states)
     header["shortest"] = snapshot.shortest
-    if snapshot.adapter is not None:
-        header["adapter"] = [snapshot.adapter, adapters[snapshot.adapter]]
+    if (adapter := snapshot.origin.adapter) is not None:
+        header["adapter"] = [adapter, adapters[adapter]]
+    if snapshot.origin.engine is not None:
+        header["engine"] = snapshot.origin.engine
     try:
         written = json.dumps(header).encode()
         partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
@@ -145,8 +147,8 @@ def read_session(
                 raise ValueError(f"it has states at token {length} of {len(cached_ids)}")
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
-        adapter, is_known = read_adapter(header, adapters)
-        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), adapter, shortest_of(header))
+        origin, is_known = read_origin(header, adapters)
+        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), origin, shortest_of(header))
         if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not match its tokens")
         return token_ids, messages, snapshot if is_known else None
@@ -168,10 +170,10 @@ def read_beginning(path: Path, digest: str, context: Decoder, *, adapters: Mappi
         with np.load(path, allow_pickle=False) as arrays:
             header, cached_ids = read_header(arrays, path, digest), arrays[f"{TOKENS}_held"].tolist()
         check_ids([], cached_ids, context)
-        adapter, is_known = read_adapter(header, adapters)
+        origin, is_known = read_origin(header, adapters)
         states: dict[int, Arrays] = {int(length): {} for length in header["states"]}
         first_held(header, len(cached_ids), context)
-        return Snapshot(tuple(cached_ids), {}, states, adapter=adapter, shortest=shortest_of(header)) if is_known else None
+        return Snapshot(tuple(cached_ids), {}, states, origin=origin, shortest=shortest_of(header)) if is_known else None
 
 
 def arrays_digest(arrays: Arrays) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -222,10 +224,11 @@ def first_held(header: Mapping[str, Any], length: int, context: Decoder) -> int:
     return shortest - window.size
 
 
-def read_adapter(header: Mapping[str, Any], adapters: Mapping[str, str]) -> tuple[str | None, bool]:
-    """The adapter of a file, and whether the model has the same one."""
+def read_origin(header: Mapping[str, Any], adapters: Mapping[str, str]) -> tuple[Origin, bool]:
+    """The origin of a file, and whether the model has its adapter."""
     adapter, digest = header.get("adapter", (None, None))
-    return adapter, adapter is None or (isinstance(adapter, str) and adapter in adapters and adapters[adapter] == digest)
+    origin = Origin(adapter, header.get("engine"))
+    return origin, adapter is None or (isinstance(adapter, str) and adapter in adapters and adapters[adapter] == digest)
 
 
 def check_declared_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:

@@ -199,33 +199,19 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None, is_exa
     `is_exact`: whether the inputs of quantised products stay unrounded, as the package asks; OpenVINO does not read that from the
     graph, and by default it rounds them to 8 bits on processors with fast 8-bit products (VNNI, AMX).
 
-    Raises `OptionError` for a wrong number of threads, `DeviceError` if OpenVINO is not installed or the processor lacks bfloat16,
-    and `PackageError` if OpenVINO cannot run the graph.
+    Raises `OptionError` for a wrong number of threads, and as `read_graph` does.
     """
-    if threads is not None:
-        threads = whole_number("threads", threads, 1, 1024)
-    refuse_functions(path)
-    openvino, precision = import_openvino(), PRECISIONS[device]
-    core = compiling_core(openvino)
-    if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        raise DeviceError("this processor does not multiply in bfloat16; use the device openvino")
-    operators = Operators(openvino.opset15, openvino.op._PagedAttentionExtension)
-    extension = openvino.frontend.onnx.ConversionExtension
-    reader = openvino.Core()  # a core per graph, so that `operators.refused` is about this graph only
-    reader.add_extension(extension("GroupQueryAttention", DOMAIN, operators.attention))
-    reader.add_extension(extension("GatherBlockQuantized", DOMAIN, operators.embedding))
+    precision = PRECISIONS[device]
     properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision, "PERFORMANCE_HINT": "LATENCY"}
+    if threads is not None:
+        properties["INFERENCE_NUM_THREADS"] = str(whole_number("threads", threads, 1, 1024))
     if is_exact:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
-    if threads is not None:
-        properties["INFERENCE_NUM_THREADS"] = str(threads)
+    openvino, model, pasts = read_graph(path, device=device)
     try:
-        model = reader.read_model(path)
-        pasts = prepare(openvino, model)
-        compiled = core.compile_model(model, "CPU", properties)
+        compiled = compiling_core(openvino).compile_model(model, "CPU", properties)
     except RuntimeError as error:
-        why = operators.refused[0] if operators.refused else reason_of(error)
-        raise PackageError(f"OpenVINO cannot run {path.name}: {why}; {USE_CPU}") from error
+        raise PackageError(f"OpenVINO cannot run {path.name}: {reason_of(error)}; {USE_CPU}") from error
     inputs, outputs = read_values(compiled.inputs), read_values(compiled.outputs)
     tensors = tuple(
         CacheTensor(name, present_of(name), (None, heads, None, size), 2, "paged", np.dtype(ARRAY_TYPES[precision]))
@@ -238,6 +224,29 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None, is_exa
     return OpenVINOSession(
         openvino, compiled, Device(device), inputs, outputs, tensors, block_size, read_rotary_switch(switch), threads
     )
+
+
+def read_graph(path: Path, *, device: str) -> tuple[Any, Any, list[str]]:
+    """Read the graph at `path` for a device: returns OpenVINO's module, its model, and the names of the past inputs.
+
+    That takes little time, unlike compiling it. Raises `DeviceError` if OpenVINO is not installed or the processor lacks bfloat16,
+    and `PackageError` if OpenVINO cannot run the graph.
+    """
+    refuse_functions(path)
+    openvino = import_openvino()
+    if PRECISIONS[device] == "bf16" and "BF16" not in compiling_core(openvino).get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise DeviceError("this processor does not multiply in bfloat16; name the device without :bf16")
+    operators = Operators(openvino.opset15, openvino.op._PagedAttentionExtension)
+    extension = openvino.frontend.onnx.ConversionExtension
+    reader = openvino.Core()  # a core per graph, so that `operators.refused` is about this graph only
+    reader.add_extension(extension("GroupQueryAttention", DOMAIN, operators.attention))
+    reader.add_extension(extension("GatherBlockQuantized", DOMAIN, operators.embedding))
+    try:
+        model = reader.read_model(path)
+        return openvino, model, prepare(openvino, model)
+    except RuntimeError as error:
+        why = operators.refused[0] if operators.refused else reason_of(error)
+        raise PackageError(f"OpenVINO cannot run {path.name}: {why}; {USE_CPU}") from error
 
 
 @functools.cache
@@ -258,13 +267,17 @@ def static_size(size: int | str) -> int:
 
 
 def read_values(ports: Any) -> Values:  # noqa: ANN401 - OpenVINO's types
-    """Shape and type of inputs or outputs by name, with ONNX Runtime's names of types; a dynamic size is a question mark."""
+    """Shape and type of inputs or outputs by name, with ONNX Runtime's names of types; a dynamic size is a question mark.
+
+    A value has several names if OpenVINO has removed an operator that changed nothing.
+    """
     return {
-        port.any_name: (
+        name: (
             [size.get_length() if size.is_static else "?" for size in port.partial_shape],
             ORT_TYPES.get(port.element_type.to_string(), port.element_type.to_string()),
         )
         for port in ports
+        for name in port.names
     }
 
 

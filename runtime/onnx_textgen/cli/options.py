@@ -39,7 +39,10 @@ ModelOption = Annotated[
 FolderArgument = Annotated[
     str | None, typer.Argument(metavar="DIR", help=MODEL_HELP, show_default=False, autocompletion=complete_model)
 ]
-DEVICE_HELP = "auto, cpu, cuda, openvino, openvino:bf16, webgpu, tensorrt-rtx, mlx or qnn; auto takes CUDA where it works."
+DEVICE_HELP = (
+    "auto, cpu, cuda, openvino, hybrid (long prompts by openvino, text by cpu), webgpu, tensorrt-rtx, mlx or qnn; "
+    "auto takes CUDA where it works."
+)
 DeviceOption = Annotated[str, typer.Option(metavar="D", help=DEVICE_HELP, envvar="ONNX_TEXTGEN_DEVICE")]
 ThreadsOption = Annotated[
     int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.", envvar="ONNX_TEXTGEN_THREADS")

@@ -37,6 +37,7 @@ def examine_devices(engine: Engine) -> dict[str, str]:
         found["cuda"] = "ONNX Runtime: runs packages of target ort with float16 keys and values, and all of target standard"
     if "openvino" in (installed := versions(("openvino",))):
         found["openvino"] = f"OpenVINO {installed['openvino']} on the CPU: runs packages of target ort"
+        found["hybrid"] = "long prompts by OpenVINO, text by ONNX Runtime: runs packages of target ort"
     return found | {name: text for name, plugin in PLUGINS.items() if (text := examine_plugin(plugin))}
 
 

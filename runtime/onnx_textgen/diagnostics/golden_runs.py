@@ -13,6 +13,8 @@ import numpy as np
 
 from ..errors import OptionError, PackageError
 from ..inference.decoder import Decoder
+from ..inference.graph_runner import Logits
+from ..inference.prompt_engine import take_over
 from ..options.checks import number
 from ..package.manifest import GoldenRun, Manifest
 
@@ -37,6 +39,8 @@ class Replay:
     allowed_gap: float
     adapter: str | None = None
     """The LoRA adapter of the run."""
+    prompt_device: str | None = None
+    """The second engine, if it computed the prompt and the first half of the new tokens."""
 
     @property
     def is_right(self) -> bool:
@@ -44,17 +48,15 @@ class Replay:
         return self.first_difference is None
 
 
-def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun) -> Replay:
+def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun, *, hands_over: bool = False) -> Replay:
     """Feed a golden run to an empty decoder and compare; raises `ModelError` if the model fails.
 
+    `hands_over`: let the decoder's second engine compute the prompt and the first half of the new tokens, however short that is.
     Raises `PackageError` if the certificate's error is not a number.
     """
     if run.source_ids:
         decoder.read_source(run.source_ids)
-    cut = len(run.prompt_ids) // 3
-    parts = [part for part in (run.prompt_ids[:cut], run.prompt_ids[cut:]) if part] + [(token,) for token in run.new_ids[:-1]]
-    rows = [decoder.feed(part) for part in parts]
-    logits = np.concatenate(rows[-len(run.new_ids) :])
+    logits = np.concatenate((fed_by_two if hands_over else fed)(decoder, run)[-len(run.new_ids) :])
     wanted = logits[np.arange(len(run.new_ids)), list(run.new_ids)]
     gaps = (logits.max(axis=1) - wanted) / np.abs(logits).max(axis=1)
     allowed = max(MARGIN * certified_error(manifest), SMALLEST_GAP)
@@ -66,7 +68,25 @@ def replay(decoder: Decoder, manifest: Manifest, run: GoldenRun) -> Replay:
         largest_gap=float(gaps.max()),
         first_difference=int(wrong[0]) if len(wrong) else None,
         allowed_gap=allowed,
+        prompt_device=decoder.prompt_engine.device if hands_over and decoder.prompt_engine is not None else None,
     )
+
+
+def fed(decoder: Decoder, run: GoldenRun) -> list[Logits]:
+    """The logits of each run: the prompt in two parts, then the new tokens one by one."""
+    cut = len(run.prompt_ids) // 3
+    parts = [part for part in (run.prompt_ids[:cut], run.prompt_ids[cut:]) if part] + [(token,) for token in run.new_ids[:-1]]
+    return [decoder.feed(part) for part in parts]
+
+
+def fed_by_two(decoder: Decoder, run: GoldenRun) -> list[Logits]:
+    """The logits of each token: those of the second engine for the first ones, which it hands over, then those of the graph."""
+    assert decoder.prompt_engine is not None, "the caller has checked"
+    half = len(run.prompt_ids) + len(run.new_ids) // 2
+    token_ids, reader = (*run.prompt_ids, *run.new_ids[:-1]), decoder.prompt_engine.new_decoder()
+    first = reader.feed(token_ids[:half], every_position=True)
+    take_over(reader, decoder, 0, 0)
+    return [*first[:, None], *(decoder.feed([token_id]) for token_id in token_ids[half:])]
 
 
 def certified_error(manifest: Manifest) -> float:

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from ..cancellation import CancelScope
 from ..inference.graph_runner import Logits
@@ -55,7 +55,7 @@ class Request:
         self.progress: collections.deque[Progress] = collections.deque()
         """Progress of its prompt, for `on_progress`, which the caller's thread calls."""
         self.error: BaseException | None = None
-        self.parts: Iterator[Logits | None] | None = None
+        self.parts: Generator[Logits | None, None, None] | None = None
         """Feeds the remaining parts of its prompt; None before the first and after the last."""
         self.logits: Logits | None = None
         """[vocabulary], for the next token; None if it is chosen already."""

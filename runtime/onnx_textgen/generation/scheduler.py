@@ -10,7 +10,7 @@ import collections
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from ..backends.onnxruntime_session import LOG
 from ..errors import BusyError, ModelError, OnnxTextgenError, first_line
@@ -132,11 +132,9 @@ class Scheduler:
         """The requests whose prompts are not fed completely."""
         return [request for request in self.rows if request.parts is not None]
 
-    @property
-    def part_size(self) -> int:
-        """Tokens of a prompt's part: fewer while texts wait for their next token."""
-        assert self.decoder is not None, "admit made it"
-        decoder, has_waiting_texts = self.decoder, len(self.prefilling) < len(self.rows)
+    def part_size(self, decoder: Decoder) -> int:
+        """Tokens of a prompt's part, fed to this decoder: fewer while texts wait for their next token."""
+        has_waiting_texts = len(self.prefilling) < len(self.rows)
         return decoder.capabilities.short_part_size(SHORT_PART) if has_waiting_texts else decoder.part_size
 
     def can_prefill_with(self, request: Request, prefilling: list[Request]) -> bool:
@@ -147,7 +145,7 @@ class Scheduler:
         alike = [each for each in prefilling if each.continuation.config.adapter == request.continuation.config.adapter]
         if self.decoder is None or any(common_prefix(prompts[-1], each.continuation.prompt_ids) >= SHORTEST for each in alike):
             return False
-        return self.decoder.can_prefill_together([len(prompt) for prompt in prompts], self.part_size)
+        return self.decoder.can_prefill_together([len(prompt) for prompt in prompts], self.part_size(self.decoder))
 
     def has_memory_for(self, request: Request) -> bool:
         """Whether a text fits in memory with those that have rows: buffers may give each row the capacity of the longest."""
@@ -166,12 +164,12 @@ class Scheduler:
         for row, request in enumerate(self.rows[first:], first):
             lengths = [len(each.continuation.prompt_ids) for each in (*found, request)]
             has_begun = request.parts is None or bool(self.decoder.token_ids[row])
-            if has_begun or not self.decoder.can_prefill_together(lengths, self.part_size):
+            if has_begun or not self.decoder.can_prefill_together(lengths, self.part_size(self.decoder)):
                 break
             found.append(request)
         return found
 
-    def parts(self, request: Request) -> Iterator[Logits | None]:
+    def parts(self, request: Request) -> Generator[Logits | None, None, None]:
         """Feed a prompt part by part; after the last part, yield the logits of its last token."""
         assert self.decoder is not None, "admit made it"
         decoder, prompt = self.decoder, request.continuation.prompt_ids
@@ -179,7 +177,7 @@ class Scheduler:
             decoder,
             prompt,
             row=lambda: self.rows.index(request),
-            size=lambda: self.part_size,
+            size=self.part_size,
             scope=request.scope,
             on_progress=functools.partial(self.delivery.emit_progress, request) if request.on_progress is not None else None,
         )
@@ -286,6 +284,8 @@ class Scheduler:
             self.rows.pop(row)
             return
         request = self.rows[row]
+        if request.parts is not None:
+            request.parts.close()  # what was fed elsewhere comes to the row
         roll_back_draft(self.decoder, request.continuation, row)
         request.continuation.close()
         try:

@@ -16,7 +16,7 @@ from ..backends.signature import LOGITS
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import PromptError
 from ..kv_cache.factory import make_cache
-from ..kv_cache.snapshot import Snapshot
+from ..kv_cache.snapshot import Origin, Snapshot
 from ..package.manifest import Geometry
 from ..text.prefixes import common_prefix
 from .capabilities import Capabilities
@@ -26,6 +26,7 @@ from .graph_runner import GraphRunner, Logits
 
 if TYPE_CHECKING:
     from ..speculation.verification import Verifier
+    from .prompt_engine import PromptEngine
 
 
 class Decoder:
@@ -47,14 +48,15 @@ class Decoder:
         capabilities: Capabilities | None = None,
         adapter: str | None = None,
         encoder: Encoder | None = None,
+        prompt_engine: PromptEngine | None = None,
     ) -> None:
         """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first.
 
-        `encoder`: the other half of an encoder-decoder.
+        `encoder`: the other half of an encoder-decoder; `prompt_engine`: what computes long prompts, if that is not the graph.
         """
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
-        self.encoder = encoder
+        self.encoder, self.prompt_engine = encoder, prompt_engine
         self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows)
         self.part_size = self.capabilities.part_size
         """Tokens that a caller should feed at a time."""
@@ -64,6 +66,8 @@ class Decoder:
         """How often the cache was fed or rolled back: by this, users of a shared decoder see that another one used it."""
         self.adapters: list[str | None] = [None] * rows
         """Per row, the name of its LoRA adapter; None: the model without one."""
+        self.engines: list[str | None] = [None] * rows
+        """Per row, the device that computes its prompt, if that is not the graph."""
         self.reset()
         for row in range(rows):
             self.set_adapter(adapter, row=row)
@@ -90,10 +94,22 @@ class Decoder:
         known = (each for each in held if each is not None and each.token_ids == wanted)
         held[row] = next(known, None) or self.encoder.encode(wanted, scope)
 
+    def choose_engine(self, tokens: int, *, row: int = 0) -> None:
+        """Choose what computes a prompt of `tokens` tokens, by their number alone; a row whose engine changes becomes empty."""
+        engine = self.prompt_engine
+        chosen = engine.device if engine is not None and tokens >= engine.shortest else None
+        if chosen != self.engines[row]:
+            self.rewind(0, row=row)
+            self.engines[row] = chosen
+
+    def origin(self, row: int) -> Origin:
+        """What the keys and values of a row's prompt depend on, besides its tokens and its source."""
+        return Origin(self.adapters[row], self.engines[row])
+
     def is_alike(self, row: int, other: int) -> bool:
-        """Whether equal tokens have equal keys and values in two rows: they have the same adapter and the same source."""
+        """Whether equal tokens have equal keys and values in two rows: they have the same origin and the same source."""
         sources = self.runner.sources.rows
-        return self.adapters[row] == self.adapters[other] and sources[row] is sources[other]
+        return self.origin(row) == self.origin(other) and sources[row] is sources[other]
 
     def reset(self) -> None:
         """Make an empty cache."""
@@ -228,6 +244,8 @@ class Decoder:
         """
         if not self.can_batch_prefill or min(lengths) < 2 or max(lengths) >= self.geometry.context_length:
             return False
+        if self.prompt_engine is not None and max(lengths) >= self.prompt_engine.shortest:
+            return False
         if (room := self.cache.windows.room(0)) is not None and max(lengths) >= room:
             return False
         computed = len(lengths) * max(lengths)
@@ -304,7 +322,7 @@ class Decoder:
             self.token_ids[target] = list(self.token_ids[source])
             self.reusable_length[target] = self.reusable_length[source]
             self.uses_long_rope[target] = self.uses_long_rope[source]
-            self.adapters[target] = self.adapters[source]
+            self.adapters[target], self.engines[target] = self.origin(source)
             self.runner.sources.rows[target] = self.runner.sources.rows[source]
             self.runner.adapter_mask[target] = self.runner.adapter_mask[source]
 
@@ -327,14 +345,14 @@ class Decoder:
             arrays,
             states,
             self.uses_long_rope[row],
-            self.adapters[row],
+            self.origin(row),
             shortest=self.cache.windows.shortest(arrays, length),
         )
 
     def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
         """Make a row hold the first `length` tokens of a snapshot of this graph; `Snapshot.usable` returns the possible lengths."""
         assert snapshot.usable(length) == length, "the snapshot can be cut to this length"
-        assert snapshot.adapter == self.adapters[row], "its keys are those of the row's adapter"
+        assert snapshot.origin == self.origin(row), "its keys are those that the row's prompt would have"
         self.check_context(row, length - len(self.token_ids[row]))
         self.rewind(0, row=row)
         with model_errors("restored a cache"):

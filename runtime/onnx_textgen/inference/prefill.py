@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
 from ..cancellation import UNCANCELLED, CancelScope
 from .decoder import Decoder
 from .graph_runner import Logits
+from .prompt_engine import lend, take_over
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def prefill(
     `on_progress` is called after each part; if it raises, the prefill ends, and the parts fed so far stay in the cache.
     """
     *_, logits = prefill_in_parts(
-        decoder, token_ids, row=lambda: row, size=lambda: decoder.part_size, scope=scope, on_progress=on_progress
+        decoder, token_ids, row=lambda: row, size=lambda feeding: feeding.part_size, scope=scope, on_progress=on_progress
     )
     assert logits is not None, "the last part returns logits"
     return logits
@@ -45,19 +46,24 @@ def prefill_in_parts(
     token_ids: Sequence[int],
     *,
     row: Callable[[], int],
-    size: Callable[[], int],
+    size: Callable[[Decoder], int],
     scope: CancelScope = UNCANCELLED,
     on_progress: Callable[[Progress], None] | None = None,
-) -> Iterator[Logits | None]:
-    """Like `prefill`, but yields after each part: None, and after the last part the logits.
+) -> Generator[Logits | None, None, None]:
+    """Like `prefill`, but yields after each part: None, and after the last part the logits. Close it if it is not used up.
 
-    `row` and `size` (tokens of the next part) are called before each part, as other requests may change their values in between.
+    `row` and `size` (tokens of the next part, for the decoder that it is fed to) are called before each part, as other requests may
+    change their values in between.
     """
+    decoder.choose_engine(len(token_ids), row=row())
+    if decoder.engines[row()] is not None:
+        yield from prefill_elsewhere(decoder, token_ids, row=row, size=size, scope=scope, on_progress=on_progress)
+        return
     start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
     decoder.rewind(start, row=row())
     decoder.reserve(end, row=row())
     while start < end:
-        following = part_end(start, end, size=size(), last_alone=decoder.capabilities.has_states)
+        following = part_end(start, end, size=size(decoder), last_alone=decoder.capabilities.has_states)
         if decoder.capabilities.has_states and following == end:
             decoder.keep(row=row())  # for the same prompt again, or one that continues it
         logits = decoder.feed(token_ids[start:following], row=row(), scope=scope)
@@ -65,6 +71,27 @@ def prefill_in_parts(
             on_progress(Progress(following, end))
         start = following
         yield np.asarray(logits[-1]) if start == end else None
+
+
+def prefill_elsewhere(
+    decoder: Decoder,
+    token_ids: Sequence[int],
+    *,
+    row: Callable[[], int],
+    size: Callable[[Decoder], int],
+    scope: CancelScope,
+    on_progress: Callable[[Progress], None] | None,
+) -> Generator[Logits | None, None, None]:
+    """`prefill_in_parts` on the second engine; the row gets keys and values after the last part, or after an early end."""
+    assert decoder.prompt_engine is not None, "the row's engine is it"
+    reader = decoder.prompt_engine.new_decoder()
+    start = decoder.reusable(token_ids, row=row())
+    decoder.rewind(start, row=row())
+    first = lend(decoder, row(), reader, start)
+    try:
+        yield from prefill_in_parts(reader, token_ids, row=lambda: 0, size=size, scope=scope, on_progress=on_progress)
+    finally:
+        take_over(reader, decoder, row(), first)
 
 
 def part_end(start: int, end: int, *, size: int, last_alone: bool) -> int:

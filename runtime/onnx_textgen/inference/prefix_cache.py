@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..kv_cache.snapshot import Snapshot
+from ..kv_cache.snapshot import Origin, Snapshot
 from ..text.prefixes import common_prefix
 from .decoder import Decoder
 
@@ -21,7 +21,7 @@ class SavedPrefixes(Protocol):
     """Snapshots that outlive the process. No method raises, and none but `load` takes long."""
 
     def load(
-        self, decoder: Decoder, token_ids: Sequence[int], adapter: str | None, *, longer_than: int, most_bytes: int
+        self, decoder: Decoder, token_ids: Sequence[int], origin: Origin, *, longer_than: int, most_bytes: int
     ) -> Snapshot | None:
         """The snapshot with the longest beginning of `token_ids`, if it is worth reading for more than `longer_than` tokens."""
         ...
@@ -36,7 +36,7 @@ class SavedPrefixes(Protocol):
 
 
 class PrefixStore:
-    """Snapshots of one model, by their adapters and tokens. Safe to use from several threads."""
+    """Snapshots of one model, by their origins and tokens. Safe to use from several threads."""
 
     def __init__(self, size_bytes: int, saved: SavedPrefixes | None = None) -> None:
         """`size_bytes`: the most bytes of all snapshots together; 0 keeps none. `saved`: where they are saved too."""
@@ -57,19 +57,22 @@ class PrefixStore:
 
     def prepare(self, decoder: Decoder, token_ids: Sequence[int], *, row: int = 0) -> None:
         """Restore the longest known beginning of a prompt into an empty row."""
-        self.recall(decoder, token_ids, decoder.adapters[row])
-        snapshot, length = self.find(token_ids, decoder.capabilities.most_reusable(len(token_ids)), decoder.adapters[row])
+        decoder.choose_engine(len(token_ids), row=row)
+        origin = decoder.origin(row)
+        self.recall(decoder, token_ids, origin)
+        snapshot, length = self.find(token_ids, decoder.capabilities.most_reusable(len(token_ids)), origin)
         if snapshot is not None:
             decoder.restore(snapshot, length, row=row)
 
     def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int, *, past: Snapshot | None = None) -> None:
         """Restore the longest known beginning of a prompt into an empty row: from `past`, a snapshot, or a lower row."""
-        adapter = decoder.adapters[row]
+        decoder.choose_engine(len(token_ids), row=row)
+        origin = decoder.origin(row)
         shared = [decoder.reusable(token_ids, row=other) if decoder.is_alike(row, other) else 0 for other in range(row)]
         longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
-        self.recall(decoder, token_ids, adapter, longer_than=longest)
-        snapshot, length = self.find(token_ids, most, adapter)
-        if past is not None and past.adapter == adapter:
+        self.recall(decoder, token_ids, origin, longer_than=longest)
+        snapshot, length = self.find(token_ids, most, origin)
+        if past is not None and past.origin == origin:
             own = past.usable(common_prefix(past.token_ids, token_ids[:most]))
             snapshot, length = (past, own) if own >= max(1, length) else (snapshot, length)
         if snapshot is not None and length >= longest:
@@ -77,24 +80,24 @@ class PrefixStore:
         elif longest >= SHORTEST:
             decoder.fork(shared.index(longest), row)  # prefill removes the tokens that they do not share
 
-    def recall(self, decoder: Decoder, token_ids: Sequence[int], adapter: str | None, *, longer_than: int = 0) -> None:
+    def recall(self, decoder: Decoder, token_ids: Sequence[int], origin: Origin, *, longer_than: int = 0) -> None:
         """Add a saved snapshot, if it has more of a prompt's beginning than `longer_than` tokens and than all others."""
         if self.saved is not None:
             most = decoder.capabilities.most_reusable(len(token_ids))
-            held = max(longer_than, self.find(token_ids, most, adapter)[1])
-            saved = self.saved.load(decoder, token_ids[:most], adapter, longer_than=held, most_bytes=self.size_bytes)
+            held = max(longer_than, self.find(token_ids, most, origin)[1])
+            saved = self.saved.load(decoder, token_ids[:most], origin, longer_than=held, most_bytes=self.size_bytes)
             if saved is not None:
                 self.add(saved)
 
-    def find(self, token_ids: Sequence[int], most: int, adapter: str | None = None) -> tuple[Snapshot | None, int]:
+    def find(self, token_ids: Sequence[int], most: int, origin: Origin) -> tuple[Snapshot | None, int]:
         """The snapshot with the longest usable beginning of `token_ids`, and its length, at most `most`; None and 0 if none has.
 
-        Keys and values depend on the adapter, so only snapshots of the same one are taken.
+        Only snapshots of the same origin are taken.
         """
         wanted, best, longest = np.asarray(token_ids[:most], np.int64), None, SHORTEST - 1
         with self._lock:
             for snapshot, known in list(self._snapshots.items()):
-                if snapshot.adapter != adapter:
+                if snapshot.origin != origin:
                     continue
                 shorter = min(len(known), len(wanted))
                 unequal = np.flatnonzero(known[:shorter] != wanted[:shorter])
@@ -112,7 +115,7 @@ class PrefixStore:
         length = decoder.reusable_length[row]
         if length < SHORTEST or decoder.bytes_of(length) > self.size_bytes:
             return
-        known, shared = self.find(decoder.token_ids[row], length, decoder.adapters[row])
+        known, shared = self.find(decoder.token_ids[row], length, decoder.origin(row))
         if known is None or shared < length:
             known = decoder.snapshot(row=row)
             self.add(known)
@@ -130,7 +133,7 @@ class PrefixStore:
             if not snapshot.states:
                 for other, known in list(self._snapshots.items()):
                     is_part = snapshot.usable(len(known)) == len(known) and np.array_equal(known, tokens[: len(known)])
-                    if is_part and other.adapter == snapshot.adapter:
+                    if is_part and other.origin == snapshot.origin:
                         self._snapshots.pop(other, None)
             self._snapshots[snapshot] = tokens
             while self.held_bytes > self.size_bytes:

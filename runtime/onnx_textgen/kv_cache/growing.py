@@ -13,7 +13,7 @@ from ..backends.onnxruntime_session import IOBinding, OrtValue, Session
 from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
-from .snapshot import Arrays, copied
+from .snapshot import ArrayMapping, Arrays, copied
 from .windows import Windows
 
 
@@ -139,7 +139,7 @@ class GrowingCache:
         self.split()
         return {one.past: copied(self.per_row[row][one.past].numpy()[one.index(EVERY, slice(length))]) for one in self.by_token}
 
-    def put(self, row: int, arrays: Arrays, length: int) -> None:
+    def put(self, row: int, arrays: ArrayMapping, length: int) -> None:
         """See `Cache.put`."""
         self.split()
         part = {one.past: copied(arrays[one.past][one.index(EVERY, slice(length))]) for one in self.by_token}

@@ -39,18 +39,27 @@ class MemoryPlan:
     window_bytes: int = 0
     """Keys and values of one text in layers with a sliding window: the end of the text, and a copy of the end of its prompt."""
 
+    second_bytes: int = 0
+    """Keys and values of one prompt on a second engine, which computes one prompt at a time."""
+
     @property
     def total_bytes(self) -> int:
         """Bytes of all texts."""
-        return self.batch * (self.tokens * self.bytes_per_token + self.window_bytes + self.state_bytes)
+        return self.batch * (self.tokens * self.bytes_per_token + self.window_bytes + self.state_bytes) + self.second_bytes
 
 
-def plan(tensors: Iterable[CacheTensor], tokens: int, batch: int = 1, *, source_bytes: int = 0) -> MemoryPlan:
-    """Plan the memory for the cache tensors of a graph; `source_bytes`: those of each text's source, of an encoder-decoder."""
+def plan(
+    tensors: Iterable[CacheTensor], tokens: int, batch: int = 1, *, source_bytes: int = 0, second_bytes: int = 0
+) -> MemoryPlan:
+    """Plan the memory for the cache tensors of a graph.
+
+    `source_bytes`: those of each text's source, of an encoder-decoder; `second_bytes`: see `MemoryPlan`.
+    """
     tensors = tuple(tensors)
     per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None and tensor.window is None)
     states = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
-    return MemoryPlan(tokens, batch, per_token, states + source_bytes, sum(window_bytes(tensor, tokens) for tensor in tensors))
+    windows = sum(window_bytes(tensor, tokens) for tensor in tensors)
+    return MemoryPlan(tokens, batch, per_token, states + source_bytes, windows, second_bytes)
 
 
 def window_bytes(tensor: CacheTensor, tokens: int) -> int:

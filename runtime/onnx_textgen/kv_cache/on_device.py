@@ -19,7 +19,7 @@ from ..backends.protocol import CPU, mask_of
 from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
-from .snapshot import Arrays
+from .snapshot import ArrayMapping, Arrays
 from .windows import Windows
 
 
@@ -128,7 +128,7 @@ class OnDeviceCache:
         whole = [(tensor, self.memory.download(held[tensor.past], tensor.dtype)) for tensor in self.by_token]
         return {tensor.past: np.ascontiguousarray(array[tensor.index(EVERY, slice(length))]) for tensor, array in whole}
 
-    def put(self, row: int, arrays: Arrays, length: int) -> None:
+    def put(self, row: int, arrays: ArrayMapping, length: int) -> None:
         """See `Cache.put`."""
         parts = {one.past: arrays[one.past][one.index(EVERY, slice(length))] for one in self.by_token}
         self.fill(row, parts, max(length, self.initial_capacity) if self.in_place else length)

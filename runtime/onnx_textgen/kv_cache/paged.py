@@ -5,6 +5,7 @@ The graph updates the blocks in place. All rows take blocks from one pool, so to
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy.typing as npt
 from ..backends.openvino_operators import BLOCK_BEGINS, BLOCK_INDICES
 from ..backends.openvino_session import OpenVINORun, OpenVINOSession
 from ..backends.protocol import CPU, mask_of
+from ..backends.signature import CacheTensor
 from .recurrent_states import States
-from .snapshot import Arrays
+from .snapshot import ArrayMapping, Arrays
 from .windows import Windows
 
 
@@ -100,25 +102,39 @@ class PagedCache:
 
     def take(self, row: int, length: int) -> Arrays:
         """See `Cache.take`."""
-        blocks = self.blocks[row][: self.blocks_for(length)]
-        return {one.past: in_row(self.arrays[one.past][blocks])[:, :, :length].copy() for one in self.tensors}
+        return {one.past: self.take_one(one, row, length) for one in self.tensors}
 
-    def put(self, row: int, arrays: Arrays, length: int) -> None:
+    def take_one(self, tensor: CacheTensor, row: int, length: int) -> npt.NDArray[Any]:
+        """Copy one tensor of a row's first `length` tokens: [1, heads, tokens, size]."""
+        blocks = self.blocks[row][: self.blocks_for(length)]
+        array = np.empty(tensor.sized(1, len(blocks) * self.block_size), tensor.dtype)
+        for place, part in consecutive(blocks):
+            in_blocks(array, self.block_size)[place] = self.arrays[tensor.past][part]
+        return array[:, :, :length]
+
+    def put(self, row: int, arrays: ArrayMapping, length: int) -> None:
         """See `Cache.put`."""
         self.rewind(row, 0)
         self.reserve(row, length)
         for one in self.tensors:
             padded = np.zeros(one.sized(1, len(self.blocks[row]) * self.block_size), one.dtype)
             padded[:, :, :length] = arrays[one.past][:, :, :length]
-            self.arrays[one.past][self.blocks[row]] = in_blocks(padded, self.block_size)
+            for place, part in consecutive(self.blocks[row]):
+                self.arrays[one.past][part] = in_blocks(padded, self.block_size)[place]
         self.lengths[row] = length
 
 
-def in_row(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """[blocks, heads, block_size, size] -> [1, heads, tokens, size]."""
-    return blocks.swapaxes(0, 1).reshape(1, blocks.shape[1], -1, blocks.shape[3])
+def consecutive(blocks: Sequence[int]) -> list[tuple[slice, slice]]:
+    """The runs of consecutive block numbers: where each is in the list, and its blocks. Slices copy faster than lists of numbers.
+
+    >>> consecutive([4, 5, 6, 2])
+    [(slice(0, 3, None), slice(4, 7, None)), (slice(3, 4, None), slice(2, 3, None))]
+    """
+    begins = [index for index, block in enumerate(blocks) if not index or block != blocks[index - 1] + 1]
+    places = [slice(begin, end) for begin, end in itertools.pairwise([*begins, len(blocks)])]
+    return [(place, slice(blocks[place.start], blocks[place.start] + place.stop - place.start)) for place in places]
 
 
 def in_blocks(row: npt.NDArray[Any], block_size: int) -> npt.NDArray[Any]:
-    """[1, heads, tokens, size] -> [blocks, heads, block_size, size]; the reverse of `in_row`."""
+    """[1, heads, tokens, size] -> [blocks, heads, block_size, size], a view."""
     return row.reshape(row.shape[1], -1, block_size, row.shape[3]).swapaxes(0, 1)

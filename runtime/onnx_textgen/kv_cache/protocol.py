@@ -12,7 +12,7 @@ from ..backends.onnxruntime_session import OrtValue
 from ..backends.protocol import Run
 from ..backends.signature import CacheTensor
 from .recurrent_states import States
-from .snapshot import Arrays
+from .snapshot import ArrayMapping, Arrays
 from .windows import Windows
 
 Tensors = dict[str, OrtValue]
@@ -66,7 +66,7 @@ class Cache(Protocol):
         """Copy the keys and values of a row's first `length` tokens; of windows, those needed to continue there."""
         ...
 
-    def put(self, row: int, arrays: Arrays, length: int) -> None:
+    def put(self, row: int, arrays: ArrayMapping, length: int) -> None:
         """Make a row hold the first `length` tokens of arrays from `take`, of this or another cache; states are not changed.
 
         Arrays of windows end with token `length`.

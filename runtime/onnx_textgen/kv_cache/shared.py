@@ -19,7 +19,7 @@ from ..backends.protocol import mask_of
 from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
-from .snapshot import Arrays, copied
+from .snapshot import ArrayMapping, Arrays, copied
 from .windows import Windows
 
 ALIGNMENT = 64
@@ -190,7 +190,7 @@ class SharedCache:
             for one in self.by_token
         }
 
-    def put(self, row: int, arrays: Arrays, length: int) -> None:
+    def put(self, row: int, arrays: ArrayMapping, length: int) -> None:
         """See `Cache.put`."""
         self.ensure_capacity(row + 1, length)
         self.windows.put(row, arrays, length, self.buffers)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,21 @@ from ..backends.signature import CacheTensor
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Arrays by the name of the graph's past input, with a batch of 1."""
+ArrayMapping = Mapping[str, npt.NDArray[Any]]
+"""The same, perhaps made when they are asked for."""
+
+
+class Origin(NamedTuple):
+    """What the keys and values of equal tokens depend on: only those of one origin may follow each other."""
+
+    adapter: str | None = None
+    """The LoRA adapter that they were computed with."""
+    engine: str | None = None
+    """The device of the second engine that computed them; None: the graph that continues the text."""
+
+
+OWN = Origin()
+"""The graph itself, without an adapter."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -20,14 +35,13 @@ class Snapshot:
     """The tokens of one text, with their keys, values and states. Immutable, so it may be shared."""
 
     token_ids: tuple[int, ...]
-    tensors: Arrays
+    tensors: ArrayMapping
     """Keys and values of all tokens; of layers with a window, those of the last ones."""
     states: dict[int, Arrays] = dataclasses.field(default_factory=dict)
     """States of recurrent layers, by the number of tokens after which they were copied."""
     uses_long_rope: bool = False
     """Whether keys were rotated as for a text longer than the graph's rope switch."""
-    adapter: str | None = None
-    """The LoRA adapter that keys and values were computed with."""
+    origin: Origin = OWN
     shortest: int = 0
     """The fewest tokens, but 0, that it can be cut to: layers with a window have forgotten what a shorter text needs."""
 
@@ -43,9 +57,11 @@ class Snapshot:
             length = max((held for held in self.states if held <= length), default=0)
         return length if length >= self.shortest else 0
 
-    def cut(self, length: int, tensors: Iterable[CacheTensor]) -> Arrays:
+    def cut(self, length: int, tensors: Iterable[CacheTensor]) -> ArrayMapping:
         """The arrays without the tokens after the first `length`."""
         dropped, found = len(self.token_ids) - length, dict[str, npt.NDArray[Any]]()
+        if not dropped:
+            return self.tensors
         for tensor in tensors:
             if tensor.length_axis is not None:
                 array = self.tensors[tensor.past]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..backends.onnxruntime_session import OrtValue
 from ..backends.signature import CacheTensor
-from .snapshot import Arrays, copied
+from .snapshot import ArrayMapping, Arrays, copied
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +102,7 @@ class Windows:
         part = slice(None), slice(length - copy.first)
         return {tensor.past: copied(copy.arrays[tensor.past][tensor.index(*part)]) for tensor in self.tensors}
 
-    def put(self, row: int, arrays: Arrays, length: int, buffers: dict[str, OrtValue]) -> None:
+    def put(self, row: int, arrays: ArrayMapping, length: int, buffers: dict[str, OrtValue]) -> None:
         """Make a row hold arrays [1, ...] that end with token `length`."""
         if self.window is None:
             return

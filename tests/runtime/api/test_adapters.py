@@ -21,6 +21,7 @@ from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.cli import run
 from onnx_textgen.generation.request import Request
 from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.kv_cache.snapshot import Origin
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import GRAPH, MANIFEST, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
@@ -245,7 +246,7 @@ def test_a_session_file_that_lies_about_its_adapter_brings_no_cache(shared_case:
     _, model = shared_case
     context = model.new_context(adapter="first")
     context.feed(LONG)
-    lie = dataclasses.replace(context.snapshot(), adapter="zzz")
+    lie = dataclasses.replace(context.snapshot(), origin=Origin("zzz"))
     write_session(tmp_path / "saved", model.opened.digest, LONG, [], lie, adapters={"zzz": ""})
     session = model.load_session(tmp_path / "saved")
     session.save(tmp_path / "again")

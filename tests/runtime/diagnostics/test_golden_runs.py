@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import onnx_textgen
+from onnx_textgen.cli import run as run_command
 from onnx_textgen.diagnostics.golden_runs import replay
+from onnx_textgen.inference.prompt_engine import Computed
 from onnx_textgen.package.manifest import GoldenRun
 
 
@@ -57,3 +59,22 @@ def test_a_certificate_whose_error_is_no_number_is_refused(exact: onnx_textgen.M
     ) as refused:
         replay(exact.new_context(), damaged, exact.manifest.golden[0])
     assert len(str(refused.value)) < 200
+
+
+def test_a_hand_over_between_engines_is_replayed_and_a_wrong_one_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openvino", reason="the second engine")
+    model = onnx_textgen.load(device="hybrid", threads=1)
+
+    def found() -> list[bool]:
+        runs = model.manifest.golden
+        return [replay(model.new_context(), model.manifest, run, hands_over=True).is_right for run in runs]
+
+    assert found() == [True] * 3
+    assert run_command(["verify", "--device", "hybrid"]) == 0
+    assert capsys.readouterr().out.count("half of it by openvino") == 3
+    take = Computed.__getitem__
+    monkeypatch.setattr(Computed, "__getitem__", lambda self, name: -take(self, name))
+    assert not any(found())
+    assert run_command(["verify", "--device", "hybrid"]) == 1

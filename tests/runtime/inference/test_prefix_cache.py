@@ -16,6 +16,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.inference.prefix_cache import SHORTEST, PrefixStore
+from onnx_textgen.kv_cache.snapshot import OWN
 from support.cache_graphs import GRAPHS
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
@@ -98,14 +99,14 @@ def test_bytes_are_bounded_and_the_least_recently_used_goes_first(story: Model) 
     store = PrefixStore(3 * size)
     texts = [filled(story, store, seed, 100).token_ids[0] for seed in range(3)]
     assert store.held_bytes == 3 * size
-    assert store.find(texts[0], 98)[1] == 98  # used last now
+    assert store.find(texts[0], 98, OWN)[1] == 98  # used last now
     texts.append(filled(story, store, 3, 100).token_ids[0])
-    assert [store.find(text, 98)[1] for text in texts] == [98, 0, 98, 98]
+    assert [store.find(text, 98, OWN)[1] for text in texts] == [98, 0, 98, 98]
     assert store.held_bytes == 3 * size
     filled(story, store, 4, 400)  # larger than the store
     assert store.held_bytes == 3 * size
     store.clear()
-    assert (store.held_bytes, store.find(texts[0], 98)) == (0, (None, 0))
+    assert (store.held_bytes, store.find(texts[0], 98, OWN)) == (0, (None, 0))
 
 
 def test_a_longer_text_takes_the_place_of_its_beginning_and_short_ones_are_left_out(story: Model) -> None:

@@ -121,6 +121,7 @@ def test_whatever_is_done_to_rows_each_goes_on_as_its_own_text(model: Model, act
     """Against NumPy, which knows no cache: fed, stepped, rewound as far as `nearest` says, copied, taken and put."""
     tiny, draw = tiny_of(model), np.random.default_rng(seed)
     decoder = Decoder(model.graph, model.manifest.geometry, rows=3)
+    longest = [0.0] * 3  # of each row since it was empty; what was lent by another row may be no longer than a window
 
     def drawn(count: int) -> list[int]:
         return draw.integers(0, VOCAB_SIZE, count).tolist()
@@ -138,18 +139,21 @@ def test_whatever_is_done_to_rows_each_goes_on_as_its_own_text(model: Model, act
                     check(logits[other], tiny.logits(decoder.token_ids[other])[-1])
         elif action == "rewind":
             length = decoder.nearest(max(0, held - size), row=row)
-            assert size > SMALL["REACH"] or held - size < 0 or length == held - size
+            assert held - size < max(0, longest[row] - SMALL["REACH"]) or length == held - size
             decoder.rewind(length, row=row)
         elif action == "fork":
-            decoder.fork(row, (row + 1) % 3)
+            decoder.fork(row, target := (row + 1) % 3)
+            longest[target] = longest[row]
         elif action == "restore":
             snapshot = decoder.snapshot(row=row)
             length = snapshot.usable(max(0, len(snapshot.token_ids) - size % 5))
-            decoder.restore(snapshot, length, row=(row + 2) % 3)
+            decoder.restore(snapshot, length, row=(target := (row + 2) % 3))
+            longest[target] = float("inf")
         elif action == "prompt":
             prompt = (decoder.token_ids[row][: held - size % 7] + drawn(2))[:CONTEXT]
             if prompt:
                 check(prefill(decoder, prompt, row=row), tiny.logits(prompt)[-1])
+        longest = [max(before, len(ids)) if ids else 0.0 for before, ids in zip(longest, decoder.token_ids, strict=True)]
 
 
 def test_a_row_returns_to_the_end_of_its_prompt_after_a_long_answer(model: Model) -> None:

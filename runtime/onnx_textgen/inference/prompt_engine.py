@@ -1,0 +1,114 @@
+"""A second engine that computes long prompts, whose keys and values the graph then takes over to continue the texts.
+
+One engine may be faster at prompts, another one at single tokens. A prompt of at least `SHORTEST` tokens is computed by the second
+engine, and each other one by the graph itself. The length alone decides. So a text does not depend on what ran before it or with
+it; and keys and values are reused only by prompts that the same engine computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..backends.onnxruntime_session import LOG
+from ..backends.protocol import Graph
+from ..errors import ModelError
+from ..kv_cache.paged import PagedCache
+from ..kv_cache.snapshot import Snapshot
+from ..package.manifest import Geometry
+from .decoder import Decoder
+
+TOKENS = 2
+"""The axis of tokens in keys and values."""
+SHORTEST = 64
+"""Tokens of the shortest prompt for the second engine: at 32 tokens of a model of 135 M parameters both take the same time."""
+
+
+class PromptEngine:
+    """The second engine of a model, opened at the first long prompt. Safe to use from several threads."""
+
+    def __init__(self, device: str, open_graph: Callable[[], Graph], geometry: Geometry, *, shortest: int = SHORTEST) -> None:
+        """`device`: its name; `open_graph` opens the package's graph there, which may take seconds."""
+        self.device, self.geometry, self.shortest = device, geometry, shortest
+        self._open_graph: Callable[[], Graph] | None = open_graph
+        self._graph: Graph | None = None
+        self._lock = threading.Lock()
+
+    def new_decoder(self) -> Decoder:
+        """An empty decoder of one row on the second engine, opened now if it was not; raises `PackageError` if that fails."""
+        with self._lock:
+            if self._graph is None:
+                if self._open_graph is None:
+                    raise ModelError("this model was closed; load it again")
+                start = time.perf_counter()
+                self._graph = self._open_graph()
+                LOG.info("%s opened in %.1f s, for long prompts", self.device, time.perf_counter() - start)
+            return Decoder(self._graph, self.geometry)
+
+    def close(self) -> None:
+        """Release the second engine; it opens no more."""
+        with self._lock:
+            self._graph = self._open_graph = None
+
+
+def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
+    """Copy the first `length` tokens of a row to an empty decoder of the second engine.
+
+    Returns the first token that layers with a window still have: zeros stand for those before it, to which no later token attends.
+    """
+    if not length:
+        return 0
+    snapshot, first, arrays = decoder.snapshot(row=row), 0, dict[str, npt.NDArray[Any]]()
+    for tensor in reader.cache.tensors:
+        array = in_type(snapshot.tensors[tensor.past], tensor.dtype)
+        if missing := length - array.shape[TOKENS]:
+            first, array = missing, np.pad(array, [(missing, 0) if axis == TOKENS else (0, 0) for axis in range(array.ndim)])
+        arrays[tensor.past] = array
+    reader.restore(dataclasses.replace(snapshot, tensors=arrays, origin=reader.origin(0), shortest=0), length)
+    return first
+
+
+def take_over(reader: Decoder, decoder: Decoder, row: int, first: int) -> None:
+    """Make a row hold the prompt, or the part of it, that the second engine has computed; `first`: see `lend`."""
+    if (length := reader.reusable_length[0]) > len(decoder.token_ids[row]):
+        token_ids, is_beyond = tuple(reader.token_ids[0][:length]), reader.uses_long_rope[0]
+        tensors = Computed(reader, decoder, length, first)
+        decoder.restore(Snapshot(token_ids, tensors, {}, is_beyond, decoder.origin(row)), length, row=row)
+
+
+class Computed(Mapping[str, npt.NDArray[Any]]):
+    """Keys and values of a prompt, each copied from the second engine when it is asked for: all at once take time and memory."""
+
+    def __init__(self, reader: Decoder, decoder: Decoder, length: int, first: int) -> None:
+        assert isinstance(reader.cache, PagedCache), "the second engine is OpenVINO"
+        self.cache, self.length, self.first = reader.cache, length, first
+        self.sources = {tensor.past: tensor for tensor in reader.cache.tensors}
+        self.targets = {tensor.past: tensor for tensor in decoder.cache.tensors}
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        array = in_type(self.cache.take_one(self.sources[name], 0, self.length), self.targets[name].dtype)
+        return array if self.targets[name].window is None else array[:, :, self.first :]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+def in_type(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Keys or values in the type of another engine's cache.
+
+    Bfloat16, whose bits are kept as uint16, is the upper half of a float32: what came from it returns unchanged.
+    """
+    if array.dtype == dtype:
+        return array
+    return (
+        (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == np.uint16 else (array.astype(np.uint32) << 16).view(np.float32)
+    )
