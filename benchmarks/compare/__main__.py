@@ -1,11 +1,13 @@
 """onnx-textgen beside what one would use instead, in one run.
 
     python benchmarks/compare --work DIR                                   # all shapes, precisions and peers: hours
+    python benchmarks/compare --work DIR --quick                           # the README's figures at int4: ten minutes
     python benchmarks/compare --work DIR --shape llama-135m --precision int4
     python benchmarks/compare --work DIR --peer "onnx-textgen|llama"       # those whose name the expression finds
     python benchmarks/compare --work DIR --write                           # docs/performance.md and its plots anew, from all runs
 
-DIR keeps environments, checkpoints, converted models and every measurement (results.jsonl), some 30 GB for all. Needs the
+`--quick` compares with onnxruntime-genai and llama.cpp, with prompts up to 512 tokens. Its first run takes longer: llama.cpp is
+compiled. DIR keeps environments, checkpoints, converted models and every measurement (results.jsonl), some 30 GB for all. Needs the
 `dev` extra. Peers run one after the other, in turn, each in a process of its own; the machine should do nothing else meanwhile.
 """
 
@@ -22,6 +24,7 @@ from pathlib import Path
 THREADS = 2
 ROUNDS = {32: 6, 128: 10, 512: 8, 2048: 3, 8192: 1}
 """Rounds by tokens of the prompt."""
+QUICK_PEERS = "^(onnx-textgen|onnx-textgen, hybrid|onnxruntime-genai best|llama.cpp)$"
 
 
 def installed(work: Path, environment: str) -> dict[str, float]:
@@ -62,10 +65,11 @@ def run(options: argparse.Namespace) -> None:
     """Prepare what is missing, measure, and append to the results."""
     log = Log(options.work / "results.jsonl")
     peers = [peer for peer in all_peers() if peer.precision in options.precision and re.search(options.peer, peer.name)]
-    environments = dict.fromkeys(peer.environment for peer in peers)
-    for name in dict.fromkeys(["conversions", "llama.cpp", *environments]):
+    environments = environments_of(peers)
+    for name in environments:
         make_environment(options.work, name)
-    log.write("machine", {"read": read_rate(THREADS), "multiply": multiply_rate(), "cores": os.cpu_count()})
+    rates = {"read": read_rate(THREADS), "multiply": multiply_rate()}
+    log.write("machine", rates | {"cores": os.cpu_count(), "processor": processor()})
     for name in [name for name in environments if options.static and name in IMPORTS]:
         sizes, seconds = installed(options.work, name), import_seconds(options.work, name)
         log.write("environment", {"name": name, "sizes": sizes, "seconds": seconds})
@@ -129,7 +133,12 @@ def main() -> None:
     parser.add_argument("--static", action="store_true", help="measure installed size and import time too")
     parser.add_argument("--only-report", action="store_true", help="measure nothing")
     parser.add_argument("--write", action="store_true", help="write docs/performance.md")
+    parser.add_argument("--quick", action="store_true", help="one shape at int4, two peers, three rounds")
     options = parser.parse_args()
+    if options.quick:
+        options.shape, options.precision = ["llama-135m"], ["int4"]
+        options.peer = options.peer or QUICK_PEERS
+        options.rounds, options.longest, options.cold = 3, 512, 1
     options.shape = options.shape or list(SHAPES)
     options.precision = options.precision or ["int4", "int8", "fp32", "bf16"]
     options.work = options.work.resolve()
@@ -143,9 +152,9 @@ if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(THREADS))  # before NumPy is imported
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     from log import Log
-    from machine import multiply_rate, read_rate
+    from machine import multiply_rate, processor, read_rate
     from models import SHAPES, cycles, make_checkpoint
-    from peers import Peer, all_peers, convert, make_environment, program
+    from peers import Peer, all_peers, convert, environments_of, make_environment, program
     from report import report
     from rounds import PeerError, cold_start, measure
 

@@ -9,25 +9,24 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import torch
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "gpt2": gguf.MODEL_ARCH.GPT2}
 
 
-def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     """Rows of a query or key projection in the order of llama.cpp's rotation of neighbours, which Llama uses there."""
     half = weight.shape[0] // heads // 2
-    return weight.reshape(heads, 2, half, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+    return weight.reshape(heads, 2, half, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def as_llama_cpp(weight: torch.Tensor, name: str, kind: str, heads: int) -> np.ndarray:
+def as_llama_cpp(weight: np.ndarray, name: str, kind: str, heads: int) -> np.ndarray:
     """A weight in llama.cpp's order."""
     if kind == "llama" and ("q_proj" in name or "k_proj" in name):
         weight = interleaved(weight, heads)
-    if kind == "gpt2" and weight.dim() == 2 and "wte" not in name and "wpe" not in name:
+    if kind == "gpt2" and weight.ndim == 2 and "wte" not in name and "wpe" not in name:
         weight = weight.T  # GPT-2's Conv1D holds [in, out]
-    return weight.contiguous().numpy()
+    return np.ascontiguousarray(weight)
 
 
 def main(checkpoint: Path, out: Path) -> None:
@@ -64,7 +63,7 @@ def main(checkpoint: Path, out: Path) -> None:
         if name.endswith((".attn.bias", ".attn.masked_bias")) or (tied and name == "lm_head.weight"):
             continue
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        value = as_llama_cpp(stored.float(), name, kind, heads if "q_proj" in name else kv_heads)
+        value = as_llama_cpp(stored.astype(np.float32), name, kind, heads if "q_proj" in name else kv_heads)
         writer.add_tensor(found, value)
         if found == "token_embd.weight" and kind == "gpt2":
             writer.add_tensor("output.weight", value)

@@ -39,11 +39,19 @@ def multiply_rate() -> float:
     return 2 * SIDE**3 / fastest(lambda: matrix @ matrix)
 
 
-def processor() -> str:
-    """The processor's name, its cores, and those of its instructions that products of few bits are made of (Linux on x86)."""
+def cpu_fields() -> dict[str, str]:
+    """What Linux says of the last core; empty elsewhere."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
-    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    flags = fields.get("flags", "").split()
-    special = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags]
-    return ", ".join([fields.get("model name", platform.machine()), f"{os.cpu_count()} cores", *special])
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def instructions() -> set[str]:
+    """The processor's instruction sets, by Linux's names."""
+    return set(cpu_fields().get("flags", "").split())
+
+
+def processor() -> str:
+    """The processor's name, its cores, and those of its instructions that products of few bits are made of (Linux on x86)."""
+    special = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in instructions()]
+    return ", ".join([cpu_fields().get("model name", platform.machine()), f"{os.cpu_count()} cores", *special])

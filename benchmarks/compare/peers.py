@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from machine import instructions
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -19,12 +21,13 @@ ENVIRONMENTS = {
     "onnx-textgen+openvino": [f"{ROOT}[openvino]"],
     "onnxruntime-genai": ["onnxruntime-genai==0.18.0"],
     "llama.cpp": ["--no-binary=llama-cpp-python", "llama-cpp-python==0.3.36"],
+    "gguf": ["gguf==0.19.0", "safetensors"],
     "openvino-genai": ["openvino-genai==2026.4.1.0"],
     "optimum-onnx": ["optimum-onnx[onnxruntime]==0.1.0", TORCH],
     "transformers": ["transformers==5.23.0", TORCH],
-    "conversions": ["optimum-intel[openvino]==2.2.0", "gguf==0.19.0", TORCH],
+    "conversions": ["optimum-intel[openvino]==2.2.0", TORCH],
 }
-"""What pip is asked for, by environment; `conversions` makes the files of llama.cpp and OpenVINO, and is not measured."""
+"""What pip is asked for, by environment; `gguf` and `conversions` make files for llama.cpp and OpenVINO, and are not measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +53,21 @@ class Peer:
         return f"{self.name}-{self.precision}".replace(" ", "-").replace(",", "").replace(".", "")
 
 
-LLAMA_CPP_BUILD = " ".join(
-    f"-DGGML_{name}=ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI")
-)
-"""llama.cpp is compiled for AVX-512 with VNNI. Left to itself it would add AMX, whose kernels ended the process on the machine that
-this was written on (a virtual one: SIGSEGV in the first product of 4 or 8 bits)."""
+LLAMA_CPP_OPTIONS = {
+    "AVX": ("avx",),
+    "AVX2": ("avx2",),
+    "AVX_VNNI": ("avx_vnni",),
+    "FMA": ("fma",),
+    "F16C": ("f16c",),
+    "BMI2": ("bmi2",),
+    "AVX512": ("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"),
+    "AVX512_VBMI": ("avx512vbmi",),
+    "AVX512_VNNI": ("avx512_vnni",),
+    "AVX512_BF16": ("avx512_bf16",),
+}
+"""Options of llama.cpp's build, with the instruction sets that each needs.
+
+AMX is left out: its kernels ended the process on a virtual machine that has it (SIGSEGV in the first product of 4 or 8 bits)."""
 NO_GPT2 = ("llama-135m", "qwen2-0.5b", "editor-163m")
 """onnxruntime-genai's builder refuses GPT-2."""
 
@@ -67,7 +80,7 @@ def genai_builder(precision: str, *options: str) -> tuple[str, ...]:
 
 def gguf_writer(out: str) -> tuple[str, ...]:
     """The checkpoint as llama.cpp's file, float32."""
-    return ("conversions:python", str(HERE / "convert_gguf.py"), "CHECKPOINT", out)
+    return ("gguf:python", str(HERE / "convert_gguf.py"), "CHECKPOINT", out)
 
 
 def gguf_quantizer(source: str, kind: str, *importance: str) -> tuple[str, ...]:
@@ -92,6 +105,8 @@ def all_peers() -> list[Peer]:
             peers.append(Peer("onnx-textgen, blocks of 64", "onnx-textgen", precision, larger, "onnx_textgen_worker.py"))
         for title, environment, variable in (
             ("onnx-textgen, cache of 8 bits", "onnx-textgen", ("GRAPH", "int8_cache_model.onnx")),
+            ("onnx-textgen, hybrid", "onnx-textgen+openvino", ("DEVICE", "hybrid")),
+            ("onnx-textgen, hybrid bf16", "onnx-textgen+openvino", ("DEVICE", "hybrid:bf16")),
             ("onnx-textgen, OpenVINO", "onnx-textgen+openvino", ("DEVICE", "openvino")),
             ("onnx-textgen, OpenVINO bf16", "onnx-textgen+openvino", ("DEVICE", "openvino:bf16")),
         ):
@@ -139,6 +154,20 @@ def use_environment(work: Path, name: str, folder: Path) -> None:
     link.symlink_to(folder.resolve())
 
 
+def llama_cpp_options() -> str:
+    """Compile llama.cpp for the instructions that this processor has."""
+    has = instructions()
+    return " ".join(f"-DGGML_{name}={'ON' if has.issuperset(needed) else 'OFF'}" for name, needed in LLAMA_CPP_OPTIONS.items())
+
+
+def environments_of(peers: Iterable[Peer]) -> list[str]:
+    """The environments that run these peers and make their models."""
+    found = dict[str, None]()
+    for peer in peers:
+        found |= dict.fromkeys([peer.environment, *(command[0].partition(":")[0] for command in peer.convert)])
+    return [name for name in found if name != "dev"]
+
+
 def make_environment(work: Path, name: str) -> None:
     """A virtual environment with what `ENVIRONMENTS` names; kept for later runs."""
     folder = work / "environments" / name
@@ -147,7 +176,7 @@ def make_environment(work: Path, name: str) -> None:
     print(f"environment {name} ...", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
-    variables = {"CMAKE_ARGS": f"-DGGML_NATIVE=OFF {LLAMA_CPP_BUILD}"} if name == "llama.cpp" else {}
+    variables = {"CMAKE_ARGS": f"-DGGML_NATIVE=OFF {llama_cpp_options()}"} if name == "llama.cpp" else {}
     subprocess.run([*pip, *ENVIRONMENTS[name]], check=True, env=os.environ | variables)
     if name == "conversions":  # the torchvision that pip chose does not fit a CPU build of torch; nothing here needs it
         subprocess.run([*pip[:3], "uninstall", "--quiet", "--yes", "torchvision"], check=True)

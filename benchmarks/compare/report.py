@@ -64,7 +64,17 @@ def ratio(ours: Series, theirs: Series) -> float:
     return middle(ours[turn] / theirs[turn] for turn in ours.keys() & theirs.keys())
 
 
-COLUMNS = ("prefill 32", "prefill 512", "prefill 2048", "decode 128", "decode 2048", "decode 8192", "8 together")
+COLUMNS = (
+    "prefill 32",
+    "prefill 128",
+    "prefill 512",
+    "prefill 2048",
+    "decode 128",
+    "decode 512",
+    "decode 2048",
+    "decode 8192",
+    "8 together",
+)
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -88,6 +98,24 @@ def speed_table(found: dict[Key, dict[str, Series]]) -> str:
             cells.append(f"{middle(figures[column].values()):,.0f}{times}")
         rows.append(cells)
     return table(["tokens/s (ours over it)", *columns], rows)
+
+
+def best_table(found: dict[Key, dict[str, Series]], precision: str) -> str:
+    """Each of ours as a multiple of the fastest of all others, column by column; empty if no other was measured."""
+    ours = {peer: figures for (peer, exact), figures in found.items() if peer.startswith(OURS) and exact == precision}
+    others = {peer: figures for (peer, exact), figures in found.items() if not peer.startswith(OURS) and exact == precision}
+    best = {
+        column: max((name for name in others if column in others[name]), key=lambda name: middle(others[name][column].values()))
+        for column in COLUMNS
+        if any(column in figures for figures in others.values())
+    }
+    if not best:
+        return ""
+    rows = [
+        [name, *(f"{ratio(figures[column], others[best[column]][column]):.2f}" if column in figures else "" for column in best)]
+        for name, figures in ours.items()
+    ]
+    return table(["over the fastest of the others", *best], [*rows, ["the fastest of the others", *best.values()]])
 
 
 def small_cache_in_words(found: dict[Key, dict[str, Series]], precision: str) -> str:
@@ -196,8 +224,8 @@ def report(results: Path, *, write: bool) -> None:
     machine = by_kind["machine"][-1]
     read, multiply = (middle(each[name] for each in by_kind["machine"]) / 1e9 for name in ("read", "multiply"))
     parts = [
-        f"The machine, {machine['cores']} cores, 2 threads: memory is read at {read:.1f} GB/s, float32 numbers are multiplied and "
-        f"added at {multiply:.0f} GFLOP/s."
+        f"The machine, {machine.get('processor', machine['cores'])}, 2 threads: memory is read at {read:.1f} GB/s, "
+        f"float32 numbers are multiplied and added at {multiply:.0f} GFLOP/s."
     ]
     environments = {record["name"]: record for record in by_kind["environment"]}
     if environments:
@@ -217,8 +245,7 @@ def report(results: Path, *, write: bool) -> None:
                 parts += [f"### {shape}, {precision}", editing_table(found)]
                 continue
             parts += [f"### {shape}, {precision}", speed_table(found)]
-            if words := small_cache_in_words(found, precision):
-                parts.append(words)
+            parts += [text for text in (best_table(found, precision), small_cache_in_words(found, precision)) if text]
             if cold := those("cold"):
                 parts.append(cold_table(cold, sizes))
             parts.append(roofline_table(found, sizes, machine))

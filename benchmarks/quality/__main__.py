@@ -29,11 +29,11 @@ from machine import processor  # noqa: E402
 from making import Maker, RefusedError, size_of  # noqa: E402
 from measuring import Bench  # noqa: E402
 from page import conditions, key_of, quality_table, versions, write_page  # noqa: E402
-from peers import ENVIRONMENTS, ROOT, Peer, make_environment, use_environment  # noqa: E402
+from peers import ENVIRONMENTS, ROOT, Peer, environments_of, make_environment, use_environment  # noqa: E402
 from plot import write_plot  # noqa: E402
 from report import last_run  # noqa: E402
 from texts import Window, read_windows  # noqa: E402
-from variants import REFERENCE, all_variants  # noqa: E402
+from variants import REFERENCE, SOURCES, all_variants  # noqa: E402
 
 Record = dict[str, Any]
 CALIBRATION = ROOT / "export" / "onnx_textgen_export" / "texts" / "calibration.txt"
@@ -48,7 +48,8 @@ def settings(options: argparse.Namespace) -> Record:
 
 def run(options: argparse.Namespace, log: Log, peers: list[Peer]) -> None:
     """Convert and measure, and append to the log."""
-    for name in dict.fromkeys(["conversions", "llama.cpp", *(peer.environment for peer in [REFERENCE, *peers])]):
+    sources = [source for word, source in SOURCES.items() if any(word in line for peer in peers for line in peer.convert)]
+    for name in environments_of([REFERENCE, *peers, *sources]):
         make_environment(options.work, name)
     windows = read_windows(options.text, options.checkpoint, window=options.window, tokens=options.tokens)
     bench, maker, models = Bench(options.work, windows, options.threads), make_maker(options), {}
