@@ -23,16 +23,17 @@ from onnx_textgen.package.manifest import TOKENIZER
 from ..errors import ExportError
 from .equivalence import ByteLevelBPE, Reference, SameFile, prove_tokenizer
 from .probe_texts import PROBES
-from .sentencepiece import Renumbered, convert_sentencepiece, open_model
+from .sentencepiece import GIVE, ONLY_WRITTEN, Renumbered, convert_sentencepiece, open_model
 from .transformers_tokenizers import WordPiece, class_name_of, from_transformers, numbering_of
 
-SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+MARIAN = "source.spm"
+"""With this file Marian's tokenizer splits sources; its `vocab.json` has the ids of these pieces and of those of the target."""
+SENTENCEPIECE = (MARIAN, "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 SHIFTED = frozenset(
-    {"XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T", "M2M100", "PLBart"}
+    {"Marian", "XGLM", "XLMRoberta", "MBart", "MBart50", "Nllb", "Camembert", "Barthez", "Pegasus", "SeamlessM4T"}
+    | {"M2M100", "PLBart"}
 )
 """Tokenizer classes of transformers that give the pieces of the SentencePiece model other ids."""
-MARIAN = "source.spm"
-"""With this file Marian's tokenizer cuts sources, and `vocab.json` has the ids."""
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 MOST_CUTS = 64
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -66,10 +67,6 @@ def convert_tokenizer(folder: Path) -> Tokenizer | None:
     """
     settings = read_tokenizer_settings(folder)
     name = tokenizer_file(folder)
-    if name != TOKENIZER and (folder / MARIAN).is_file():
-        raise ExportError(
-            f"{folder} has Marian's tokenizer, whose pieces have the ids of vocab.json; give a tokenizer.json with --tokenizer"
-        )
     if name is None:
         return None
     path = folder / name
@@ -127,27 +124,29 @@ def add_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) ->
 
 
 def renumbered(path: Path, name: str) -> tuple[Tokenizer, Reference]:
-    """Convert a SentencePiece model whose pieces have other ids: those of transformers' class `name`, and its frame of a text."""
+    """Convert a SentencePiece model whose pieces have other ids: those of transformers' class `name`, and its frame of a text.
+
+    transformers gives the unknown id to a piece that its class does not number; here no text is split into it.
+    """
     numbering = numbering_of(path.parent, f"{name}Tokenizer")
-    tokens = sorted(numbering.ids, key=lambda token: numbering.ids[token])
-    pieces = open_model(path)[0].pieces
-    if missing := [piece.piece for piece in pieces if piece.piece not in numbering.ids]:
-        raise ExportError(f"{path} has pieces without an id, such as {missing[0]!r}; give a tokenizer.json with --tokenizer")
-    if [numbering.ids[token] for token in tokens] != list(range(len(tokens))):
-        raise ExportError(f"{name}Tokenizer leaves out ids; give a tokenizer.json with --tokenizer")
-    tokenizer, original = convert_sentencepiece(path, {}, ids=numbering.ids)
+    if sorted(numbering.ids.values()) != list(range(len(numbering.ids))):
+        raise ExportError(f"{name}Tokenizer leaves out ids; {GIVE}")
+    pieces = [piece.piece for piece in open_model(path)[0].pieces]
+    read = {*pieces, *numbering.special} if path.name == MARIAN else numbering.ids.keys()
+    ids = {token if token in read else ONLY_WRITTEN + token: token_id for token, token_id in numbering.ids.items()}
+    tokenizer, original = convert_sentencepiece(path, {}, ids=ids)
     around = [*numbering.before, "$A", *numbering.after]
     if original.processor.id_to_piece(original.unknown_id) in around:
-        raise ExportError(f"the settings of {name}Tokenizer name no language that it has; give a tokenizer.json with --tokenizer")
+        raise ExportError(f"the settings of {name}Tokenizer name no language that it has; {GIVE}")
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in numbering.special])
     special = [(token, numbering.ids[token]) for token in dict.fromkeys((*numbering.before, *numbering.after))]
     tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=special)
-    return tokenizer, Renumbered(original, tuple(numbering.ids[piece.piece] for piece in pieces))
+    return tokenizer, Renumbered(original, tuple(map(numbering.ids.get, pieces)))
 
 
 def from_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, Reference]:
     """Convert a SentencePiece model and give it the begin and end tokens that its settings ask for."""
-    name = class_of(settings, path.parent)
+    name = "Marian" if path.name == MARIAN else class_of(settings, path.parent)
     if name in SHIFTED:
         return renumbered(path, name)
     renamed = {token_id: token.content for token_id, token in added_tokens(settings, path.parent).items()}

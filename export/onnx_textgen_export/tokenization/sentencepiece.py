@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,12 +21,15 @@ from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
 
+GIVE = "give a tokenizer.json with --tokenizer"
 Message: TypeAlias = Any
 """A protobuf message, whose class is created at import."""
 
 UNIGRAM, BPE = 1, 2
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+ONLY_WRITTEN = "\ufdd0"
+"""Before pieces that the model has no score for, so that no text is split into them: Unicode reserves it for such uses."""
 BYTE_IN_TEXT = "<(?=0x[0-9A-F]{2}>)"
 """The start of a byte piece's name in a text, such as <0x41>."""
 
@@ -56,8 +59,8 @@ class Renumbered:
     """SentencePiece's own processor, whose pieces have other ids in the model."""
 
     original: Original
-    ids: tuple[int, ...]
-    """The model's id of each piece."""
+    ids: tuple[int | None, ...]
+    """The model's id of each piece; None for one that no text is split into."""
 
     @property
     def cuts(self) -> frozenset[str]:
@@ -66,7 +69,7 @@ class Renumbered:
 
     def encode(self, text: str) -> list[int]:
         """Ids without begin and end tokens."""
-        return [self.ids[piece] for piece in self.original.encode(text)]
+        return [token_id for piece in self.original.encode(text) if (token_id := self.ids[piece]) is not None]
 
     def decode(self, ids: list[int]) -> str | None:
         """The text of ids; None if an unknown piece replaces lost text."""
@@ -74,8 +77,8 @@ class Renumbered:
         return self.original.decode([pieces[token_id] for token_id in ids])
 
 
-def open_model(path: Path) -> tuple[Message, Original]:
-    """The parsed model and SentencePiece's processor of it."""
+def open_model(path: Path, ids: Container[str] | None = None) -> tuple[Message, Original]:
+    """The parsed model and SentencePiece's processor of it, which splits no text into pieces that are not in `ids`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of the binding generator, at import
         try:
@@ -86,11 +89,12 @@ def open_model(path: Path) -> tuple[Message, Original]:
     parsed = messages.ModelProto()
     try:
         parsed.ParseFromString(path.read_bytes())
+        for piece in parsed.pieces:
+            if ids is not None and piece.type == NORMAL and piece.piece not in ids:
+                piece.type = UNUSED
         processor = SentencePieceProcessor(model_proto=parsed.SerializeToString())
     except Exception as error:
-        raise ExportError(
-            f"{path} is not a SentencePiece model ({first_line(error)}); give a tokenizer.json with --tokenizer"
-        ) from error
+        raise ExportError(f"{path} is not a SentencePiece model ({first_line(error)}); {GIVE}") from error
     begin, end = processor.bos_id(), processor.eos_id()
     return parsed, Original(
         processor,
@@ -120,6 +124,8 @@ def build_model(parsed: Message, names: list[str], path: Path, ids: Mapping[str,
     spec = parsed.trainer_spec
     unknown = next((index for index, piece in enumerate(parsed.pieces) if piece.type == UNKNOWN), None)
     if spec.model_type == BPE:
+        if any(piece.type == UNUSED for piece in parsed.pieces):
+            raise ExportError(f"{path} has pieces without an id, which a BPE model cannot leave out; {GIVE}")
         scores = {name: piece.score for name, piece in zip(names, parsed.pieces, strict=True) if piece.type == NORMAL}
         return models.BPE(
             vocab={name: index for index, name in enumerate(names)} if ids is None else dict(ids),
@@ -131,7 +137,8 @@ def build_model(parsed: Message, names: list[str], path: Path, ids: Mapping[str,
     if spec.model_type == UNIGRAM:
         vocab = [(name, piece.score) for name, piece in zip(names, parsed.pieces, strict=True)]
         if ids is not None and unknown is not None:
-            lowest, scores = min(score for _, score in vocab), dict(vocab)  # a lower one would change that of unknown text
+            scores = {name: score for name, score in vocab if name in ids}
+            lowest = min(scores.values())  # a lower one would change that of unknown text
             vocab = [(name, scores.get(name, lowest)) for name in sorted(ids, key=lambda name: ids[name])]
             unknown = ids[names[unknown]]
         return models.Unigram(vocab, unk_id=unknown, byte_fallback=spec.byte_fallback)
@@ -158,9 +165,9 @@ def build_splitter(parsed: Message) -> pre_tokenizers.PreTokenizer | None:
     return pre_tokenizers.Split(Regex(BYTE_IN_TEXT), "merged_with_previous")
 
 
-def build_decoder(parsed: Message) -> decoders.Decoder:
-    """Pieces to text: spaces, bytes, and without the prefix space."""
-    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " ")]
+def build_decoder(parsed: Message, *, marks: bool) -> decoders.Decoder:
+    """Pieces to text: spaces, bytes, and without the prefix space; `marks`: whether pieces have the mark `ONLY_WRITTEN`."""
+    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " "), *([decoders.Replace(ONLY_WRITTEN, "")] if marks else [])]
     if parsed.trainer_spec.byte_fallback:
         steps.append(decoders.ByteFallback())
     steps.append(decoders.Fuse())
@@ -174,13 +181,14 @@ def convert_sentencepiece(
 ) -> tuple[Tokenizer, Original]:
     """A tokenizer with the ids of SentencePiece's model, and the original.
 
-    ids: if the checkpoint numbers pieces otherwise, the id of each piece and of further tokens, from 0 without gaps.
+    ids: if the checkpoint numbers pieces otherwise, the id of each piece and of further tokens, from 0 without gaps. Pieces that it
+    lacks are not used, as with SentencePiece's own option `vocabulary`.
 
     renamed: pieces to which the checkpoint gives another text, by SentencePiece's id. prefix_after_special: whether text after a
     special token also gets the prefix space; if not (`"legacy": false`), one leading space of a text counts as the prefix, as in
     transformers, because a `tokenizers` pipeline has no step for the exact rule.
     """
-    parsed, original = open_model(path)
+    parsed, original = open_model(path, ids)
     names = [renamed.get(index, piece.piece) for index, piece in enumerate(parsed.pieces)]
     tokenizer = Tokenizer(build_model(parsed, names, path, ids))
     spec, splitter = parsed.normalizer_spec, build_splitter(parsed)
@@ -190,8 +198,8 @@ def convert_sentencepiece(
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first", split=False)
     elif splitter is not None:
         tokenizer.pre_tokenizer = splitter
-    tokenizer.decoder = build_decoder(parsed)
+    tokenizer.decoder = build_decoder(parsed, marks=ids is not None and any(name.startswith(ONLY_WRITTEN) for name in ids))
     for name, piece in zip(names, parsed.pieces, strict=True):
-        if piece.type in (UNKNOWN, CONTROL, USER_DEFINED):
+        if piece.type in (UNKNOWN, CONTROL, USER_DEFINED) and (ids is None or name in ids):
             tokenizer.add_tokens([AddedToken(name, normalized=False, special=piece.type != USER_DEFINED)])
     return tokenizer, original

@@ -6,6 +6,7 @@ The only module outside `huggingface` that imports transformers, each name where
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,23 @@ def numbering_of(folder: Path, class_name: str) -> Numbering:
     with named_versions():
         import transformers  # noqa: PLC0415
     try:
-        wrapper = getattr(transformers, class_name).from_pretrained(folder, local_files_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Marian's recommends a package for another purpose
+            wrapper = getattr(transformers, class_name).from_pretrained(folder, local_files_only=True)
         languages = getattr(wrapper, "lang_token_to_id", {})  # of M2M100, which keeps them outside its vocabulary
         ids = {str(token): int(token_id) for token, token_id in (wrapper.get_vocab() | languages).items()}
+        codes = (*languages, *getattr(wrapper, "supported_language_codes", ()))  # the latter of Marian
         whole, bare = (wrapper("a", add_special_tokens=special)["input_ids"] for special in (True, False))
     except Exception as error:
         raise ExportError(
             f"transformers cannot open the tokenizer in {folder}: {first_line(error)}; give a tokenizer.json with --tokenizer"
         ) from error
+    if getattr(wrapper, "separate_vocabs", False):
+        raise ExportError(f"{folder} has one vocabulary for sources and one for targets; give a tokenizer.json with --tokenizer")
     start = next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
     names = {token_id: token for token, token_id in ids.items()}
     around = (tuple(names[token_id] for token_id in part) for part in (whole[:start], whole[start + len(bare) :]))
-    special = sorted({*wrapper.all_special_tokens, *languages}, key=lambda token: ids[token])
+    special = sorted({*wrapper.all_special_tokens, *codes}, key=lambda token: ids[token])
     return Numbering(ids, tuple(special), *around)
 
 

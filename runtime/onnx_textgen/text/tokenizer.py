@@ -22,8 +22,8 @@ from .tokenizer_json import (
     byte_of_character,
     flat_components,
     read_spec,
+    replacements_of,
     streaming_of,
-    visible_space,
     vocabulary_ids,
 )
 
@@ -55,7 +55,7 @@ class TextTokenizer:
         "_control",
         "_control_pattern",
         "_hidden",
-        "_space",
+        "_replaced",
         "_tokenizer",
         "bos_id",
         "eos_ids",
@@ -85,7 +85,7 @@ class TextTokenizer:
             added = self._tokenizer.get_added_tokens_decoder()
             decoders = flat_components(spec.get("decoder"), "decoders")
             self.streaming = streaming_of(decoders)
-            self._space = visible_space(decoders)
+            self._replaced = replacements_of(decoders)
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
         self.vocab_size = 1 + max([*vocabulary_ids(spec), *added], default=-1)
@@ -147,7 +147,9 @@ class TextTokenizer:
         if self._byte_of_character:
             text = self.token_bytes(token).decode("utf-8", "surrogateescape")
             return re.sub("[\udc80-\udcff]", lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", text)
-        return token.replace(self._space, " ") if self._space else token
+        for old, new in self._replaced:
+            token = token.replace(old, new)
+        return token
 
     def piece_bytes(self, token_id: int) -> bytes:
         """The bytes of one id, as far as the token alone determines them."""

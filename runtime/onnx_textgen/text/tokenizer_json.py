@@ -50,14 +50,15 @@ def streaming_of(decoders: Sequence[Mapping[str, Any]]) -> Streaming:
     return Streaming.RUNS if "ByteFallback" in kinds else Streaming.TOKENS
 
 
-def visible_space(decoders: Sequence[Mapping[str, Any]]) -> str:
-    """The character that the decoder turns into a space, usually SentencePiece's U+2581; "" if there is none."""
+def replacements_of(decoders: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What the decoder replaces in a token, usually SentencePiece's U+2581 by a space, and by what."""
+    found = list[tuple[str, str]]()
     for decoder in decoders:
         if decoder["type"] == "Metaspace":
-            return str(decoder["replacement"])
-        if decoder["type"] == "Replace" and decoder["content"] == " ":
-            return str(decoder["pattern"].get("String", ""))
-    return ""
+            found.append((str(decoder["replacement"]), " "))
+        elif decoder["type"] == "Replace" and (old := decoder["pattern"].get("String")):
+            found.append((str(old), str(decoder["content"])))
+    return found
 
 
 def flat_components(component: Mapping[str, Any] | None, children: str) -> list[Mapping[str, Any]]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from tokenizers import decoders as token_decoders
 
+from onnx_textgen.text.stream_decoder import StreamDecoder
 from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.tokenization.conversion import convert_tokenizer
@@ -49,11 +50,11 @@ VECTORS = {
 }
 
 
-def train(path: Path, **options: object) -> Path:
+def train(path: Path, *, corpus: list[str] = CORPUS, **options: object) -> Path:
     sentencepiece = pytest.importorskip("sentencepiece")
-    model = io.BytesIO()
+    model, options = io.BytesIO(), {"vocab_size": 420, **options}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS * 4), model_writer=model, vocab_size=420, minloglevel=2, hard_vocab_limit=False, **options
+        sentence_iterator=iter(corpus * 4), model_writer=model, minloglevel=2, hard_vocab_limit=False, **options
     )
     path.write_bytes(model.getvalue())
     return path
@@ -171,9 +172,81 @@ def test_a_class_that_cannot_number_the_pieces_is_one_line(trained: dict[str, Pa
     folder = folder_with(tmp_path, trained["unigram"], tokenizer_class="M2M100Tokenizer")
     with pytest.raises(ExportError, match=r"transformers cannot open the tokenizer .* give a tokenizer\.json"):
         convert_tokenizer(folder)
-    (folder / "source.spm").write_bytes(b"")
-    with pytest.raises(ExportError, match=r"Marian's tokenizer, .* give a tokenizer\.json"):
-        convert_tokenizer(folder)
+
+
+TARGETS = [
+    "Es war einmal ein kleines Mädchen namens Lily. Sie spielte gern draußen im Park mit ihrem Hund Max!",
+    'Der schnelle braune Fuchs springt über 3 faule Hunde - nicht wahr? "Ja", sagte Tom.',
+]
+
+
+def marian_folder(folder: Path, source: Path, *, missing: int = 0, **settings: object) -> list[str]:
+    """A folder as Marian's, with ids for the pieces of both its models but `missing` of the source's; returns these."""
+    spm = pytest.importorskip("sentencepiece")
+    target = train(folder / "target.spm", corpus=TARGETS, model_type="unigram", vocab_size=150)
+    (folder / "source.spm").write_bytes(source.read_bytes())
+    processors = [spm.SentencePieceProcessor(model_file=str(path)) for path in (source, target)]
+    pieces, others = ([each.id_to_piece(index) for index in range(3, len(each))] for each in processors)
+    longest = sorted((piece for piece in pieces if piece not in others), key=len)
+    left_out = longest[len(longest) - missing :]
+    names = ["</s>", "<unk>", ">>deu<<", *dict.fromkeys([*others, *pieces]), "<pad>"]
+    vocabulary = [name for name in names if name not in left_out]
+    (folder / "vocab.json").write_text(json.dumps({name: index for index, name in enumerate(vocabulary)}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer", **settings}))
+    return left_out
+
+
+WITHOUT_SACREMOSES = pytest.mark.filterwarnings("ignore:Recommended")  # which transformers' class does not need here
+
+
+@WITHOUT_SACREMOSES
+def test_marians_sources_and_targets_are_those_of_its_tokenizer(trained: dict[str, Path], tmp_path: Path) -> None:
+    """Pieces of the target alone split no source, whatever characters they have, and are decoded."""
+    transformers = pytest.importorskip("transformers")
+    marian_folder(tmp_path, trained["unigram"])
+    made, theirs = convert_tokenizer(tmp_path), transformers.MarianTokenizer.from_pretrained(tmp_path)
+    assert made is not None and made.get_vocab_size() == len(theirs.get_vocab())
+    for text in [*CORPUS, ">>deu<< Once upon a time", "", "  a  ", "war einmal", "die springt im park mit Max"]:
+        assert made.encode(text).ids == theirs(text)["input_ids"]
+    assert 1 in made.encode("Mädchen").ids, "a character that no piece of the source has"
+    ours = TextTokenizer(made.to_str(), eos_ids=[0])
+    for text in TARGETS:
+        ids = theirs(text_target=text)["input_ids"]
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True) == text
+        assert "".join(map(ours.piece, ids[:-1])).strip() == text
+        assert b"".join(map(ours.piece_bytes, ids[:-1])).decode().strip() == text
+        stream = StreamDecoder(ours)
+        assert "".join([*map(stream.push, ids[:-1]), stream.flush()]) == text
+
+
+@WITHOUT_SACREMOSES
+def test_pieces_that_marian_has_no_ids_for_are_not_used(trained: dict[str, Path], tmp_path: Path) -> None:
+    """A text is the likeliest sequence of the other pieces, found here over all of them; transformers makes the pieces unknown."""
+    transformers, spm = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
+    left_out = marian_folder(tmp_path, trained["unigram"], missing=40)
+    made, theirs = convert_tokenizer(tmp_path), transformers.MarianTokenizer.from_pretrained(tmp_path)
+    assert made is not None
+    ids, processor = json.loads((tmp_path / "vocab.json").read_text()), spm.SentencePieceProcessor(str(tmp_path / "source.spm"))
+    scores = {processor.id_to_piece(index): processor.get_score(index) for index in range(3, len(processor))}
+    for text in (CORPUS[0], CORPUS[0][18:60].strip(), "She liked the brown fox and her lazy dog"):
+        spelled = "▁" + text.replace(" ", "▁")
+        best: list[tuple[float, list[str]]] = [(0.0, [])]
+        for end in range(1, len(spelled) + 1):
+            parts = ((start, spelled[start:end]) for start in range(end))
+            known = [(start, part) for start, part in parts if part in scores and part not in left_out]
+            best.append(max((best[start][0] + scores[part], [*best[start][1], part]) for start, part in known))
+        assert made.encode(text).ids == [*(ids[piece] for piece in best[-1][1]), 0]
+    assert 1 in theirs(CORPUS[0])["input_ids"]
+    (tmp_path / "source.spm").write_bytes(trained["bpe with NFKC"].read_bytes())
+    with pytest.raises(ExportError, match=r"has pieces without an id, which a BPE model cannot leave out; give a tokenizer\.json"):
+        convert_tokenizer(tmp_path)
+
+
+def test_two_vocabularies_are_one_line(trained: dict[str, Path], tmp_path: Path) -> None:
+    marian_folder(tmp_path, trained["unigram"], separate_vocabs=True)
+    (tmp_path / "target_vocab.json").write_bytes((tmp_path / "vocab.json").read_bytes())
+    with pytest.raises(ExportError, match=r"one vocabulary for sources and one for targets; give a tokenizer\.json"):
+        convert_tokenizer(tmp_path)
 
 
 def test_truncation_and_padding_of_a_tokenizer_json_do_not_come_along(tmp_path: Path) -> None:
