@@ -70,5 +70,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         train().save_pretrained(folder)
         make_tokenizer().save(f"{folder}/tokenizer.json")
-        made = export(folder, FOLDER, context_length=128, name="numbers", origin="trained for the tests", force=True)
+        made = export(
+            folder, FOLDER, context_length=128, name="numbers", origin="trained for the tests", force=True, attention_maps=True
+        )
     print(made.folder, sum(record.size for record in made.manifest.files.values()), "bytes")

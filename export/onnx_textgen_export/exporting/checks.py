@@ -18,7 +18,7 @@ from ..errors import ExportError, innermost
 from ..package.forecast import Forecast, estimate_export, stored_parameters
 from ..passes.quantization.lossless import rounded_parameters
 from ..passes.quantization.options import Quantization
-from ..proof.attention_maps import attentions_of
+from ..proof.attention_maps import check_attentions
 from ..proof.certificate import SHORTEST_CONTEXT
 from ..proof.int8_cache import check_int8_cache
 from ..sources.source import Source
@@ -41,7 +41,7 @@ def check_source(source: Source, assets: TextAssets, options: ExportOptions, qua
     if source.encoder is not None:
         refuse_of_encoder_decoder(options)
     if options.attention_maps:
-        attentions_of(source)
+        check_attentions(source)
     if options.int8_cache:
         check_int8_cache(options.chosen_precision, options.target, quantization)
 
@@ -50,7 +50,6 @@ def refuse_of_encoder_decoder(options: ExportOptions) -> None:
     """Raise `ExportError` for an option that an encoder-decoder cannot have."""
     asked = {
         "--adapter NAME=DIR": options.adapters,
-        "--attention-maps": options.attention_maps,
         "--int8-cache": options.int8_cache,
         "--hidden-states": options.hidden_states,
     }

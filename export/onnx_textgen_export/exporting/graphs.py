@@ -36,7 +36,8 @@ def optimized_graph(
 ) -> ir.Model:
     """The source as a small graph in float32; its large weights are not read."""
     report("trace")
-    model = trace(source, options.target, weights, hidden_states=options.hidden_states)
+    more = {"hidden_states": options.hidden_states, "attention_maps": options.attention_maps}
+    model = trace(source, options.target, weights, **more)
     settings = Settings(options.target, source.geometry.context_length, options.chosen_precision, quantization, weights.stored)
     run_passes("optimize", model, settings)
     return model
@@ -70,7 +71,7 @@ class PackageWriter:
             if not is_float16(settings):
                 write_wasm_graph(folder, name)
             write_settings(folder, name, self.source, self.assets, options.target)
-        if options.attention_maps:
+        if options.attention_maps and self.source.encoder is None:  # that of an encoder-decoder was written with its halves
             write_attention_graph(folder, self.source.geometry.heads)
         later = MANIFEST_BYTES + (int8_cache_bytes(self.source, folder / GRAPH) if options.int8_cache else 0)
         written = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())

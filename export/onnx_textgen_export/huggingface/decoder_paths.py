@@ -97,10 +97,22 @@ class DecoderPath:
 
     def call(self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Run, also while tracing; `pasts`: the cache, then what the encoder gives."""
+        return self.run(input_ids, attention_mask, pasts)
+
+    def call_with_attentions(
+        self, target: Target, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """`call`, with the attention weights after the presents."""
+        return self.run(input_ids, attention_mask, pasts, attentions=True)
+
+    def run(
+        self, input_ids: Tensor, attention_mask: Tensor, pasts: list[Tensor], *, attentions: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """See `EncoderDecoder.run_decoder`."""
         if not self.knows_padding:
-            return self.model.run_decoder(input_ids, None, pasts)
+            return self.model.run_decoder(input_ids, None, pasts, attentions=attentions)
         with positions_by_row(self.tables, positions_from_mask(attention_mask, input_ids.shape[1])):
-            return self.model.run_decoder(input_ids, attention_mask, pasts)
+            return self.model.run_decoder(input_ids, attention_mask, pasts, attentions=attentions)
 
 
 def decoder_paths(model: EncoderDecoder) -> Iterator[Callable[[], DecoderPath]]:

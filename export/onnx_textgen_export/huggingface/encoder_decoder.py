@@ -97,6 +97,25 @@ class EncoderDecoder:
             found: Tensor = cast(Any, self.module).get_encoder()(input_ids=source_ids, attention_mask=mask)[0]
         return found
 
+    def attentions(self, ids: Tensor, source_ids: Tensor) -> list[Tensor]:
+        """Attention weights of ids [1, tokens] after a source [1, source], without a cache: see `attention_weights`."""
+        with attention_as(self.module, "eager"):
+            found = self.module(input_ids=source_ids, decoder_input_ids=ids, use_cache=False, output_attentions=True)
+        return self.attention_weights(found)
+
+    def attention_weights(self, found: Any) -> list[Tensor]:  # noqa: ANN401 - each model has its own class of outputs
+        """The decoder's attention weights among what a run has returned.
+
+        Of each layer over the text [batch, heads, new, tokens], then of each layer over the source [batch, heads, new, source].
+        """
+        weights = [each for name in ("decoder_attentions", "cross_attentions") for each in getattr(found, name, None) or ()]
+        if len(weights) != len(self.cross) or any(each is None or each.dim() != 4 for each in weights):
+            raise ExportError(
+                f"no attention maps: {type(self.module).__name__} does not return the weights of its attention; "
+                "leave out --attention-maps"
+            )
+        return weights
+
     def encode(self, source_ids: Tensor, source_mask: Tensor) -> list[Tensor]:
         """The encoder's hidden states, then keys and values of each layer's cross-attention, in the order of `cross`."""
         hidden = self.states(source_ids, source_mask)
@@ -122,28 +141,43 @@ class EncoderDecoder:
         made.is_updated = dict.fromkeys(range(len(cross)), is_filled)
         return cast(Cache, made)
 
-    def run_decoder(self, ids: Tensor, mask: Tensor | None, pasts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Logits and presents; `pasts`: the decoder's cache, then what `encoded` returns."""
+    def run_decoder(
+        self, ids: Tensor, mask: Tensor | None, pasts: Sequence[Tensor], *, attentions: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Logits and presents, then with `attentions` the `attention_weights`.
+
+        `pasts`: the decoder's cache, then what `encoded` returns.
+        """
         count = len(self.layout.tensors)
         source_mask, *cross = pasts[count:]
         layers = [KeptLayer(key, value) for key, value in zip(cross[::2], cross[1::2], strict=True)]
         hidden = torch.zeros(*source_mask.shape, self.width)  # only its shape is looked at: keys and values are known
         cache = self.cache(pasts[:count], layers, is_filled=True)
-        logits = self.decode(ids, mask, hidden, source_mask, cache)
-        return logits, presents(self.layout, cast(Any, cache).self_attention_cache)
+        found = self.decode(ids, mask, hidden, source_mask, cache, output_attentions=attentions)
+        kept = presents(self.layout, cast(Any, cache).self_attention_cache)
+        return found.logits, [*kept, *self.attention_weights(found)] if attentions else kept
 
-    def decode(self, ids: Tensor, mask: Tensor | None, hidden: Tensor, source_mask: Tensor, cache: Cache) -> Tensor:
-        """Logits [batch, new, vocabulary] of the decoder."""
+    def decode(
+        self,
+        ids: Tensor,
+        mask: Tensor | None,
+        hidden: Tensor,
+        source_mask: Tensor,
+        cache: Cache,
+        *,
+        output_attentions: bool = False,
+    ) -> Any:  # noqa: ANN401 - each model has its own class of outputs
+        """What the model returns for a run of its decoder: `logits` [batch, new, vocabulary] and what is asked for."""
         given: dict[str, Any] = {self.layout.argument: cache} | ({} if mask is None else {"decoder_attention_mask": mask})
         with attention_as(self.module, "eager"), experts_as(self.module, EXPERTS):
-            logits: Tensor = self.module(
+            return self.module(
                 encoder_outputs=type(self.read)(last_hidden_state=hidden),
                 attention_mask=source_mask,
                 decoder_input_ids=ids,
                 use_cache=True,
+                output_attentions=output_attentions,
                 **given,
-            ).logits
-        return logits
+            )
 
 
 def of_decoder(tensor: CacheTensor) -> CacheTensor:

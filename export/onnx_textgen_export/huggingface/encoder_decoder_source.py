@@ -18,9 +18,9 @@ from .encoder_decoder import EncoderDecoder
 
 
 def heads_of(config: PretrainedConfig) -> int:
-    """Query heads of the decoder, for information; 1 if its config calls them otherwise."""
-    names = ("decoder_attention_heads", "num_attention_heads", "num_heads")
-    return next((found for name in names if isinstance(found := getattr(config, name, None), int)), 1)
+    """Query heads of the decoder by its own config, which calls them as a decoder does; 1 if it calls them otherwise."""
+    found = getattr(config, "num_attention_heads", None)
+    return found if isinstance(found, int) else 1
 
 
 def source_length_of(config: PretrainedConfig, length: int) -> int:
@@ -76,6 +76,8 @@ def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int 
             cross=model.cross,
             reference=model.reference,
             states=model.states,
+            call_with_attentions=path.call_with_attentions,
+            attentions=model.attentions,
             source_length=source_length_of(config, length),
             start_ids=start_of(module),
             suppressed_ids=suppressed_ids(settings_of(module)),

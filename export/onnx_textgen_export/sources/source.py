@@ -66,6 +66,11 @@ class EncoderPart:
     """Plain PyTorch: logits [batch, tokens, vocabulary] of ids [batch, tokens] after sources [batch, source]."""
     states: Callable[[Tensor], Tensor]
     """Plain PyTorch: hidden states [1, source, width] of a source [1, source]."""
+    call_with_attentions: Traceable
+    """`Source.call`, with the attention weights after the presents: of each layer over the text [batch, heads, new, tokens], then
+    of each layer over the source [batch, heads, new, source]."""
+    attentions: Callable[[Tensor, Tensor], list[Tensor]]
+    """Plain PyTorch: these weights of ids [1, tokens] after a source [1, source]."""
     source_length: int
     """Most tokens of a source."""
     start_ids: tuple[int, ...]
@@ -99,7 +104,7 @@ class Source:
     padding_id: int | None = None
     """An id that gets no position, so that no text may contain it; None if the model has no such id."""
     attentions: Attentions | None = None
-    """Attention weights in PyTorch, where attention goes through `cached_attention`; None otherwise."""
+    """Attention weights in PyTorch, where a decoder's attention goes through `cached_attention`; None otherwise."""
     encoder: EncoderPart | None = None
     """The other half of an encoder-decoder; then `call` takes the encoder's mask and `EncoderPart.cross` after the pasts."""
     rotary_switch: int | None = None

@@ -5,7 +5,8 @@ computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|
 The decoder of an encoder-decoder also takes `encoder_attention_mask` and `past_key_values.{i}.encoder.key|value`. Its encoder is
 a second half of the same graph, which no node connects with the first, until `passes/graph/encoder_decoder` divides them: so
 passes and calibration see all weights at once. Inputs of that half: `source.input_ids` and `source.attention_mask`; outputs:
-`last_hidden_state` and `present.{i}.encoder.key|value`.
+`last_hidden_state` and `present.{i}.encoder.key|value`. Its attention weights are further outputs on request, `attentions.{i}` over
+the text and `cross_attentions.{i}` over the source; a decoder's come from its attention operators, see `extra_graphs`.
 The model is float32; `passes` quantises it and changes it otherwise.
 """
 
@@ -19,12 +20,10 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, LAST_HIDDEN_STATE
 from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
@@ -35,6 +34,7 @@ from ..passes.order import Settings, run_passes
 from ..sources.output_layer import only_these_positions
 from ..sources.source import CacheTensor, Source
 from ..weights.streamed import UNMATERIALIZED_FROM, OwnWeights, Weights
+from .interface import finish_interface, input_names, output_names
 
 OPSET = 23
 
@@ -42,8 +42,6 @@ OPSET = 23
 EXAMPLE_LENGTHS = {"batch": 2, "length": 16, "source_length": 11}
 EXAMPLE_SOURCE = (3, 13)
 """Rows and tokens of the encoder's example, which no other size equals, so that the tracer takes no two for one."""
-SOURCE_IDS, SOURCE_MASK = "source.input_ids", "source.attention_mask"
-"""The encoder's inputs while it is part of the decoder's graph."""
 
 
 def example_tensors(tensors: Sequence[CacheTensor]) -> list[Tensor]:
@@ -83,20 +81,21 @@ class FlatDecoder(nn.Module):
     An encoder-decoder has what the encoder gives after the pasts; its encoder takes the ids and the mask of `source`.
     """
 
-    def __init__(self, source: Source, target: Target, *, hidden_states: bool = False) -> None:
+    def __init__(self, source: Source, target: Target, *, hidden_states: bool = False, attention_maps: bool = False) -> None:
         super().__init__()
         self.module = source.module  # registers the weights
         self.source, self.target, self.hidden_states = source, target, hidden_states
+        self.call = source.encoder.call_with_attentions if attention_maps and source.encoder is not None else source.call
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor], source: list[Tensor]
     ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
         """Logits [batch, k, vocabulary] at the given positions, presents in the order of the pasts, hidden states on request.
 
-        Then what the encoder gives for the source.
+        Then what the encoder gives for the source. An encoder-decoder's attention weights, on request, follow the presents.
         """
         with only_these_positions(self.source.head, logits_positions) as taken, experts_for(self.target):
-            logits, presents = self.source.call(self.target, input_ids, attention_mask, pasts)
+            logits, presents = self.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
             logits = logits[:, logits_positions]
         encoder = self.source.encoder
@@ -128,11 +127,18 @@ def explain(error: BaseException) -> str:
     return line
 
 
-def trace(source: Source, target: Target, weights: Weights | None = None, *, hidden_states: bool = False) -> ir.Model:
+def trace(
+    source: Source,
+    target: Target,
+    weights: Weights | None = None,
+    *,
+    hidden_states: bool = False,
+    attention_maps: bool = False,
+) -> ir.Model:
     """The source as an ONNX model whose large weights are read from `weights` (default: the module's own) on demand.
 
-    With `hidden_states` it has a further output of that name: the input of the output layer. Raises `ExportError` naming what
-    could not be traced.
+    With `hidden_states` it has a further output of that name: the input of the output layer. With `attention_maps`, that of an
+    encoder-decoder has its attention weights as outputs. Raises `ExportError` naming what could not be traced.
     """
     if hidden_states and source.head is None:
         name = type(source.module).__name__
@@ -154,11 +160,11 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
     ids = {0: dynamic} if source.one_token else {0: dynamic, 1: dynamic}
     positions = {} if source.one_token else {0: dynamic}
     shapes = (ids, {0: dynamic, 1: dynamic}, positions, [*dynamic_dimensions(source.cache), *its_shapes], read_shapes)
+    outputs = output_names(source, hidden_states=hidden_states, attention_maps=attention_maps)
     try:
         with quiet(), torch.no_grad():
-            exported = torch.export.export(
-                FlatDecoder(source, target, hidden_states=hidden_states), example, dynamic_shapes=shapes, strict=False
-            )
+            flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
+            exported = torch.export.export(flat, example, dynamic_shapes=shapes, strict=False)
             check_ranges(exported, source)
             program = torch.onnx.export(
                 exported,
@@ -166,7 +172,7 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=input_names(source),
-                output_names=output_names(source, hidden_states=hidden_states),
+                output_names=outputs,
                 optimize=False,  # it would compute with unmaterialized parameters
                 verbose=False,
             )
@@ -179,22 +185,8 @@ def trace(source: Source, target: Target, weights: Weights | None = None, *, hid
     model = program.model
     attach_weights(model, source.module, weights or OwnWeights(source.module))
     run_passes("trace", model, Settings(target))
-    finish_interface(model, source, target, output_names(source, hidden_states=hidden_states))
+    finish_interface(model, source, target, outputs)
     return model
-
-
-def input_names(source: Source) -> list[str]:
-    """Names of the graph's inputs, in their order."""
-    names = ["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)]
-    if source.encoder is None:
-        return names
-    return [*names, ENCODER_MASK, *(tensor.name for tensor in source.encoder.cross), SOURCE_IDS, SOURCE_MASK]
-
-
-def output_names(source: Source, *, hidden_states: bool) -> list[str]:
-    """Names of the graph's outputs, in their order."""
-    names = ["logits", *(tensor.present for tensor in source.cache), *([HIDDEN_STATES] if hidden_states else [])]
-    return names if source.encoder is None else [*names, LAST_HIDDEN_STATE, *(tensor.present for tensor in source.encoder.cross)]
 
 
 def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None:
@@ -259,63 +251,3 @@ def smallest_bound(exported: torch.export.ExportedProgram, sizes: list[object]) 
     allowed = {str(symbol): str(bounds.upper) for symbol, bounds in exported.range_constraints.items()}
     bounds = [allowed.get(str(size), "") for size in sizes]
     return min((int(bound) for bound in bounds if bound.isdigit()), default=math.inf)  # the others are called int_oo
-
-
-def finish_interface(model: ir.Model, source: Source, target: Target, outputs: Sequence[str]) -> None:
-    """Name the dimensions, make `logits_positions` optional, and drop inputs that the graph does not read."""
-    graph, geometry = model.graph, source.geometry
-    shared = target == "ort" and any(node.op_type == "GroupQueryAttention" for node in graph)
-    past, present = ("cache_length", "cache_length") if shared else ("past_length", "total_length")
-    shapes: dict[str, list[int | str]] = {
-        "input_ids": ["batch", 1 if source.one_token else "new"],
-        "attention_mask": ["batch", "total_length"],
-        "logits_positions": ["positions"],
-        "logits": ["batch", "positions", geometry.vocab_size],
-    }
-    for tensor in source.cache:
-        shapes[tensor.name] = [past if size == "length" else size for size in tensor.shape]
-        shapes[tensor.present] = [present if size == "length" else size for size in tensor.shape]
-    if source.encoder is not None:
-        shapes |= {name: ["batch", "source_length"] for name in (ENCODER_MASK, SOURCE_IDS, SOURCE_MASK)}
-        shapes |= {name: list(tensor.shape) for tensor in source.encoder.cross for name in (tensor.name, tensor.present)}
-    for value, name in zip(graph.outputs, outputs, strict=True):
-        value.name = name  # a tensor that is returned twice has a copy with another name
-        if name in (HIDDEN_STATES, LAST_HIDDEN_STATE):
-            width = value.shape[-1] if value.shape is not None else None
-            shapes[name] = [
-                "batch",
-                "positions" if name == HIDDEN_STATES else "source_length",
-                width if isinstance(width, int) else "width",
-            ]
-    for value in (*graph.inputs, *graph.outputs):
-        value.shape = ir.Shape(shapes[str(value.name)])
-    for value in list(graph.inputs):
-        if value.name in ("attention_mask", SOURCE_MASK) and not value.uses():
-            graph.inputs.remove(value)
-        if value.name == "logits_positions":
-            value.const_value = ir.tensor(np.array([-1], dtype=np.int64), name="logits_positions")
-            graph.register_initializer(value)
-    if source.rotary_switch is not None:
-        model.metadata_props["rotary_switch"] = str(source.rotary_switch)
-    model.graph.name = "decoder"
-    forget_origin(model)
-
-
-def forget_origin(model: ir.Model) -> None:
-    """Drop what the tracer notes about this machine, and its own name."""
-    graph = model.graph
-    model.producer_name = "onnx-textgen"
-    graph.metadata_props.clear()
-    for node in graph.all_nodes():
-        node.metadata_props.clear()  # stack traces with paths of this machine
-        node.doc_string = None
-    for value in graph.initializers.values():
-        value.metadata_props.clear()
-
-
-def weights_of(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
-    """The graph's weights by name, without the defaults of optional inputs."""
-    inputs = set(model.graph.inputs)
-    for name, value in model.graph.initializers.items():
-        if value not in inputs:
-            yield name, value

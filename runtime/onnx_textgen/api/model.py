@@ -447,15 +447,17 @@ class Model:
         vectors = self.embedder.vectors(encoded, **given)  # type: ignore[arg-type]
         return vectors if is_batch(text) else cast("Vectors", vectors[0])
 
-    def attentions(self, text: Prompt, *, last: int | None = None) -> AttentionMaps:
+    def attentions(self, text: Prompt, *, source: Prompt | None = None, last: int | None = None) -> AttentionMaps:
         """Attention weights of a text (or of token ids): how much each token attends to each token up to itself.
 
         `weights` is float32 [layers, heads, tokens, tokens] from 0 to 1, with one row per query token. `last`: number of last
-        tokens to return rows for, [layers, heads, last, tokens]. Raises `PackageError` for a package that was exported without
-        `--attention-maps`, `OptionError`, and `PromptError`, also for a text whose maps take more than 256 MiB.
+        tokens to return rows for, [layers, heads, last, tokens]. `source`: what an encoder-decoder reads before the text;
+        `cross_weights` [layers, heads, tokens, source tokens] is how much each token attends to it. Raises `PackageError` for a
+        package that was exported without `--attention-maps`, `OptionError`, and `PromptError`, also for a text whose maps take more
+        than 256 MiB.
 
         >>> maps = load().attentions("The dog ran")
         >>> maps.weights.shape, maps.pieces
         ((6, 5, 4, 4), ('<s>', 'The', ' dog', ' ran'))
         """
-        return self.scorer.attentions(text, last=last)
+        return self.scorer.attentions(text, source=source, last=last)

@@ -107,9 +107,12 @@ class PromptEncoder:
         return list(about.start_ids) if language is None else self.languages.start(about.start_ids, language)
 
     def encode_target(self, target: Prompt) -> list[int]:
-        """Token ids of a text that an encoder-decoder may write, with its beginning and, of a text, the end."""
+        """Token ids of a text that an encoder-decoder may write, with its beginning and, of a text, the end.
+
+        An empty list of ids is the beginning alone.
+        """
         if not isinstance(target, str):
-            ids = read_token_ids(target)
+            ids = read_token_ids(target) if len(target) else []
         elif target:
             ids = [*self.opened.tokenizer.encode(target, add_special_tokens=False), *self.opened.manifest.eos_ids[:1]]
         else:

@@ -10,7 +10,7 @@ from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError
 from ..inference.attention_maps import AttentionMaps, read_maps
 from ..inference.scoring import score_tokens
-from ..kv_cache.memory_plan import check_fits, plan
+from ..kv_cache.memory_plan import check_fits, plan, source_bytes
 from ..options.checks import shown, whole_number
 from ..options.generation_config import MOST_ALTERNATIVES
 from ..results import Choice, Score
@@ -64,7 +64,7 @@ class Scorer:
     ) -> tuple[list[int], int]:
         """Token ids of a text after a source, and how many begin it; raises `OptionError` for what fits no such text."""
         if self.opened.manifest.encoder is None:
-            raise OptionError("source is for encoder-decoders; give a decoder the text, and what follows as continuation")
+            raise OptionError("source is for encoder-decoders; leave it out")
         if source is None:
             raise OptionError(f"{self.opened.manifest.name} is an encoder-decoder: give the source of the text too")
         if continuation is not None or stride is not None:
@@ -87,10 +87,17 @@ class Scorer:
             ranked.append(Choice(text, total, total / len(found), total / len(text.encode())))
         return sorted(ranked, key=lambda choice: -getattr(choice, MEASURES[by]))
 
-    def attentions(self, text: Prompt, *, last: int | None) -> AttentionMaps:
+    def attentions(self, text: Prompt, *, source: Prompt | None, last: int | None) -> AttentionMaps:
         """Attention weights of a text; see `Model.attentions`."""
-        rows = None if last is None else whole_number("last", last, 1)
-        graph, ids = self.opened.attention_graph, self.encoder.encode(text, new_tokens=0)
-        check_fits(plan(graph.cache_tensors, len(ids)))
-        layers, weights = read_maps(graph, self.opened.manifest.geometry, ids, rows=rows)
-        return AttentionMaps(tuple(ids), tuple(self.opened.piece(token_id) for token_id in ids), layers, weights)
+        rows, graph, read = None if last is None else whole_number("last", last, 1), self.opened.attention_graph, list[int]()
+        if source is None and self.opened.manifest.encoder is None:
+            ids = self.encoder.encode(text, new_tokens=0)
+        else:
+            ids, _ = self.encode_after(source, text, None, None)
+            assert source is not None, "encode_after has checked"
+            read = self.encoder.encode_source(source)
+        check_fits(plan(graph.cache_tensors, len(ids), source_bytes=source_bytes(graph.encoder_inputs, len(read))))
+        given = {"rows": rows, "encoder": self.opened.encoder, "source_ids": read}
+        layers, weights, cross = read_maps(graph, self.opened.manifest.geometry, ids, **given)  # type: ignore[arg-type]
+        pieces, source_pieces = (tuple(map(self.opened.piece, each)) for each in (ids, read))
+        return AttentionMaps(tuple(ids), pieces, layers, weights, tuple(read), source_pieces, cross)

@@ -119,7 +119,7 @@ def test_a_grammar_holds_for_the_text(tmp_path: Path) -> None:
     assert re.fullmatch("(yes|no), [a-c]{3}", text.text)
 
 
-@pytest.mark.parametrize("option", [{"attention_maps": True}, {"int8_cache": True}, {"hidden_states": True}])
+@pytest.mark.parametrize("option", [{"int8_cache": True}, {"hidden_states": True}])
 def test_options_of_decoders_are_refused(option: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is for decoders"):
         export(tiny_encoder_decoder("t5"), tmp_path / "package", eos_ids=(END,), precision="int8", **option)

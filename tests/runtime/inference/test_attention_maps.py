@@ -14,6 +14,7 @@ from onnx_textgen.package.manifest import ATTENTION_GRAPH
 
 TEXT = "Lily had a red ball. One day, the ball rolled away and she could not find it."
 PLAIN = Path(__file__).parents[2] / "packages" / "ort"
+NUMBERS = PLAIN.with_name("numbers")
 
 
 @pytest.mark.parametrize("name", ["story", "tiny-transformer"])
@@ -60,6 +61,46 @@ def test_a_package_without_maps_says_how_to_get_them(story: onnx_textgen.Model) 
         model.attentions("a cat")
     with pytest.raises(OptionError, match="last should be a whole number of at least 1"):
         story.attentions("a cat", last=0)
+
+
+@pytest.fixture(scope="module")
+def numbers() -> onnx_textgen.Model:
+    """An encoder-decoder with maps."""
+    return onnx_textgen.load(NUMBERS, device="cpu", threads=1)
+
+
+def test_each_token_of_a_text_shares_its_looks_among_the_source(numbers: onnx_textgen.Model) -> None:
+    maps, geometry = numbers.attentions("forty two", source="42"), numbers.manifest.geometry
+    assert (maps.pieces, maps.source_pieces) == (("<pad>", "forty", "two", "</s>"), ("4", "2", "</s>"))
+    assert maps.cross_weights.shape == (geometry.layers, geometry.heads, 4, 3)
+    for weights in (maps.weights, maps.cross_weights):
+        assert weights.min() >= 0
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
+    assert not np.triu(maps.weights, k=1).any(), "nobody looks ahead"
+
+
+def test_the_beginning_of_a_text_looks_at_the_source_alone(numbers: onnx_textgen.Model) -> None:
+    first = numbers.attentions([], source="42")
+    np.testing.assert_allclose(first.weights, 1)
+    whole = numbers.attentions("forty two", source="42")
+    np.testing.assert_allclose(first.cross_weights, whole.cross_weights[:, :, :1], atol=1e-6)
+
+
+def test_maps_over_a_source_are_the_same_in_small_pieces(numbers: onnx_textgen.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, source = "four thousand and seventy one", "4071"
+    whole = numbers.attentions(text, source=source)
+    monkeypatch.setattr(attention_maps, "PART_BYTES", 0)
+    found = numbers.attentions(text, source=source, last=4)
+    np.testing.assert_allclose(found.weights, whole.weights[:, :, -4:], atol=1e-5)
+    np.testing.assert_allclose(found.cross_weights, whole.cross_weights[:, :, -4:], atol=1e-5)
+
+
+def test_a_source_is_for_an_encoder_decoder_and_it_needs_one(numbers: onnx_textgen.Model, story: onnx_textgen.Model) -> None:
+    with pytest.raises(OptionError, match="source is for encoder-decoders; leave it out"):
+        story.attentions("a cat", source="a dog")
+    with pytest.raises(OptionError, match="is an encoder-decoder: give the source of the text too"):
+        numbers.attentions("forty two")
+    assert story.attentions("a cat").cross_weights.shape[3] == 0
 
 
 def test_ordinary_generation_never_opens_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

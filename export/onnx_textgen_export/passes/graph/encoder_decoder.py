@@ -6,7 +6,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from onnx_textgen.backends.signature import LAST_HIDDEN_STATE
-from onnx_textgen.package.manifest import ENCODER_GRAPH, GRAPH
+from onnx_textgen.inference.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, ENCODER_GRAPH, GRAPH
 
 SOURCE = "source."
 """How the names of the encoder's inputs begin in the whole graph."""
@@ -15,17 +16,20 @@ SOURCE = "source."
 def split_encoder_decoder(model: ir.Model) -> dict[str, ir.Model]:
     """The graphs of a model by the names of their files; the graph of a decoder is not divided.
 
-    The halves share the tensors of their weights.
+    The graphs share the tensors of their weights. A decoder with attention weights as outputs becomes two: the package's own,
+    without them, and the graph that shows attention.
     """
     names = [str(value.name) for value in model.graph.outputs]
     if LAST_HIDDEN_STATE not in names:
         return {GRAPH: model}
     first = names.index(LAST_HIDDEN_STATE)
-    decoder, encoder = half(model, names[:first]), half(model, names[first:])
+    own = [name for name in names[:first] if not name.startswith((ATTENTIONS, CROSS_ATTENTIONS))]
+    decoder, encoder = half(model, own), half(model, names[first:])
     for value in encoder.graph.inputs:
         value.name = str(value.name).removeprefix(SOURCE)
     encoder.graph.name = "encoder"
-    return {GRAPH: decoder, ENCODER_GRAPH: encoder}
+    graphs = {GRAPH: decoder, ENCODER_GRAPH: encoder}
+    return graphs if len(own) == first else {**graphs, ATTENTION_GRAPH: half(model, names[:first])}
 
 
 def half(model: ir.Model, outputs: list[str]) -> ir.Model:

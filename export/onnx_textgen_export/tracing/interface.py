@@ -1,0 +1,94 @@
+"""The names and shapes of a traced graph's inputs and outputs; `tracer` lists the names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, LAST_HIDDEN_STATE
+from onnx_textgen.inference.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
+from onnx_textgen.package.manifest import Target
+
+from ..sources.source import Source
+
+SOURCE_IDS, SOURCE_MASK = "source.input_ids", "source.attention_mask"
+"""The encoder's inputs while it is part of the decoder's graph."""
+
+
+def input_names(source: Source) -> list[str]:
+    """Names of the graph's inputs, in their order."""
+    names = ["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)]
+    if source.encoder is None:
+        return names
+    return [*names, ENCODER_MASK, *(tensor.name for tensor in source.encoder.cross), SOURCE_IDS, SOURCE_MASK]
+
+
+def output_names(source: Source, *, hidden_states: bool, attention_maps: bool) -> list[str]:
+    """Names of the graph's outputs, in their order."""
+    maps = attention_names(source) if attention_maps else []
+    names = ["logits", *(tensor.present for tensor in source.cache), *maps, *([HIDDEN_STATES] if hidden_states else [])]
+    return names if source.encoder is None else [*names, LAST_HIDDEN_STATE, *(tensor.present for tensor in source.encoder.cross)]
+
+
+def attention_names(source: Source) -> list[str]:
+    """The outputs with the attention weights of an encoder-decoder, of all its layers; none for a decoder."""
+    layers = 0 if source.encoder is None else len(source.encoder.cross) // 2
+    return [f"{kind}{layer}" for kind in (ATTENTIONS, CROSS_ATTENTIONS) for layer in range(layers)]
+
+
+def finish_interface(model: ir.Model, source: Source, target: Target, outputs: Sequence[str]) -> None:
+    """Name the dimensions, make `logits_positions` optional, and drop inputs that the graph does not read."""
+    graph, geometry = model.graph, source.geometry
+    shared = target == "ort" and any(node.op_type == "GroupQueryAttention" for node in graph)
+    past, present = ("cache_length", "cache_length") if shared else ("past_length", "total_length")
+    shapes: dict[str, list[int | str]] = {
+        "input_ids": ["batch", 1 if source.one_token else "new"],
+        "attention_mask": ["batch", "total_length"],
+        "logits_positions": ["positions"],
+        "logits": ["batch", "positions", geometry.vocab_size],
+    }
+    for tensor in source.cache:
+        shapes[tensor.name] = [past if size == "length" else size for size in tensor.shape]
+        shapes[tensor.present] = [present if size == "length" else size for size in tensor.shape]
+    if source.encoder is not None:
+        shapes |= {name: ["batch", "source_length"] for name in (ENCODER_MASK, SOURCE_IDS, SOURCE_MASK)}
+        shapes |= {name: list(tensor.shape) for tensor in source.encoder.cross for name in (tensor.name, tensor.present)}
+    for value, name in zip(graph.outputs, outputs, strict=True):
+        value.name = name  # a tensor that is returned twice has a copy with another name
+        if name.startswith((ATTENTIONS, CROSS_ATTENTIONS)):
+            heads = value.shape[1] if value.shape is not None else None
+            columns = "total_length" if name.startswith(ATTENTIONS) else "source_length"
+            shapes[name] = ["batch", heads if isinstance(heads, int) else geometry.heads, shapes["input_ids"][1], columns]
+        if name in (HIDDEN_STATES, LAST_HIDDEN_STATE):
+            width = value.shape[-1] if value.shape is not None else None
+            shapes[name] = [
+                "batch",
+                "positions" if name == HIDDEN_STATES else "source_length",
+                width if isinstance(width, int) else "width",
+            ]
+    for value in (*graph.inputs, *graph.outputs):
+        value.shape = ir.Shape(shapes[str(value.name)])
+    for value in list(graph.inputs):
+        if value.name in ("attention_mask", SOURCE_MASK) and not value.uses():
+            graph.inputs.remove(value)
+        if value.name == "logits_positions":
+            value.const_value = ir.tensor(np.array([-1], dtype=np.int64), name="logits_positions")
+            graph.register_initializer(value)
+    if source.rotary_switch is not None:
+        model.metadata_props["rotary_switch"] = str(source.rotary_switch)
+    model.graph.name = "decoder"
+    forget_origin(model)
+
+
+def forget_origin(model: ir.Model) -> None:
+    """Drop what the tracer notes about this machine, and its own name."""
+    graph = model.graph
+    model.producer_name = "onnx-textgen"
+    graph.metadata_props.clear()
+    for node in graph.all_nodes():
+        node.metadata_props.clear()  # stack traces with paths of this machine
+        node.doc_string = None
+    for value in graph.initializers.values():
+        value.metadata_props.clear()
