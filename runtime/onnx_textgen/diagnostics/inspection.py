@@ -1,6 +1,7 @@
 """Records what one prompt becomes at every stage of the pipeline, with the numbers of a real run.
 
 prompt -> token ids -> embeddings -> decoder layers over the cache -> logits -> softmax -> sampling -> next token -> append.
+An encoder-decoder reads the prompt as its source, and the steps are those of the text that it writes.
 The records are data; the command line and the demo show them.
 """
 
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import OptionError
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
@@ -96,10 +96,12 @@ class Step:
 class Inspection:
     """The stages of the pipeline for one prompt."""
 
+    source: tuple[Token, ...]
+    """Tokens of the source that an encoder-decoder has read; empty for a decoder."""
     tokens: tuple[Token, ...]
-    """Tokens of the prompt."""
+    """Tokens of the prompt; of an encoder-decoder those that every text begins with."""
     embeddings_shape: tuple[int, ...]
-    """[batch, tokens, width] of the vectors that enter the first layer."""
+    """[batch, tokens, width] of the vectors that enter the first layer; in an encoder-decoder that of the encoder."""
     precision: str
     quantization: dict[str, Any]
     """How the weights were quantised; empty if they were not."""
@@ -121,14 +123,12 @@ def inspect_steps(
 ) -> Inspection:
     """Run `steps` steps of generation after `prompt` and record each stage; an end-of-text id ends it early.
 
-    `candidates`: number of most likely tokens to record per step. `config.seed` None draws a new seed, as `generate` does. Raises
-    what `generate` raises.
+    As for `generate`, the prompt of an encoder-decoder is the source, and a `config.seed` of None draws a new seed. `candidates`:
+    number of most likely tokens to record per step. Raises what `generate` raises.
     """
-    if model.manifest.encoder is not None:
-        raise OptionError(f"{model.manifest.name} is an encoder-decoder, whose steps cannot be inspected; take a decoder")
-    ids = model.encode(prompt)
+    source_ids, ids = source_and_beginning(model, prompt, config)
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    decoder, geometry = model.new_context(), model.manifest.geometry
+    decoder, geometry = context_after(model, source_ids), model.manifest.geometry
     has_text = model.has_tokenizer
     chooser = Chooser(
         dataclasses.replace(config, seed=seed),
@@ -146,8 +146,9 @@ def inspect_steps(
         if new_ids[-1] in model.manifest.eos_ids:
             break
     return Inspection(
+        source=tuple(tokens_of(model, source_ids)),
         tokens=tuple(tokens_of(model, ids)),
-        embeddings_shape=(1, len(ids), geometry.hidden_size),
+        embeddings_shape=(1, len(source_ids or ids), geometry.hidden_size),
         precision=model.manifest.precision,
         quantization=model.manifest.quantization,
         proof=model.manifest.summary,
@@ -160,6 +161,21 @@ def inspect_steps(
         steps=tuple(done),
         text=model.tokenizer.decode(new_ids) if has_text else "",
     )
+
+
+def source_and_beginning(model: Model, prompt: str | Sequence[int], config: GenerationConfig) -> tuple[list[int], list[int]]:
+    """What an encoder-decoder reads and what its text begins with; of a decoder nothing and the prompt."""
+    if model.manifest.encoder is None:
+        return [], model.encode(prompt)
+    return model.encoder.encode_source(prompt, config.src_lang), model.encoder.start_ids(config.tgt_lang)
+
+
+def context_after(model: Model, source_ids: Sequence[int]) -> Decoder:
+    """An empty decoder, which has read the source if there is one."""
+    decoder = model.new_context()
+    if source_ids:
+        decoder.read_source(source_ids)
+    return decoder
 
 
 def inspect_step(

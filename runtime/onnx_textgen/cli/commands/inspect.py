@@ -10,7 +10,7 @@ from .. import options
 from ..terminal import certificate, screen, tables
 
 if TYPE_CHECKING:
-    from ...diagnostics.inspection import Candidate, Inspection, Step
+    from ...diagnostics.inspection import Candidate, Inspection, Step, Token
 
 MOST_FED = 6
 """Last tokens of a long prompt that are listed with its positions."""
@@ -38,19 +38,18 @@ def inspect_prompt(
 ) -> None:
     """Follow PROMPT through the pipeline, step by step.
 
-    From text to ids, through the model, to the next tokens, with the numbers of a real run.
+    From text to ids, through the model, to the next tokens, with the numbers of a real run. An encoder-decoder reads PROMPT as its
+    source.
 
     Try:
         onnx-textgen inspect "Once upon a time" --top-k 40 --top-p 0.9 --seed 7
     """
-    from ...diagnostics.inspection import inspect_steps  # noqa: PLC0415
-    from ...options.generation_config import make_generation_config  # noqa: PLC0415  (imports the model's code)
+    from ...diagnostics.inspection import inspect_steps  # noqa: PLC0415  (imports the model's code)
 
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads)
     wanted = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    config = make_generation_config(loaded.manifest.generation, wanted)
-    inspection = inspect_steps(loaded, start, config=config, steps=steps, candidates=candidates)
+    inspection = inspect_steps(loaded, start, config=loaded.config(wanted), steps=steps, candidates=candidates)
     if as_json:
         screen.print_json(inspection)
     else:
@@ -59,25 +58,23 @@ def inspect_prompt(
 
 def draw(prompt: str | list[int], inspection: Inspection) -> None:
     """Print the stages in the pipeline's order."""
+    given = inspection.source or inspection.tokens
     print_stage(
         [
-            ("1 prompt", screen.quoted(prompt) if isinstance(prompt, str) else "token ids"),
-            ("2 token ids", f"{len(inspection.tokens)} tokens"),
+            ("1 source" if inspection.source else "1 prompt", screen.quoted(prompt) if isinstance(prompt, str) else "token ids"),
+            ("2 token ids", f"{len(given)} tokens"),
         ]
     )
-    table = tables.Table(("position", "id", "piece"), numbers=frozenset({"position", "id"}))
-    rows = [(str(position), str(token.id), screen.quoted(token.piece)) for position, token in enumerate(inspection.tokens)]
-    if len(rows) > MOST_ROWS:
-        rows[MOST_ROWS // 2 : -MOST_ROWS // 2] = [("...", "...", f"{len(rows) - MOST_ROWS} more; all of them with --json")]
-    for row in rows:
-        table.add(*row)
-    print_apart(table)
+    print_tokens(given)
+    if inspection.source:
+        print_stage([("  encoder", "reads them once; the text begins with:")])
+        print_tokens(inspection.tokens)
     width = ", ".join("?" if size is None else f"{size:,}" for size in inspection.embeddings_shape)
     heads = f"{inspection.heads} heads of size {inspection.head_size} over {inspection.kv_heads} of keys and values"
     print_stage(
         [
             ("3 embeddings", f"[batch, tokens, width] = [{width}]"),
-            ("4 positions", f"0 to {len(inspection.tokens) - 1}"),
+            ("4 positions", f"0 to {len(given) - 1}"),
             ("5 layers", f"{inspection.layers}, each with {heads}"),
             ("  weights", certificate.precision_in_words(inspection.precision, inspection.quantization)),
             *([("  proof", proof)] if (proof := certificate.summary_in_words(inspection.proof)) else []),
@@ -86,6 +83,17 @@ def draw(prompt: str | list[int], inspection: Inspection) -> None:
     for number, step in enumerate(inspection.steps, start=1):
         draw_step(number, step)
     print_stage([("10 text", screen.quoted(inspection.text))])
+
+
+def print_tokens(tokens: tuple[Token, ...]) -> None:
+    """Print a table of tokens."""
+    table = tables.Table(("position", "id", "piece"), numbers=frozenset({"position", "id"}))
+    rows = [(str(position), str(token.id), screen.quoted(token.piece)) for position, token in enumerate(tokens)]
+    if len(rows) > MOST_ROWS:
+        rows[MOST_ROWS // 2 : -MOST_ROWS // 2] = [("...", "...", f"{len(rows) - MOST_ROWS} more; all of them with --json")]
+    for row in rows:
+        table.add(*row)
+    print_apart(table)
 
 
 def draw_step(number: int, step: Step) -> None:

@@ -1,10 +1,12 @@
 """The commands with an encoder-decoder: what they do with a source, and one line where they can do nothing."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+import onnx_textgen
 from onnx_textgen.cli import run
 
 FOLDER = str(Path(__file__).parents[3] / "packages" / "numbers")
@@ -42,6 +44,21 @@ def test_verify_replays_its_runs_with_their_sources(capsys):
     assert capsys.readouterr().out.count("all the same") == 3
 
 
+def test_inspect_follows_the_text_of_a_source(capsys):
+    assert run(["inspect", "42", "--model", FOLDER, "--temperature", "0", "--steps", "9", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [token["piece"] for token in found["source"]] == ["4", "2", "</s>"]
+    assert [token["piece"] for token in found["tokens"]] == ["<pad>"]
+    assert [step["chosen"]["piece"] for step in found["steps"]] == ["forty", "two", "</s>"]
+    score = onnx_textgen.load(FOLDER, device="cpu", threads=1).score("forty two", source="42")
+    likely = [step["candidates"][0]["probability"] for step in found["steps"]]
+    assert likely == pytest.approx([math.exp(each) for each in score.continuation_logprobs], rel=1e-4)
+    assert run(["inspect", "42", "--model", FOLDER, "--temperature", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 source      '42'" in shown
+    assert "the text begins with:" in shown
+
+
 def test_bench_reads_sources_and_writes_after_them(capsys):
     assert run(["bench", FOLDER, "--rounds", "1", "--new-tokens", "100", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
@@ -56,7 +73,6 @@ def test_bench_reads_sources_and_writes_after_them(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["inspect", "42", "--model", FOLDER], "is an encoder-decoder, whose steps cannot be inspected"),
         (["chat", FOLDER], "reads a source, writes a text for it, and keeps no session"),
         (["score", "forty two", "--model", FOLDER], "is an encoder-decoder: give the source of the text too"),
         (["site", FOLDER, "--out", "site"], "is an encoder-decoder, and a site runs decoders only"),
