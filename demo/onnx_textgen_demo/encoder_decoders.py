@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -33,8 +32,3 @@ def prompt_for(model: Model | None, typed: str, examples: Collection[str]) -> An
         return gr.skip()
     is_example = is_encoder_decoder(model) and typed in examples
     return gr.update(label=name_of_prompt(model), value="" if is_example else typed)
-
-
-def what_it_is(name: str, why: str) -> str:
-    """A line about an encoder-decoder, for a tab that has nothing to show of it."""
-    return f"{escape(name)} is an encoder-decoder: it reads a source and writes a text for it; {why}."

@@ -17,6 +17,7 @@ from onnx_textgen.backends.onnxruntime_session import WEIGHTS_FOLDER, Session, m
 from onnx_textgen.backends.protocol import CPU
 from onnx_textgen.errors import PackageError
 from onnx_textgen.files.onnx_wire import Message
+from onnx_textgen.package.manifest import ENCODER_GRAPH
 
 if TYPE_CHECKING:
     from onnx_textgen import Model
@@ -43,11 +44,13 @@ FLOAT, INT_ATTRIBUTE = 1, 2
 
 @functools.lru_cache(maxsize=4)
 def embeddings_of(model: Model, token_ids: tuple[int, ...]) -> Embeddings | None:
-    """The embeddings of some ids; None if they cannot be read from the graph.
+    """The embeddings of some ids of a prompt, in an encoder-decoder those of its encoder; None if the graph does not show them.
 
     The embeddings of the last few texts, of all visitors, are cached, so that moving forwards and backwards opens no graph.
     """
     path = model.graph.path if isinstance(model.graph, Session) else model.folder / model.opened.graph_name
+    if model.manifest.encoder is not None:
+        path = model.folder / ENCODER_GRAPH
     try:
         found = look_up(path, model.graph.roles["input_ids"].name, token_ids)
     except Exception:  # noqa: BLE001 - an unusual graph costs a picture, and no more

@@ -35,7 +35,7 @@ def picture(inspector: StepInspector | None, stage: int, number: int) -> str:
         text = "Press <b>Walk through</b>: the prompt goes through the model, a stage at a time."
         return f'<section class="picture"><p>{text}</p></section>'
     name, draw, is_of_step = STAGES[stage]
-    place = f"new token {number + 1}" if is_of_step else "the prompt"
+    place = f"new token {number + 1}" if is_of_step else "the source" if inspector.source_ids else "the prompt"
     body = draw(inspector, number)
     return f'<section class="picture" aria-live="polite"><h2>{stage + 1}. {name} <small>{place}</small></h2>{body}</section>'
 
@@ -54,9 +54,16 @@ def text_picture(inspector: StepInspector, number: int) -> str:
     """The prompt as typed."""
     return (
         f"<p>A text of {count(len(inspector.prompt), 'character')}, {count(len(inspector.prompt.encode()), 'byte')}. "
-        "The model does not read letters, so the text is split into pieces of its vocabulary.</p>"
+        f"{what_is_done(inspector)}The model does not read letters, so the text is split into pieces of its vocabulary.</p>"
         f'<p class="sheet">{escape(inspector.prompt)}</p>'
     )
+
+
+def what_is_done(inspector: StepInspector) -> str:
+    """What the two halves of an encoder-decoder do with the source; empty for a decoder."""
+    if not inspector.source_ids:
+        return ""
+    return "The <b>encoder</b> reads this <b>source</b> once, and then the <b>decoder</b> writes a text for it, a token at a time. "
 
 
 def tokens_picture(inspector: StepInspector, number: int) -> str:
@@ -112,9 +119,10 @@ def layers_picture(inspector: StepInspector, number: int) -> str:
     place = f"position {last}" if len(run.fed) == 1 else f"positions {run.first_position} to {last}"
     shape = ", ".join(f"{size:,}" for size in run.cache_shape)
     table = layers_table(inspector.steps[number].layers, escape(visible(run.fed[-1].piece)))
+    source = f" and at the {count(len(inspector.tokens), 'token')} of the source" if inspector.source_ids else ""
     return (
         f"<p><b>{count(len(run.fed), 'token')}</b> went in at {place}:</p>{pieces(run.fed)}"
-        f"<p>In each of the <b>{count(geometry.layers, 'layer')}</b> every token looks at itself and those before it "
+        f"<p>In each of the <b>{count(geometry.layers, 'layer')}</b> every token looks at itself and those before it{source} "
         f"({count(geometry.heads, 'head')} of size {geometry.head_size} over {geometry.kv_heads} of keys and values), then passes "
         f"a feed-forward network.</p>{table}<p>The keys and values of all tokens so far stay in the <b>cache</b>, so the next "
         f"run takes only the new token. It grows with the text; a layer's tensor has shape [{shape}].</p>"
@@ -235,7 +243,7 @@ def append_picture(inspector: StepInspector, number: int) -> str:
     )
     return (
         f"<p>The new token, id <b>{chosen.id:,}</b>, is <b>appended</b>. {message}</p>"
-        f'<p class="sheet"><span class="prompt">{escape(inspector.prompt)}</span>{escape(before)}'
+        f'<p class="sheet"><span class="prompt">{"" if inspector.source_ids else escape(inspector.prompt)}</span>{escape(before)}'
         f"<mark>{escape(chosen.piece)}</mark></p>"
     )
 

@@ -9,7 +9,16 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING
 
-from onnx_textgen.diagnostics.inspection import SamplingInspection, Step, Token, inspect_sampling, inspect_step, tokens_of
+from onnx_textgen.diagnostics.inspection import (
+    SamplingInspection,
+    Step,
+    Token,
+    context_after,
+    inspect_sampling,
+    inspect_step,
+    source_and_beginning,
+    tokens_of,
+)
 from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.sampling.sampler import Chooser
@@ -41,25 +50,29 @@ class InspectedStep:
 
 
 @functools.lru_cache(maxsize=4)
-def attention_of(model: Model, token_ids: tuple[int, ...]) -> AttentionMaps:
-    """The attention maps of a text, with rows for its last `ATTENTION_ROWS` tokens.
+def attention_of(model: Model, token_ids: tuple[int, ...], source_ids: tuple[int, ...] = ()) -> AttentionMaps:
+    """The attention maps of a text, with rows for its last `ATTENTION_ROWS` tokens; of an encoder-decoder after a source.
 
     The maps of the last few texts, of all visitors, are cached, so that choosing another head does not run the model. Raises
     `PackageError` for a package without attention maps, and `PromptError`.
     """
-    return model.attentions(token_ids, last=ATTENTION_ROWS)
+    return model.attentions(token_ids, source=source_ids or None, last=ATTENTION_ROWS)
 
 
 class StepInspector:
-    """A prompt, and the steps that chose tokens after it. For one thread at a time."""
+    """A prompt, and the steps that chose tokens after it. For one thread at a time.
+
+    An encoder-decoder reads the prompt as its source, and the steps choose the tokens of the text that it writes.
+    """
 
     def __init__(self, model: Model, prompt: str, config: GenerationConfig) -> None:
         """`config` needs a seed. Raises `PromptError` for a prompt that the model refuses."""
         self.model, self.prompt, self.config = model, prompt, config
-        self.ids = model.encode(prompt)
-        self.tokens: list[Token] = tokens_of(model, self.ids)
+        self.source_ids, self.ids = source_and_beginning(model, prompt, config)
+        self.tokens: list[Token] = tokens_of(model, self.source_ids or self.ids)
+        """Those of the prompt."""
         self.steps: list[InspectedStep] = []
-        self.decoder = model.new_context()
+        self.decoder = context_after(model, self.source_ids)
         self.layer = self.head = 0
         """Layer and head whose attention is shown."""
 
@@ -100,7 +113,8 @@ class StepInspector:
 
     def attention(self, number: int) -> AttentionMaps:
         """The attention maps of the text before a step's new token; raises the errors of `attention_of`."""
-        return attention_of(self.model, (*self.ids, *self.chosen_before(number)))
+        beginning = [] if self.source_ids else self.ids  # `Model.attentions` knows what a text after a source begins with
+        return attention_of(self.model, (*beginning, *self.chosen_before(number)), tuple(self.source_ids))
 
     def chooser(self) -> Chooser:
         """The sampler for the current options."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from .. import view
-from ..encoder_decoders import is_encoder_decoder, what_it_is
+from ..encoder_decoders import is_encoder_decoder, name_of_prompt, prompt_for
 from ..error_messages import shown_errors
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from onnx_textgen.options.generation_config import GenerationConfig
 
 EXAMPLE = "Once upon a time, there was a little"
-WHY = "this tab follows texts that continue a prompt"
-"""What is said of an encoder-decoder."""
 OF_PROMPT = sum(not is_of_step for _, _, is_of_step in stage_pictures.STAGES)
 """Number of stages that are shown once; the others are shown for every new token."""
 OF_STEP = len(stage_pictures.STAGES) - OF_PROMPT
@@ -66,10 +64,11 @@ class StageCursor:
 def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -> None:
     """Add the tab's components in the current Gradio context, and their listeners."""
     cursor, first = gr.State(), registry.model()
-    note = gr.HTML(note_of(registry.names[0], first), apply_default_css=False, elem_id="walk-note")
-    with gr.Row(visible=not is_encoder_decoder(first)) as inside:
+    with gr.Row():
         with gr.Column(scale=3, min_width=560):
-            prompt = gr.Textbox(EXAMPLE, label="Prompt", max_lines=4, max_length=MAX_PROMPT_CHARS, elem_id="walk-prompt")
+            typed = "" if is_encoder_decoder(first) else EXAMPLE
+            label = name_of_prompt(first)
+            prompt = gr.Textbox(typed, label=label, max_lines=4, max_length=MAX_PROMPT_CHARS, elem_id="walk-prompt")
             start = gr.Button("Walk through", variant="primary", elem_id="walk")
             stages = gr.HTML(
                 stage_pictures.stage_line(-1), js_on_load=view.CHOICE_EVENTS, apply_default_css=False, elem_id="stages"
@@ -103,19 +102,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     picked.then(
         lambda name: sampling.defaults_of(registry.loaded(name)), picker, sampling.inputs, queue=False, api_visibility="private"
     )
-    picked.then(lambda name: shown_of(name, registry.loaded(name)), picker, [note, inside], **QUICK)
-
-
-def note_of(name: str, model: Model) -> str:
-    """What the tab says of a model that it cannot walk through; empty for one that it can."""
-    return f'<p class="hint">{what_it_is(name, WHY)}</p>' if is_encoder_decoder(model) else ""
-
-
-def shown_of(name: str, model: Model | None) -> list[Any]:
-    """Updates of the note and of the rest of the tab after a model was picked."""
-    if model is None:
-        return [gr.skip(), gr.skip()]
-    return [note_of(name, model), gr.update(visible=not is_encoder_decoder(model))]
+    picked.then(lambda name, text: prompt_for(registry.loaded(name), text, [EXAMPLE]), [picker, prompt], prompt, **QUICK)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
