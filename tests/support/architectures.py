@@ -10,6 +10,7 @@ the rows of every target and precision from run to run; the table is written fro
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import io
@@ -23,6 +24,7 @@ import textwrap
 import time
 import traceback
 import warnings
+from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,10 @@ class Row:
     seconds: float = 0.0
     target: str = "ort"
     precision: str = "fp32"
+    one_token: bool = False
+    """Whether a run takes one token, because a recurrent layer does."""
+    transformers: str = ""
+    """Its version."""
 
 
 def largest_error(model: transformers.PreTrainedModel, package: Any) -> float:
@@ -122,7 +128,7 @@ def examine(model_type: str, target: Any, precision: Any) -> Row:
             )
         if precision != "fp32":
             divergence = max(scenario["kl_divergence"] for scenario in made.manifest.certificate["scenarios"])
-            return Row(model_type, "passes", source.attention_path, divergence)
+            return Row(model_type, "passes", source.attention_path, divergence, one_token=source.one_token)
         package = onnx_textgen.load(made.folder, threads=1)
         error, wrong = largest_error(model, package), first_wrong_token(model, package)
         proven = max(scenario["logits_error"] for scenario in made.manifest.certificate["scenarios"])
@@ -134,7 +140,7 @@ def examine(model_type: str, target: Any, precision: Any) -> Row:
                 max(error, proven),
                 f"greedy token {wrong} differs" if wrong is not None else "logits",
             )
-        return Row(model_type, "passes", source.attention_path, max(error, proven))
+        return Row(model_type, "passes", source.attention_path, max(error, proven), one_token=source.one_token)
 
 
 def operators_outside_the_standard(path: Path) -> set[str]:
@@ -161,7 +167,9 @@ def worker(model_type: str, target: str, precision: Any, answers: Connection) ->
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         row = Row(model_type, "CRASHED", reason=f"{text} ({Path(place.filename).name}:{place.lineno})")
     seconds = round(time.perf_counter() - start, 1)
-    answers.send(dataclasses.replace(row, seconds=seconds, target=target, precision=precision))
+    answers.send(
+        dataclasses.replace(row, seconds=seconds, target=target, precision=precision, transformers=transformers.__version__)
+    )
 
 
 def run_all(types: list[str], target: str, precision: str) -> list[Row]:
@@ -219,16 +227,26 @@ def table(rows: list[Row]) -> str:
         width=120,
     )
     made_by = "`python -m tests.support.architectures --json FILE` with each `--target` and `--precision`"
+    versions = collections.Counter(row.transformers for row in rows)
+    usual = versions.most_common(1)[0][0]
+    others = [
+        f"With transformers {version}: {names_of(row for row in rows if row.transformers == version)}."
+        for version in sorted(versions)
+        if version != usual
+    ]
+    single = names_of(row for row in rows if row.one_token)
     counts = [counted([row for row in rows if (row.target, row.precision) == column]) for column in columns]
     lines = [
         "# Architectures: which model types export",
         "",
         said,
         "",
-        f"transformers {transformers.__version__}, torch {torch.__version__}; made by {made_by}. In all:",
+        f"transformers {usual}, torch {torch.__version__}; made by {made_by}. In all:",
         "",
         *(f"- {name}: {count}" for name, count in zip(names, counts, strict=True)),
         "",
+        *(line for each in others for line in (textwrap.fill(each, width=120), "")),
+        *([f"A run takes any number of tokens, except with {single}, where it takes one.", ""] if single else []),
         f"| model type | attention | {' | '.join(names)} | why not |",
         f"|---|---|{'---|' * len(names)}---|",
     ]
@@ -238,6 +256,11 @@ def table(rows: list[Row]) -> str:
         cells = [cell(found[column]) if column in found else "" for column in columns]
         lines.append(f"| {model_type} | {door} | {' | '.join(cells)} | {reason} |")
     return "\n".join(lines) + "\n"
+
+
+def names_of(rows: Iterable[Row]) -> str:
+    """Their model types, each once."""
+    return ", ".join(sorted({row.model_type for row in rows}))
 
 
 def counted(rows: list[Row]) -> str:

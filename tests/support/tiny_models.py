@@ -112,6 +112,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "xlm": PADDED | {"causal": True, "use_lang_emb": False},
     "xlnet": {"d_head": 8},
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128, "num_heads": 4},
     "xmod": PADDED | {"default_language": "en_XX"},
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zaya": {"num_experts_per_tok": 1},

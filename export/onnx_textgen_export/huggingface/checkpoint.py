@@ -66,6 +66,8 @@ def quantization_of(config: PretrainedConfig) -> dict[str, Any]:
 
 def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     """A model of that config in float32 whose parameters are uninitialised."""
+    if getattr(config, "rescale_every", 0):
+        config.rescale_every = 0  # RWKV halves weights when it first runs, for float16: those here come later, and are float32
     try:
         with no_init_weights(), torch.no_grad():
             kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM

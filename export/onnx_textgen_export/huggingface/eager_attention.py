@@ -7,6 +7,7 @@ architecture. The model's own code makes the mask, from the attention mask and t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -26,6 +27,7 @@ from transformers.cache_utils import (
 
 from ..errors import ExportError
 from ..sources.source import CacheTensor
+from .own_states import InArgument, InCache, InLayers, OwnStates, attributes_of
 from .recurrent_functions import CURRENT
 
 EmptyLayer: Any = getattr(cache_utils, "DummyLayer", DynamicLayer)
@@ -34,6 +36,8 @@ EmptyLayer: Any = getattr(cache_utils, "DummyLayer", DynamicLayer)
 PROBE_ROWS, PROBE_TOKENS = 2, 3
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 """What a model calls its cache, as an argument and in its output; since transformers 5.24 every model says `cache`."""
+STATES_NAME = "state"
+"""What a model without a cache calls the states that it takes and returns."""
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # as are all ignored here: transformers' caches are half typed
@@ -174,46 +178,68 @@ class CacheLayout:
     layers: tuple[LayerCacheLayout, ...]
     has_cross_attention: bool
     """The model expects a cache with room for an encoder's keys and values too."""
+    own: OwnStates | None = None
+    """States that the model looks for elsewhere than in the layers of its cache."""
 
     @property
     def tensors(self) -> tuple[CacheTensor, ...]:
         """Every cached tensor, in order."""
         return tuple(tensor for layer in self.layers for _, tensor in layer.tensors)
 
-    def wrapped(self, cache: Cache) -> Cache:
-        """The cache in the class that the model expects."""
-        return cast(Cache, EncoderDecoderCache(cache, DynamicCache())) if self.has_cross_attention else cache
+    @contextlib.contextmanager
+    def lent(self, model: PreTrainedModel, cache: Cache) -> Iterator[object]:
+        """Within the context, the model finds what `cache` holds in what it takes as its cache, which this gives."""
+        if self.own is not None:
+            with self.own.lent(model, cache) as given:
+                yield given
+        else:
+            yield EncoderDecoderCache(cache, DynamicCache()) if self.has_cross_attention else cache
 
 
-def made_cache(model: PreTrainedModel, named: Sequence[str]) -> tuple[str, Cache | EncoderDecoderCache]:
-    """The cache that a model fills, made by itself or by transformers, and the argument that takes it."""
+def made_cache(model: PreTrainedModel, named: Sequence[str]) -> tuple[str, Cache | EncoderDecoderCache, OwnStates | None]:
+    """The argument that takes what a model keeps; its cache, made by itself or by transformers; states that it keeps elsewhere."""
+    name = next((name for name in (*CACHE_NAMES, STATES_NAME) if name in named), None)
+    if name is None:
+        raise ExportError(f"{type(model).__name__} keeps no key/value cache that transformers knows")
     ids = torch.arange(PROBE_ROWS * PROBE_TOKENS).reshape(PROBE_ROWS, PROBE_TOKENS)
-    if name := next((name for name in CACHE_NAMES if name in named), None):
-        with torch.no_grad():
-            made = getattr(model(input_ids=ids, use_cache=True), name, None)
-        if isinstance(made, (Cache, EncoderDecoderCache)):
-            return name, made
-        given = DynamicCache(config=model.config.get_text_config(decoder=True))
-        with torch.no_grad():
-            model(input_ids=ids, use_cache=True, **{name: given})
-        if any(dict(tensors_of(layer)) for layer in given.layers):
-            return name, given
-    raise ExportError(f"{type(model).__name__} keeps no key/value cache that transformers knows")
+    before = attributes_of(model)
+    with torch.no_grad():
+        cache = getattr(model(input_ids=ids, use_cache=True), name, None)
+        if name == STATES_NAME and isinstance(cache, list):
+            return name, Cache(layers=[]), InArgument(cache)
+        own: OwnStates | None = None if cache is None else InCache.found(cache)
+        if own is not None:
+            return name, cache if isinstance(cache, Cache) else Cache(layers=[]), own
+        if not isinstance(cache, (Cache, EncoderDecoderCache)):
+            cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+            model(input_ids=ids, use_cache=True, **{name: cache})
+        paths = {path for layer in self_attention_of(cache).layers for path, _ in tensors_of(layer)}
+        has_states = any(path.startswith(("conv", "recurrent")) for path in paths)
+        own = InLayers.found(model, before) if model._is_stateful and not has_states else None
+    if own is None and not paths:
+        raise ExportError(f"{type(model).__name__} keeps no key/value cache that transformers knows")
+    return name, cache, own
+
+
+def self_attention_of(cache: Cache | EncoderDecoderCache) -> Cache:
+    """The cache of the text itself."""
+    return cast(Cache, cast(Any, cache).self_attention_cache) if isinstance(cache, EncoderDecoderCache) else cache
 
 
 def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> CacheLayout:
-    """Run a few tokens, and find out what each layer keeps in the cache."""
-    name, cache = made_cache(model, named)
-    has_cross_attention = isinstance(cache, EncoderDecoderCache)
-    if isinstance(cache, EncoderDecoderCache):
-        cache = cast(Any, cache).self_attention_cache
+    """Run a few tokens, and find out what each layer keeps in the cache or elsewhere."""
+    name, cache, own = made_cache(model, named)
+    has_cross_attention, cache = isinstance(cache, EncoderDecoderCache), self_attention_of(cache)
+    elsewhere = {} if own is None else own.tensors()
     layers = []
-    for index, layer in enumerate(cache.layers):
+    for index in range(max([len(cache.layers), *(layer + 1 for layer in elsewhere)])):
+        layer = cache.layers[index] if index < len(cache.layers) else EmptyLayer()
         check_known(index, layer)
-        layers.append(LayerCacheLayout(index, tuple((path, describe(index, path, tensor)) for path, tensor in tensors_of(layer))))
+        found = [*tensors_of(layer), *((f"recurrent.{number}", state) for number, state in enumerate(elsewhere.get(index, ())))]
+        layers.append(LayerCacheLayout(index, tuple((path, describe(index, path, tensor)) for path, tensor in found)))
     if not any(layer.tensors for layer in layers):
         raise ExportError(f"{type(model).__name__} keeps nothing between runs")
-    return CacheLayout(name, tuple(layers), has_cross_attention)
+    return CacheLayout(name, tuple(layers), has_cross_attention, own)
 
 
 def with_own_convolutions(layout: CacheLayout) -> CacheLayout:

@@ -59,8 +59,8 @@ class Model:
     def logits(self, input_ids: Tensor, cache: Cache, attention: str, **options: object) -> Tensor:
         """Logits of the model over a cache, with the named attention implementation and traceable experts."""
         given = {name: value for name, value in options.items() if name in self.named}
-        given[self.layout.argument] = self.layout.wrapped(cache)
         with (
+            self.layout.lent(self.module, cache) as given[self.layout.argument],
             attention_as(self.module, attention),
             experts_as(self.module, EXPERTS),
             traceable_rotary(self.module),

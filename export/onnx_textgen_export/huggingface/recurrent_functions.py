@@ -1,9 +1,10 @@
 """Runs the recurrent layers of a transformers model over any number of tokens at once.
 
-transformers computes a recurrence by functions whose parameters are those of the kernels that replace them on a GPU. Within
+transformers computes most recurrences by functions whose parameters are those of the kernels that replace them on a GPU. Within
 `own_recurrences` the functions with such parameters, in the modules that define a model's layers, are those of this file: they map
-the kernel's arguments to `sources/recurrence`, and start from the states that the cache holds. Which of them fit is not known by a
-model's name: `path_choice` runs the model with them, and compares it with the model itself.
+the kernel's arguments to `sources/recurrence`, and start from the states that the cache holds. `recurrent_layers` does the same for
+layers that compute a recurrence themselves. Which of them fit is not known by a model's name: `path_choice` runs the model with
+them, and compares it with the model itself.
 
 The states have another layout than in transformers: [batch, heads, key, value] and [batch, width - 1, channels]. The functions for
 a single token know only that of transformers and are not replaced, so in PyTorch a run takes two tokens or more.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,7 +26,8 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from ..errors import ExportError
-from ..sources.recurrence import causal_convolution, linear_attention, selective_scan
+from ..sources.recurrence import before, causal_convolution, decayed_sum, linear_attention, running_maximum, selective_scan
+from .recurrent_layers import methods_of
 
 
 class RecurrentRun:
@@ -130,6 +132,32 @@ def step_size(dt: Tensor, bias: Tensor | None, *, softplus: bool) -> Tensor:
     return F.softplus(step) if softplus else step
 
 
+def weighted_key_values(  # noqa: PLR0917 - the signature is the kernel's
+    time_decay: Tensor,
+    time_first: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Sequence[Tensor] | None = None,
+    return_state: bool = False,
+) -> tuple[Tensor, list[Tensor]]:
+    """The kernel `wkv` of RWKV 4: a mean of all values, weighted by exp(key), in which the newest has a separate weight.
+
+    The state is the weighted sum of the values, the sum of the weights, both divided by the largest weight, and its logarithm.
+    """
+    total, weight, largest = state or [key.new_zeros(key.shape[0], key.shape[2])] * 3
+    largest = torch.where(weight == 0, LEAST, largest)  # no token yet
+    decay = -time_decay.exp()
+    maxima = running_maximum(key, decay.expand_as(key), largest)
+    earlier = before(largest, maxima)
+    kept, added = (earlier + decay - maxima).exp(), (key - maxima).exp()
+    totals, weights = decayed_sum(added * value, kept, total), decayed_sum(added, kept, weight)
+    own = key + time_first
+    top = torch.maximum(earlier, own)
+    kept, added = (earlier - top).exp(), (own - top).exp()
+    output = (kept * before(total, totals) + added * value) / (kept * before(weight, weights) + added)
+    return output, [totals[:, -1], weights[:, -1], maxima[:, -1]]
+
+
 def convolution(
     hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **_: object
 ) -> Tensor:
@@ -151,10 +179,13 @@ def without_mask(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor
     return hidden_states
 
 
+LEAST = -1e38
+"""A logarithm of zero, with which float32 can still compute."""
 FUNCTIONS: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
     (frozenset({"query", "key", "value", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel"}), gated_delta_rule),
     (frozenset({"hidden_states", "dt", "A", "B", "C", "initial_states", "dt_limit", "return_final_states"}), state_space_dual),
     (frozenset({"hidden_states", "dt", "A", "B", "C", "delta_bias", "return_last_state"}), selective_state_space),
+    (frozenset({"time_decay", "time_first", "key", "value", "state", "return_state"}), weighted_key_values),
     (frozenset({"hidden_states", "weight", "bias", "activation"}), convolution),
     (frozenset({"hidden_states", "attention_mask"}), without_mask),
 )
@@ -163,7 +194,7 @@ FUNCTIONS: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
 
 def fits(parameters: frozenset[str], named: Set[str], own: Callable[..., Any]) -> bool:
     """Whether a function's parameters are those of a recurrence; what masks a layer's input is known by having no others."""
-    return parameters == named if own is without_mask else parameters <= named
+    return parameters == named if own is without_mask else parameters <= named and not named & (OTHERS - parameters)
 
 
 OTHERS = frozenset({"state", "conv_state", "module", "self"})
@@ -175,16 +206,16 @@ def replacement_of(function: object) -> Callable[..., Any] | None:
     if not isinstance(function, FunctionType):
         return None
     named = inspect.signature(function).parameters.keys()
-    if named & OTHERS:
-        return None
     return next((own for parameters, own in FUNCTIONS if fits(parameters, named, own)), None)
 
 
-def recurrences_of(model: nn.Module) -> list[tuple[ModuleType, str, Callable[..., Any]]]:
-    """The functions to replace in the modules that define a model's layers: module, name, and the replacement."""
-    modules = [sys.modules[name] for name in sorted({type(part).__module__ for part in model.modules()}) if "transformers" in name]
-    found = ((module, name, replacement_of(value)) for module in modules for name, value in vars(module).items())
-    return [(module, name, own) for module, name, own in found if own is not None]
+def recurrences_of(model: nn.Module) -> list[tuple[ModuleType | type, str, Callable[..., Any]]]:
+    """The functions to replace in the modules that define a model's layers, and methods of the layers: owner, name, replacement."""
+    kinds = {type(part): part for part in model.modules() if "transformers" in type(part).__module__}
+    modules = [sys.modules[name] for name in sorted({kind.__module__ for kind in kinds})]
+    found = [(module, name, replacement_of(value)) for module in modules for name, value in vars(module).items()]
+    methods = [(kind, name, own) for kind, part in kinds.items() for name, own in methods_of(part)]
+    return [*methods, *((module, name, own) for module, name, own in found if own is not None)]
 
 
 @contextlib.contextmanager

@@ -1,13 +1,14 @@
 """Recurrent layers over any number of tokens: states in, states out.
 
-`linear_attention`, `selective_scan` and `causal_convolution` are what a decoder calls. In PyTorch they go token by token, in the
-plainest form there is. While tracing, the first two become one operator of the domain `onnx_textgen`, which `passes/recurrences`
-turns into existing ones; the convolution is a sum of shifted products in either case. Every form computes a token from the state
-before it alone, so the results do not depend on how a text is split into runs.
+`linear_attention`, `selective_scan`, `decayed_sum`, `running_maximum` and `causal_convolution` are what a decoder calls. In
+PyTorch they go token by token, in the plainest form there is. While tracing, all but the last become one operator of the domain
+`onnx_textgen`, which `passes/recurrences` turns into existing ones; the convolution is a sum of shifted products in either case.
+Every form computes a token from the state before it alone, so the results do not depend on how a text is split into runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -99,6 +100,54 @@ def selective_scan(x: Tensor, step: Tensor, state: Tensor, *, rate: Tensor, writ
         state = (step[:, token, :, None] * rate).exp() * state + scaled[:, token, :, None] * write[:, token, None, :]
         outputs.append((state @ read[:, token, :, None])[..., 0])
     return torch.stack(outputs, dim=1), state
+
+
+def decayed_sum(value: Tensor, factor: Tensor, state: Tensor) -> Tensor:
+    """A sum of each channel in which the earlier terms count less.
+
+    value, factor: [batch, new, channels]; state: [batch, channels].
+    Returns the sums [batch, new, channels]; that of the last token is the state of the next run. Each token does
+
+        state = factor * state + value
+    """
+    if torch.compiler.is_exporting():
+        return traced_by_channel("DecayedSum", value, factor, state)
+    return by_channel(lambda new, kept, state: kept * state + new, value, factor, state)
+
+
+def running_maximum(value: Tensor, decay: Tensor, state: Tensor) -> Tensor:
+    """The largest of decayed logarithms, by which sums of exponentials are divided, so that none overflows.
+
+    value, decay: [batch, new, channels]; state: [batch, channels].
+    Returns the maxima [batch, new, channels]; that of the last token is the state of the next run. Each token does
+
+        state = max(state + decay, value)
+    """
+    if torch.compiler.is_exporting():
+        return traced_by_channel("RunningMaximum", value, decay, state)
+    return by_channel(lambda new, lost, state: torch.maximum(state + lost, new), value, decay, state)
+
+
+def before(state: Tensor, states: Tensor) -> Tensor:
+    """The states before each token, from that before the first [batch, channels] and those after each [batch, new, channels]."""
+    return torch.cat([state[:, None], states[:, :-1]], dim=1)
+
+
+def by_channel(step: Callable[[Tensor, Tensor, Tensor], Tensor], value: Tensor, decay: Tensor, state: Tensor) -> Tensor:
+    """The states after each token of a recurrence of single numbers."""
+    states = []
+    for token in range(value.shape[1]):
+        state = step(value[:, token], decay[:, token], state)
+        states.append(state)
+    return torch.stack(states, dim=1)
+
+
+def traced_by_channel(operator: str, value: Tensor, decay: Tensor, state: Tensor) -> Tensor:
+    """The same as one operator."""
+    states: Tensor = onnx_ops.symbolic(
+        f"{DOMAIN}::{operator}", (value, decay, state), {}, dtype=value.dtype, shape=value.shape, version=1
+    )
+    return states
 
 
 def causal_convolution(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

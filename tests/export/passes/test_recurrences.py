@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from onnx_textgen_export.passes.recurrences import lower_recurrences
-from onnx_textgen_export.sources.recurrence import causal_convolution, linear_attention, selective_scan
+from onnx_textgen_export.sources.recurrence import (
+    causal_convolution,
+    decayed_sum,
+    linear_attention,
+    running_maximum,
+    selective_scan,
+)
 
 TOKENS, ROWS = 150, 2
 PARTS = (1, 7, 1, 64, 77)
@@ -41,6 +47,16 @@ def heads_of(options: str, key_heads: int, heads: int, size: int, value_size: in
 Recurrence = Callable[..., tuple[Tensor, Tensor]]
 
 
+def with_last_state(call: Callable[..., Tensor]) -> Recurrence:
+    """A recurrence whose outputs are its states."""
+
+    def both(**inputs: Tensor) -> tuple[Tensor, Tensor]:
+        output = call(**inputs)
+        return output, output[:, -1].clone()
+
+    return both
+
+
 FIXED = {"state", "rate", "weight", "bias"}
 """Inputs without tokens."""
 CASES: dict[str, tuple[Recurrence, Inputs]] = {
@@ -62,8 +78,17 @@ CASES: dict[str, tuple[Recurrence, Inputs]] = {
             state=(ROWS, 24, 8),
         ),
     ),
+    "decayed sum": (
+        with_last_state(decayed_sum),
+        random_inputs(value=(ROWS, TOKENS, 24), factor=(ROWS, TOKENS, 24), state=(ROWS, 24)),
+    ),
+    "running maximum": (
+        with_last_state(running_maximum),
+        random_inputs(value=(ROWS, TOKENS, 24), decay=(ROWS, TOKENS, 24), state=(ROWS, 24)),
+    ),
     "convolution": (causal_convolution, random_inputs(x=(ROWS, TOKENS, 24), state=(ROWS, 3, 24), weight=(24, 4), bias=(24,))),
 }
+CASES["running maximum"][1]["decay"].abs_().neg_()
 CASES["selective"][1]["step"].abs_()
 CASES["selective"][1]["rate"].abs_().neg_()
 
@@ -107,7 +132,7 @@ def test_a_graph_computes_what_pytorch_does_however_the_text_is_split(case: str,
     session, operators = traced(call, inputs, target)
     if target == "standard":
         assert all(name.startswith("::") for name in operators)
-    elif case not in {"selective", "convolution"}:
+    elif "key" in inputs:
         assert "com.microsoft::LinearAttention" in operators
     want = [part.numpy() for part in call(**inputs)]
     feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
