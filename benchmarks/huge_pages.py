@@ -9,9 +9,9 @@ The machine should do nothing else meanwhile.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -37,7 +37,7 @@ def measure(package: str, threads: int, *, are_huge: bool) -> None:
 
     huge_pages.collapse = timed
     if not are_huge:
-        loading.new_memory_in_huge_pages = contextlib.nullcontext  # type: ignore[assignment]
+        os.environ[huge_pages.VARIABLE] = "0"
     model = loading.load(package, device="cpu", threads=threads, prefix_cache=0)
     for thread in threading.enumerate():
         if thread.name == "huge pages":

@@ -1,19 +1,21 @@
 """Moves weights into huge pages, on Linux: engines allocate them in pages of 4 KiB, and each decode step reads all of them.
 
 Linux 6.1 and later collapse memory into pages of 2 MiB on request (MADV_COLLAPSE), whatever the system's settings. That takes a
-thread about 0.1 s for 100 MiB; contents, addresses and memory use do not change. On other systems nothing happens.
-`benchmarks/huge_pages.py` measures the gain.
+thread about 0.1 s for 100 MiB; contents, addresses and memory use do not change, also while other threads write there. On other
+systems nothing happens, nor if the environment variable ONNX_TEXTGEN_HUGE_PAGES is 0. `benchmarks/huge_pages.py` measures the gain.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+VARIABLE = "ONNX_TEXTGEN_HUGE_PAGES"
 HUGE_PAGE = 2 * 2**20
 MADV_COLLAPSE = 25
 """From Linux's include/uapi/asm-generic/mman-common.h; Python 3.11's `mmap` does not define it."""
@@ -79,6 +81,9 @@ def resident_regions() -> list[Region]:
 @contextlib.contextmanager
 def new_memory_in_huge_pages() -> Iterator[None]:
     """After the body, collapse the memory that it allocated and has not freed into huge pages, in a background thread."""
+    if os.environ.get(VARIABLE) == "0":
+        yield
+        return
     before = resident_regions()
     yield
     if new := list(subtract(resident_regions(), before)):

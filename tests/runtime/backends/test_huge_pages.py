@@ -61,6 +61,44 @@ def test_new_memory_that_is_in_use_is_collapsed_and_keeps_its_contents() -> None
 
 
 @on_linux
+def test_threads_that_write_meanwhile_lose_nothing() -> None:
+    """Each adds to its own part of the memory, which is collapsed again and again, while small pages are made of it anew."""
+    memory = mmap.mmap(-1, 8 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    counts = np.frombuffer(memory, dtype=np.uint32).reshape(4, -1)
+    start, written, ends = counts.ctypes.data, [0] * len(counts), threading.Event()
+
+    def write(row: int) -> None:
+        while not ends.is_set():
+            counts[row] += 1
+            written[row] += 1
+
+    threads = [threading.Thread(target=write, args=(row,)) for row in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        collapse([(start, start + 8 * HUGE_PAGE)])
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    ends.set()
+    for thread in threads:
+        thread.join()
+    assert all(written)
+    for row, times in enumerate(written):
+        assert (counts[row] == times).all()
+
+
+@on_linux
+def test_the_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_TEXTGEN_HUGE_PAGES", "0")
+    with new_memory_in_huge_pages():
+        array = small_pages(16 * HUGE_PAGE)
+        array[:] = 1
+        before = in_huge_pages(array)
+    assert not any(thread.name == "huge pages" for thread in threading.enumerate())
+    assert in_huge_pages(array) == before
+
+
+@on_linux
 def test_memory_that_is_hardly_in_use_stays_so() -> None:
     with new_memory_in_huge_pages():
         array = small_pages(16 * HUGE_PAGE)
