@@ -7,7 +7,6 @@ it; and keys and values are reused only by prompts that the same engine computes
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from ..backends.onnxruntime_session import LOG
 from ..backends.protocol import Graph
 from ..errors import ModelError
 from ..kv_cache.paged import PagedCache
+from ..kv_cache.shared import SharedCache
 from ..kv_cache.snapshot import Snapshot
 from ..package.manifest import Geometry
 from .decoder import Decoder
@@ -40,8 +40,11 @@ class PromptEngine:
         self._graph: Graph | None = None
         self._lock = threading.Lock()
 
-    def new_decoder(self) -> Decoder:
-        """An empty decoder of one row on the second engine, opened now if it was not; raises `PackageError` if that fails."""
+    def new_decoder(self, tokens: int) -> Decoder:
+        """An empty decoder of one row with memory for `tokens` tokens on the second engine, which is opened now if it was not.
+
+        Raises `PackageError` if it cannot be opened.
+        """
         with self._lock:
             if self._graph is None:
                 if self._open_graph is None:
@@ -49,7 +52,7 @@ class PromptEngine:
                 start = time.perf_counter()
                 self._graph = self._open_graph()
                 LOG.info("%s opened in %.1f s, for long prompts", self.device, time.perf_counter() - start)
-            return Decoder(self._graph, self.geometry)
+            return Decoder(self._graph, self.geometry, capacity=tokens)
 
     def close(self) -> None:
         """Release the second engine; it opens no more."""
@@ -64,13 +67,15 @@ def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
     """
     if not length:
         return 0
-    snapshot, first, arrays = decoder.snapshot(row=row), 0, dict[str, npt.NDArray[Any]]()
+    assert isinstance(decoder.cache, SharedCache), "others have no second engine"
+    views, first, arrays = decoder.cache.views(row, length), 0, dict[str, npt.NDArray[Any]]()
     for tensor in reader.cache.tensors:
-        array = in_type(snapshot.tensors[tensor.past], tensor.dtype)
+        array = in_type(views[tensor.past], tensor.dtype)
         if missing := length - array.shape[TOKENS]:
             first, array = missing, np.pad(array, [(missing, 0) if axis == TOKENS else (0, 0) for axis in range(array.ndim)])
         arrays[tensor.past] = array
-    reader.restore(dataclasses.replace(snapshot, tensors=arrays, origin=reader.origin(0), shortest=0), length)
+    token_ids, is_beyond = tuple(decoder.token_ids[row][:length]), decoder.uses_long_rope[row]
+    reader.restore(Snapshot(token_ids, arrays, {}, is_beyond, reader.origin(0)), length)
     return first
 
 

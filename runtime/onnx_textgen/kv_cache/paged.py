@@ -116,11 +116,13 @@ class PagedCache:
         """See `Cache.put`."""
         self.rewind(row, 0)
         self.reserve(row, length)
+        whole = length // self.block_size * self.block_size
         for one in self.tensors:
-            padded = np.zeros(one.sized(1, len(self.blocks[row]) * self.block_size), one.dtype)
-            padded[:, :, :length] = arrays[one.past][:, :, :length]
-            for place, part in consecutive(self.blocks[row]):
-                self.arrays[one.past][part] = in_blocks(padded, self.block_size)[place]
+            array, blocks = arrays[one.past], self.arrays[one.past]
+            for place, part in consecutive(self.blocks[row][: whole // self.block_size]):
+                blocks[part] = in_blocks(array[:, :, :whole], self.block_size)[place]
+            if whole < length:
+                blocks[self.blocks[row][-1], :, : length - whole] = array[0, :, whole:length]
         self.lengths[row] = length
 
 
@@ -136,5 +138,5 @@ def consecutive(blocks: Sequence[int]) -> list[tuple[slice, slice]]:
 
 
 def in_blocks(row: npt.NDArray[Any], block_size: int) -> npt.NDArray[Any]:
-    """[1, heads, tokens, size] -> [blocks, heads, block_size, size], a view."""
+    """[1, heads, tokens, size] -> [blocks, heads, block_size, size], a view if the heads are one after the other in memory."""
     return row.reshape(row.shape[1], -1, block_size, row.shape[3]).swapaxes(0, 1)

@@ -182,11 +182,15 @@ class SharedCache:
 
     def take(self, row: int, length: int) -> Arrays:
         """See `Cache.take`."""
+        return {name: array if array.flags.owndata else copied(array) for name, array in self.views(row, length).items()}
+
+    def views(self, row: int, length: int) -> Arrays:
+        """As `take`, without copies of tensors that hold the whole text: they are valid until the cache changes."""
         part = slice(row, row + 1), slice(length)
         self.ensure_capacity(row + 1, length)
         ends = self.windows.take(row, length, self.buffers)
         return {
-            one.past: ends[one.past] if one.past in ends else copied(self.buffers[one.past].numpy()[one.index(*part)])
+            one.past: ends[one.past] if one.past in ends else self.buffers[one.past].numpy()[one.index(*part)]
             for one in self.by_token
         }
 
