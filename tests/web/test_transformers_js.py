@@ -19,11 +19,14 @@ from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.options import Quantization
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
+from support.make_tiny_packages import make_tokenizer
 from support.node import NODE, installed_packages
+from support.tiny_encoder_decoders import END, START, tiny_encoder_decoder
 
 HERE = Path(__file__).resolve().parent / "transformers_js"
 PROMPTS = ["Once upon a time", "The little dog", "Lily and Tom went to the park. They"]
 TOKENS = 24
+NUMBERS = Path(__file__).resolve().parents[1] / "packages" / "numbers"
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +38,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def written(folder: Path, package: Path, prompts: list[Any], **options: Any) -> dict[str, Any]:
+def written(
+    folder: Path, package: Path, prompts: list[Any], *, pipeline: str = "text-generation", **options: Any
+) -> dict[str, Any]:
     """What transformers.js writes, and the precision and device that it chose."""
     assert NODE is not None, "the packages are installed"
     tasks = [{"prompt": prompt, "tokens": TOKENS} for prompt in prompts]
-    job = json.dumps({"folder": str(package), "options": options, "tasks": tasks})
+    job = json.dumps({"pipeline": pipeline, "folder": str(package), "options": options, "tasks": tasks})
     done = subprocess.run([NODE, "generate.mjs", job], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-1000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -77,6 +82,32 @@ def test_a_float16_package_opens_too(folder: Path, shared: Path, tmp_path: Path)
     assert found["texts"] == [PROMPTS[0] + model.generate(PROMPTS[0], temperature=0, max_new_tokens=TOKENS).text]
 
 
+def test_an_encoder_decoder_writes_a_text_for_each_source(folder: Path) -> None:
+    model = onnx_textgen.load(NUMBERS, device="cpu", threads=1)
+    sources = ["4071", "42", "340071", "7"]
+    found = written(folder, NUMBERS, sources, pipeline="text2text-generation")
+    assert (found["dtype"], found["device"]) == ("fp32", "cpu")
+    assert found["texts"] == [model.generate(source, temperature=0, max_new_tokens=TOKENS).text for source in sources]
+    assert found["texts"][0] == "four thousand and seventy one"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model_type", "precision"),
+    [("bart", "fp32"), ("bart", "fp16"), ("t5", "int8"), ("t5", "int4"), ("t5gemma2", "fp32")],
+)
+def test_encoder_decoders_of_every_precision_open(model_type: str, precision: Any, folder: Path, tmp_path: Path) -> None:
+    reference = tiny_encoder_decoder(model_type)
+    reference.generation_config.bad_words_ids = [[40]]
+    given = {"eos_ids": (END,), "tokenizer": make_tokenizer(), "context_length": 128, "precision": precision}
+    package = export(reference, tmp_path / "package", **given).folder  # type: ignore[arg-type]
+    model = onnx_textgen.load(package, device="cpu", threads=1)
+    found = written(folder, package, PROMPTS, pipeline="text2text-generation")
+    assert found["dtype"] == {"int8": "q8", "int4": "q4"}.get(precision, precision)
+    texts = (model.generate(prompt, temperature=0, max_new_tokens=TOKENS) for prompt in PROMPTS)
+    assert found["texts"] == [model.tokenizer.decode([START, *text.token_ids]) for text in texts], "its start is no special token"
+
+
 @pytest.fixture(scope="module")
 def four_bits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random decoder whose embedding has 4 bits, and whose products are exact, so that every runtime writes the same."""
@@ -107,10 +138,12 @@ def chromium() -> Browser:
         pytest.skip(str(error))
 
 
-def written_in(chromium: Browser, package: Path, prompts: list[Any], **options: Any) -> dict[str, Any]:
+def written_in(
+    chromium: Browser, package: Path, prompts: list[Any], *, pipeline: str = "text-generation", **options: Any
+) -> dict[str, Any]:
     """What transformers.js writes in a browser, and the precision, the device and the graphs that it fetched."""
     tasks = [{"prompt": prompt, "tokens": TOKENS} for prompt in prompts]
-    job = {"folder": "package", "options": options, "tasks": tasks}
+    job = {"pipeline": pipeline, "folder": "package", "options": options, "tasks": tasks}
     folders = {"here": HERE, "modules": installed_packages(HERE), "package": package}
     found = json.loads(chromium.answer("here/browser.html", job, folders, {MANIFEST, *read_manifest(package).files}))
     assert "error" not in found, found["error"]
@@ -127,6 +160,13 @@ def test_chromium_without_any_option_writes_the_texts_of_python(chromium: Browse
     found = written_in(chromium, four_bits, PROMPTS)
     assert (found["dtype"], found["device"]) == ("q4", "wasm")
     assert found["texts"] == ours(four_bits, PROMPTS)
+
+
+def test_chromium_opens_an_encoder_decoder_whose_weights_are_named(chromium: Browser) -> None:
+    session = {"externalData": [{"path": "model.onnx_data", "data": "onnx/model.onnx_data"}]}
+    found = written_in(chromium, NUMBERS, ["4071", "42"], pipeline="text2text-generation", session_options=session)
+    assert (found["dtype"], found["device"]) == ("fp32", "wasm")
+    assert found["texts"] == ["four thousand and seventy one", "forty two"]
 
 
 def test_chromium_takes_the_graph_for_webassembly_if_it_is_named(chromium: Browser, four_bits: Path) -> None:

@@ -13,10 +13,11 @@ from onnx_textgen.package.manifest import GRAPH
 from ..calibration.plan import Plan
 from ..extra_graphs.attention_graph import write_attention_graph
 from ..extra_graphs.int8_cache_graph import int8_cache_bytes
-from ..extra_graphs.shared_graph import opens_elsewhere, weights_name, write_shared_graph
+from ..extra_graphs.seq2seq_graphs import opens_as_seq2seq, write_seq2seq_graphs
+from ..extra_graphs.shared_graph import opens_elsewhere, precision_suffix, weights_name, write_shared_graph
 from ..extra_graphs.wasm_graph import write_wasm_graph
 from ..package.forecast import check_disk
-from ..package.other_runtimes import write_settings
+from ..package.other_runtimes import write_seq2seq_settings, write_settings
 from ..package.writer import weights_bytes, write_graph
 from ..passes.order import Settings, is_float16, run_passes
 from ..passes.quantization.options import Quantization
@@ -71,6 +72,9 @@ class PackageWriter:
             if not is_float16(settings):
                 write_wasm_graph(folder, name)
             write_settings(folder, name, self.source, self.assets, options.target)
+        if options.other_runtimes and opens_as_seq2seq(self.source, self.assets):
+            write_seq2seq_graphs(folder, settings)
+            write_seq2seq_settings(folder, precision_suffix(settings), self.source, self.assets)
         if options.attention_maps and self.source.encoder is None:  # that of an encoder-decoder was written with its halves
             write_attention_graph(folder, self.source.geometry.heads)
         later = MANIFEST_BYTES + (int8_cache_bytes(self.source, folder / GRAPH) if options.int8_cache else 0)

@@ -35,10 +35,14 @@ def opens_elsewhere(source: Source, assets: TextAssets) -> bool:
     return bool(assets.eos_ids) and names == wanted and len(sizes) == 1 and not source.one_token and source.rotary_switch is None
 
 
+def precision_suffix(settings: Settings) -> str:
+    """How the name of a graph ends, by which transformers.js knows its precision."""
+    return "_q4f16" if settings.precision == "int4" and is_float16(settings) else SHARED_NAMES[settings.precision]
+
+
 def graph_name(settings: Settings) -> str:
-    """The name of the graph, by which transformers.js knows its precision."""
-    suffix = "_q4f16" if settings.precision == "int4" and is_float16(settings) else SHARED_NAMES[settings.precision]
-    return f"{SHARED_FOLDER}/model{suffix}.onnx"
+    """The name of the graph."""
+    return f"{SHARED_FOLDER}/model{precision_suffix(settings)}.onnx"
 
 
 def weights_name(settings: Settings) -> str:
@@ -49,7 +53,13 @@ def weights_name(settings: Settings) -> str:
 def write_shared_graph(folder: Path, settings: Settings) -> str:
     """Write the graph next to the weights; returns its name."""
     model = ir.load(folder / GRAPH)
-    graph = model.graph
+    for_others(model.graph, folder)
+    ir.save(model, folder / graph_name(settings))
+    return graph_name(settings)
+
+
+def for_others(graph: ir.Graph, folder: Path) -> None:
+    """Change a graph of the package in `folder` to the form that others expect, in place."""
     for value in list(graph.inputs):
         if value.name == "logits_positions":
             graph.inputs.remove(value)  # its default becomes a constant
@@ -59,8 +69,6 @@ def write_shared_graph(folder: Path, settings: Settings) -> str:
     forget_types(graph)
     name_sizes(graph)
     refer_from(graph, folder / SHARED_FOLDER)
-    ir.save(model, folder / graph_name(settings))
-    return graph_name(settings)
 
 
 def gather_by_standard_operators(graph: ir.Graph, node: ir.Node) -> None:

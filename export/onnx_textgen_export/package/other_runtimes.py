@@ -37,6 +37,40 @@ def write_settings(folder: Path, shared_graph: str, source: Source, assets: Text
         write_json(folder / TOKENIZER_CONFIG, tokenizer_config(assets))
 
 
+def write_seq2seq_settings(folder: Path, precision_suffix: str, source: Source, assets: TextAssets) -> None:
+    """Write the settings by which transformers.js opens an encoder-decoder; its graphs end with `precision_suffix`."""
+    assert source.encoder is not None, "the caller has looked"
+    begin, *forced = source.encoder.start_ids
+    ids = {"decoder_start_token_id": begin, "forced_bos_token_id": forced[0] if forced else None}
+    excluded = (
+        {"bad_words_ids": [[token_id] for token_id in source.encoder.suppressed_ids]} if source.encoder.suppressed_ids else {}
+    )
+    write_json(folder / CONFIG, seq2seq_config(DTYPES[precision_suffix], source, assets) | ids)
+    write_json(folder / GENERATION_CONFIG, generation_config(assets) | ids | excluded)
+    if assets.tokenizer is not None:
+        write_json(folder / TOKENIZER_CONFIG, {**tokenizer_config(assets), "add_bos_token": False})
+
+
+def seq2seq_config(dtype: str, source: Source, assets: TextAssets) -> dict[str, Any]:
+    """The settings of an encoder-decoder for transformers.js: the cache, whose names are those of its `t5`."""
+    geometry, layers = source.geometry, len(source.cache) // 2
+    return {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "num_layers": layers,
+        "num_decoder_layers": layers,
+        "num_heads": geometry.heads,
+        "d_kv": geometry.head_size,
+        "d_model": geometry.hidden_size,
+        "vocab_size": geometry.vocab_size,
+        "max_position_embeddings": geometry.context_length,
+        "eos_token_id": list(assets.eos_ids),
+        "pad_token_id": assets.pad_id,
+        "transformers.js_config": {"dtype": dtype},
+    }
+
+
 def genai_config(shared_graph: str, source: Source, assets: TextAssets, target: Target, inputs: list[str]) -> dict[str, Any]:
     """The settings for onnxruntime-genai; `inputs`: the names of the graph's inputs without the cache."""
     geometry = source.geometry

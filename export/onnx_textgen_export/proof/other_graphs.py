@@ -1,7 +1,8 @@
 """Proof of the graphs that other runtimes open: they compute what the package's own graph computes.
 
 The own graph is compared with PyTorch. Here ONNX Runtime runs both graphs on the same tokens, a prompt and then some tokens one by
-one. The graph for WebAssembly has its weights unpacked to float32, so it is compared with the own graph in that arithmetic.
+one; of an encoder-decoder after a source. The graph for WebAssembly has its weights unpacked to float32, so it is compared with the
+own graph in that arithmetic.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..errors import ExportError, as_export_error
 from ..sources.source import Source
 from .measures import TOLERANCES
 from .same_weights import in_float32
-from .scenarios import WHOLE_LENGTH, decoders_of
+from .scenarios import WHOLE_LENGTH, decoders_of, open_encoder, source_ids_for
 
 UNPACK = "session.disable_quant_qdq"
 """Session option with which ONNX Runtime unpacks constants when it opens a graph."""
@@ -38,7 +39,12 @@ def prove_other_graphs(source: Source, graphs: list[Path], own: Path, ids: list[
     """
     text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
     with as_export_error():
-        expected = logits_of(source, open_session(own, device="cpu"), text)
+        expected = logits_of(source, open_session(own, device="cpu"), text, encoder=open_encoder(source, own))
+        if source.encoder is not None:
+            decoder, encoder = graphs
+            got = logits_of(source, open_session(decoder, device="cpu"), text, encoder=open_session(encoder, device="cpu"))
+            check_equal(decoder, got, expected, arithmetic)
+            return
         for path in graphs:
             if path.name == PurePosixPath(WASM_GRAPH).name:
                 with in_float32(own) as session:
@@ -55,9 +61,10 @@ def open_unpacked(graph: Path) -> Session:
     return open_on(graph, CPU, options)
 
 
-def logits_of(source: Source, session: Session, text: list[int]) -> Logits:
-    """Logits [1 + STEPS, vocabulary] after a prompt and after each of some further tokens."""
-    decoder, prompt = decoders_of(source, session)(), text[:-STEPS] or text[:1]
+def logits_of(source: Source, session: Session, text: list[int], *, encoder: Session | None = None) -> Logits:
+    """Logits [1 + STEPS, vocabulary] after a prompt and after each of some further tokens; `encoder`: reads the source before."""
+    new_decoder, prompt = decoders_of(source, session, encoder=encoder), text[:-STEPS] or text[:1]
+    decoder = new_decoder(source_ids_for(source, text))
     return np.concatenate([decoder.feed(prompt), *(decoder.feed([token]) for token in text[len(prompt) :])])
 
 

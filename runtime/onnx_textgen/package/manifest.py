@@ -40,6 +40,8 @@ WASM_GRAPH = "onnx/model_wasm.onnx"
 SHARED_NAMES: dict[str, str] = {"fp32": "", "fp16": "_fp16", "int8": "_quantized", "int4": "_q4"}
 """How transformers.js calls a precision in the names of files; int4 with activations in float16 is `_q4f16`."""
 SHARED_FILE = re.compile(r"onnx/model(_fp16|_quantized|_q4|_q4f16)?\.onnx(?P<weights>_data(_[1-9][0-9]?)?)?")
+SEQ2SEQ_GRAPH = re.compile(r"onnx/(encoder_model|decoder_model_merged)(_fp16|_quantized|_q4|_q4f16)?\.onnx")
+"""The graphs by which transformers.js opens an encoder-decoder."""
 GENAI_GRAPH = "genai_model.onnx"
 """The graph for onnxruntime-genai of packages of format version 1; later ones share the graph in `onnx`."""
 GENAI_CONFIG = "genai_config.json"
@@ -65,7 +67,8 @@ LARGEST_SIZE = 2**24
 def is_allowed(name: str) -> bool:
     """Whether a model folder may have a file of this name, besides its manifest; parts of a path are joined by `/`."""
     is_adapter = name.endswith(ADAPTER_ENDING) and is_adapter_name(name.removesuffix(ADAPTER_ENDING))
-    return name in ALLOWED_FILES or is_adapter or SHARED_FILE.fullmatch(name) is not None
+    of_others = SHARED_FILE.fullmatch(name) or SEQ2SEQ_GRAPH.fullmatch(name)
+    return name in ALLOWED_FILES or is_adapter or of_others is not None
 
 
 def is_adapter_name(name: str) -> bool:

@@ -3,10 +3,10 @@
 import { env, pipeline } from "/modules/@huggingface/transformers/dist/transformers.min.js";
 
 export async function write() {
-  const { folder, options, tasks } = await (await fetch("/job")).json();
+  const { pipeline: name, folder, options, tasks } = await (await fetch("/job")).json();
   Object.assign(env, { allowRemoteModels: false, allowLocalModels: true, localModelPath: "/", useBrowserCache: false });
   env.backends.onnx.wasm.wasmPaths = "/modules/onnxruntime-web/dist/";
-  const generator = await pipeline("text-generation", folder, options);
+  const generator = await pipeline(name, folder, options);
   const texts = [];
   for (const { prompt, tokens } of tasks) {
     const [{ generated_text: text }] = await generator(prompt, { max_new_tokens: tokens, do_sample: false });

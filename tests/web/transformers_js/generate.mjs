@@ -1,10 +1,10 @@
-// What transformers.js writes after prompts: node generate.mjs JOB, which has {folder, options, tasks: [{prompt, tokens}]}.
+// What transformers.js writes after prompts: node generate.mjs JOB, which has {pipeline, folder, options, tasks: [{prompt, tokens}]}.
 import { env, pipeline } from "@huggingface/transformers";
 
-const { folder, options, tasks } = JSON.parse(process.argv[2]);
+const { pipeline: name, folder, options, tasks } = JSON.parse(process.argv[2]);
 env.allowRemoteModels = false;
 env.localModelPath = "/";
-const generator = await pipeline("text-generation", folder, options);
+const generator = await pipeline(name, folder, options);
 const texts = [];
 for (const { prompt, tokens } of tasks) {
   const [{ generated_text: text }] = await generator(prompt, { max_new_tokens: tokens, do_sample: false });

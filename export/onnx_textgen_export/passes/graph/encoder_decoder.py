@@ -42,4 +42,5 @@ def half(model: ir.Model, outputs: list[str]) -> ir.Model:
     for value in list(made.graph.inputs):
         if not value.uses() and value not in made.graph.outputs:
             made.graph.inputs.remove(value)
+            made.graph.initializers.pop(str(value.name), None)  # the default of an optional input
     return made
