@@ -70,8 +70,17 @@ class WeightsFiles:
 def write_graph(model: ir.Model, folder: Path, *, weights: str) -> None:
     """Write `model.onnx` to `folder`, and its weights to the file of this name, such as `onnx/model.onnx_data`.
 
-    Afterwards the model's large weights refer to it. Beyond `LARGEST_FILE` bytes they continue in `onnx/model.onnx_data_1`. The
-    encoder of an encoder-decoder becomes a second graph over the same weights.
+    The encoder of an encoder-decoder becomes a second graph over the same weights.
+    """
+    write_weights(model, folder, weights)
+    for name, graph in split_encoder_decoder(model).items():
+        ir.save(graph, folder / name)
+
+
+def write_weights(model: ir.Model, folder: Path, weights: str) -> None:
+    """Write a model's large weights to the file of this name, to which they then refer.
+
+    Beyond `LARGEST_FILE` bytes they continue in `onnx/model.onnx_data_1`.
     """
     (folder / weights).parent.mkdir(exist_ok=True)
     with contextlib.closing(WeightsFiles(folder, weights)) as files:
@@ -86,8 +95,6 @@ def write_graph(model: ir.Model, folder: Path, *, weights: str) -> None:
             value.const_value = ir.ExternalTensor(
                 location, offset, length, tensor.dtype, shape=shape, name=value.name or "", base_dir=folder
             )
-    for name, graph in split_encoder_decoder(model).items():
-        ir.save(graph, folder / name)
 
 
 def write_tensor(tensor: ir.TensorProtocol, file: BinaryIO) -> None:

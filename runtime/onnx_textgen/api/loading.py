@@ -13,6 +13,7 @@ from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.openvino_session import PRECISIONS, open_openvino, read_graph
 from ..backends.protocol import Graph
+from ..backends.signature import DRAFT_STATES
 from ..chat.response_template import read_response_template
 from ..errors import DeviceError, OptionError, PackageError, first_line
 from ..files.graph_file import refuse_other_files
@@ -21,6 +22,7 @@ from ..generation.engine import ROWS
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
+from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import available_bytes, plan
 from ..options.checks import whole_number
@@ -29,8 +31,18 @@ from ..package.foreign import folder_of, graph_of, halves_of, is_foreign, open_f
 from ..package.hf_settings import read_tokenizer_settings
 from ..package.hub import locate
 from ..package.integrity import checking_files, package_bytes
-from ..package.manifest import CHAT_TEMPLATE, ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, RESPONSE_TEMPLATE, Manifest
+from ..package.manifest import (
+    CHAT_TEMPLATE,
+    DRAFT_HEAD_GRAPH,
+    DRAFT_HEAD_WEIGHTS,
+    ENCODER_GRAPH,
+    GRAPH,
+    INT8_CACHE_GRAPH,
+    RESPONSE_TEMPLATE,
+    Manifest,
+)
 from ..package.reading import read_manifest
+from ..speculation.draft_head import open_head_decoder
 from ..speculation.draft_model import Source, step_seconds
 from .model import MOST_ROWS, PREFIX_CACHE, Model
 from .prefix_folder import SIZE_BYTES, PrefixFolder
@@ -71,7 +83,7 @@ def load(
     - `prefix_folder_bytes`: most bytes of the files in that folder.
     - `batch_size`: most texts, of all callers, that are decoded together.
     - `assistant_model`: a smaller model with the same tokenizer, as a folder or open, that drafts tokens; the large model verifies
-      a draft in one run (see `num_assistant_tokens`).
+      a draft in one run (see `num_assistant_tokens`). It replaces the draft head of a package that has one.
     - `response_template`: how answers are divided into text, thinking and tool calls, as JSON or a file (default: its own).
     - `whole_past`: hold keys and values of whole texts in layers with a sliding window too. That takes more memory, and lets any
       prompt reuse what it has in common with an earlier one.
@@ -116,6 +128,8 @@ def load(
                 assistant_model, device=device, threads=threads, prefix_cache=prefix_cache, whole_past=whole_past
             )
         set_assistant(model, assistant_model)
+    elif manifest.draft_head is not None:
+        set_draft_head(model)
     return model
 
 
@@ -243,6 +257,24 @@ def set_assistant(model: Model, other: Model) -> None:
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
     )
     model.generator.assistant = Source(other.opened.new_draft_context, other.prefixes, seconds / seconds_of_model)
+
+
+def set_draft_head(model: Model) -> None:
+    """Open the draft head of a package, so that it drafts; not on engines that give no hidden states, which the log says."""
+    opened, manifest = model.opened, model.manifest
+    graph, folder = opened.graph, model.folder
+    if not isinstance(graph, Session) or DRAFT_STATES not in graph.outputs:
+        LOG.info("%s: its draft head is not used on %s", folder, graph.device)
+        return
+    refuse_other_files(folder / DRAFT_HEAD_GRAPH, manifest.files)
+    with new_memory_in_huge_pages(), checking_files(folder, manifest):
+        head = open_session(folder / DRAFT_HEAD_GRAPH, device=str(graph.device), threads=graph.threads)
+    new_decoder = functools.partial(open_head_decoder, head, manifest.geometry)
+    new_decoder()  # raises for a graph that is no head
+    own_bytes = manifest.files[DRAFT_HEAD_WEIGHTS].size
+    seconds = step_seconds(manifest.geometry.layers, package_bytes(folder, manifest))
+    opened.gives_states = True
+    model.generator.assistant = Source(new_decoder, PrefixStore(0), step_seconds(1, own_bytes) / seconds, is_head=True)
 
 
 def difference_of_ids(model: Model, other: Model) -> str:

@@ -74,6 +74,8 @@ class Scheduler:
         """
         self.release_finished()
         self.admit()
+        if self.decoder is not None:
+            self.decoder.runner.listeners = [request.continuation.listener for request in self.rows]
         if prefilling := self.prefilling:
             if len(together := self.prefill_batch(prefilling)) > 1:
                 self.feed_prompts(together)

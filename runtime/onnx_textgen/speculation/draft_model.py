@@ -37,6 +37,8 @@ class Source:
     """The draft model's prefix cache."""
     cost: float
     """Time of a run of the draft model, as a share of the large model's."""
+    is_head: bool = False
+    """Whether it is a draft head, which reads the large model's hidden states: see `draft_head`."""
 
 
 def step_seconds(layers: int, weight_bytes: int) -> float:
@@ -50,6 +52,9 @@ def step_seconds(layers: int, weight_bytes: int) -> float:
 
 class Assistant(Drafter):
     """The drafts of a smaller model for one text."""
+
+    name = "assistant model"
+    """What it is called in the log."""
 
     def __init__(
         self,
@@ -85,7 +90,7 @@ class Assistant(Drafter):
         except Exception as error:  # noqa: BLE001 - such as too little memory: the text needs no drafts
             self.has_failed = True
             self.close()
-            LOG.warning("the assistant model failed and drafts no more tokens for this text: %s", first_line(error))
+            LOG.warning("the %s failed and drafts no more tokens for this text: %s", self.name, first_line(error))
             return []
 
     def draft(self, most: int, scope: CancelScope) -> list[int]:

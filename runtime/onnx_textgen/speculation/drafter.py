@@ -11,6 +11,7 @@ import abc
 from collections.abc import Sequence
 
 from ..cancellation import CancelScope
+from ..inference.graph_runner import Listener
 
 COST_PER_TOKEN = 0.25
 """Time that one more token adds to a run, as a share of a run of one token; about right for 4-bit products on a CPU."""
@@ -65,6 +66,11 @@ class Drafter(abc.ABC):
     @abc.abstractmethod
     def guess(self, most: int, scope: CancelScope) -> list[int]:
         """Tokens that may follow `text`; at most `most` of them, often none."""
+
+    @property
+    def listener(self) -> Listener | None:
+        """Who gets the model's hidden states of the text; None if drafts do not need them."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the memory that drafts need; the counts stay."""
