@@ -89,7 +89,7 @@ def matrix_memory(  # noqa: PLR0917 - the signature is the layer's
     if c_initial is None or n_initial is None or m_initial is None:
         c_initial, n_initial = value.new_zeros(batch, heads, size, value.shape[3]), value.new_zeros(batch, heads, size)
         m_initial = value.new_zeros(batch, heads, 1)
-    forget, largest = F.logsigmoid(fgate), m_initial[..., 0]
+    forget, largest = -F.softplus(-fgate), m_initial[..., 0]  # the logarithm of the gate
     maxima = running_maximum(igate, forget, largest)
     sums, state = linear_attention(
         query,

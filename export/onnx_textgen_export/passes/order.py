@@ -34,6 +34,7 @@ from .quantization.options import Quantization
 from .quantization.stored_matrices import quantize
 from .recurrences import lower_recurrences
 from .reshapes import simplify_reshapes
+from .softplus import spell_softplus
 from .transposes import sink_transposes
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("store", record_pass, "records which parameters each product computes, for LoRA adapters"),
     Pass("store", quantize_pass, "stores matrices as codes and scales", QUANTIZED),
     Pass("store", plain(to_float16), "turns weights, activations, cache and logits to float16", FLOAT16),
+    Pass("store", plain(spell_softplus), "writes Softplus in operators whose last bits do not depend on the batch", ORT),
     Pass("store", plain(fuse_transposed_matmul), "multiplies with a matrix stored as [out, in] without a Transpose", FLOAT32_ORT),
     Pass("store", plain(remove_unused), "drops what the steps before replaced"),
     Pass("store", plain(settle_linear_layers), "leaves in that record what the finished graph has"),

@@ -29,10 +29,13 @@ def test_stages_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("settings", "stored"),
     [
-        (Settings("ort"), ["fuse_transposed_matmul"]),
+        (Settings("ort"), ["spell_softplus", "fuse_transposed_matmul"]),
         (Settings("standard"), []),
-        (Settings("ort", precision="fp16"), ["to_float16"]),
-        (Settings("ort", precision="int8", quantization=DEFAULTS["int8"]), ["quantize", "fuse_transposed_matmul"]),
+        (Settings("ort", precision="fp16"), ["to_float16", "spell_softplus"]),
+        (
+            Settings("ort", precision="int8", quantization=DEFAULTS["int8"]),
+            ["quantize", "spell_softplus", "fuse_transposed_matmul"],
+        ),
     ],
 )
 def test_a_precision_takes_the_passes_that_its_conditions_name(settings: Settings, stored: list[str]) -> None:
