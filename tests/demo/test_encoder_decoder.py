@@ -96,7 +96,7 @@ def test_tabs_that_show_nothing_of_it_say_what_it_is_until_another_model_is_pick
     assert "It has no chat template" in element(chromium, "#no-chat").text
     open_tab(chromium, "Look inside")
     wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
-    assert label_of(chromium, "#walk-prompt") == "Prompt"
+    wait_until(chromium, lambda: label_of(chromium, "#walk-prompt") == "Prompt", "the field of a decoder")
     open_tab(chromium, "Write")
     wait_until(chromium, lambda: label_of(chromium, "#prompt") == "Prompt", "the field of a decoder")
     wait_until(chromium, lambda: element(chromium, "#examples").is_displayed(), "the examples")
