@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import gguf
+import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which checkpoints have
 import numpy as np
 from safetensors.numpy import load_file
 

@@ -21,7 +21,7 @@ ENVIRONMENTS = {
     "onnx-textgen+openvino": [f"{ROOT}[openvino]"],
     "onnxruntime-genai": ["onnxruntime-genai==0.18.0"],
     "llama.cpp": ["--no-binary=llama-cpp-python", "llama-cpp-python==0.3.36"],
-    "gguf": ["gguf==0.19.0", "safetensors"],
+    "gguf": ["gguf==0.19.0", "safetensors", "ml_dtypes"],
     "openvino-genai": ["openvino-genai==2026.4.1.0"],
     "optimum-onnx": ["optimum-onnx[onnxruntime]==0.1.0", TORCH],
     "transformers": ["transformers==5.23.0", TORCH],
