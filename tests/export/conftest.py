@@ -39,14 +39,14 @@ def graphs() -> dict[tuple[nn.Module, str, bool], ir.Model]:
 
 
 @pytest.fixture
-def traced_once(graphs: dict[tuple[nn.Module, str, bool], ir.Model], monkeypatch: pytest.MonkeyPatch) -> None:
+def traced_once(graphs: dict[tuple[object, ...], ir.Model], monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports of one and the same module get copies of one graph: tracing it takes longer than all the rest of an export."""
     traced = exported_graphs.trace
 
-    def trace(source: Source, target: Target, weights: Weights, *, hidden_states: bool = False) -> ir.Model:
-        key = source.module, target, hidden_states
+    def trace(source: Source, target: Target, weights: Weights, **outputs: bool) -> ir.Model:
+        key = source.module, target, source.states is None, *sorted(outputs.items())
         if key not in graphs:
-            graphs[key] = traced(source, target, weights, hidden_states=hidden_states)
+            graphs[key] = traced(source, target, weights, **outputs)
         return graphs[key].clone()
 
     monkeypatch.setattr(exported_graphs, "trace", trace)

@@ -86,7 +86,11 @@ def picture_of_source(maps: AttentionMaps, weights: Maps, place: str) -> str:
 
 def total_of(weights: Maps) -> str:
     """What a row adds up to, in words."""
-    return "100&nbsp;%" if weights[-1].sum() > 0.99 else "less than 100&nbsp;%, as an attention sink takes the rest"
+    return (
+        "100&nbsp;%"
+        if weights[-1].sum() > 0.99
+        else "less than 100&nbsp;%: the rest goes to an attention sink, or to the other map of a layer that attends to both at once"
+    )
 
 
 def last_row(maps: AttentionMaps, place: str) -> str:

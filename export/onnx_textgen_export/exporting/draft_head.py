@@ -35,7 +35,7 @@ def open_draft_head(source: Source, weights: Weights, options: ExportOptions, re
     if options.draft_head is None:
         return source, None
     has_states = any("length" not in tensor.shape for tensor in source.cache)
-    if has_states or source.encoder is not None or source.rotary_switch is not None:
+    if source.encoder is None and (has_states or source.rotary_switch is not None):
         raise ExportError("--draft-head is for decoders whose cache can be rolled back, and this one's cannot; leave it out")
     if not is_of_transformers(source.module):
         raise ExportError("--draft-head is for transformers models, whose layers are known; leave it out")

@@ -27,8 +27,8 @@ from ..weights.streamed import blocks_of
 from ..weights.tensor_files import TensorFiles
 from .eagle_modules import EagleHead, Sizes
 
-PLACES, MEMBERS, OWN_TABLE = "d2t", "t2d", "embed_tokens.weight"
-"""Tensors that are no parameters: how far each of its ids is from the model's, which ids of the model it has, the model's table."""
+OFFSETS, IS_GUESSED, OWN_TABLE = "d2t", "t2d", "embed_tokens.weight"
+"""Tensors that are no parameters: the offset from each of its ids to the model's, whether it guesses each id, the model's table."""
 STATES = 3
 """Layers of the model whose inputs it reads."""
 
@@ -44,8 +44,10 @@ def open_eagle_head(folder: Path, source: Source, *, allow_pickle: bool = False)
     vocab_size, layers = source.geometry.vocab_size, read_layers(settings, source)
     check_fits(folder, config, source, files.shape(names["fc.weight"]))
     guessed_ids = torch.arange(files.shape(names["lm_head.weight"])[0])
-    if PLACES in names and files.shape(names[PLACES]) == guessed_ids.shape:
-        guessed_ids = guessed_ids + files.read(names[PLACES]).long()
+    if OFFSETS in names:
+        if files.shape(names[OFFSETS]) != guessed_ids.shape:
+            raise ExportError(f"{folder} has {OFFSETS} for other ids than its output layer; give the checkpoint again")
+        guessed_ids = guessed_ids + files.read(names[OFFSETS]).long()
     if not 0 <= int(guessed_ids.min()) <= int(guessed_ids.max()) < vocab_size:
         raise ExportError(f"{folder} guesses ids outside the vocabulary of {vocab_size:,}; it is the head of another model")
     head = EagleHead(
@@ -55,7 +57,9 @@ def open_eagle_head(folder: Path, source: Source, *, allow_pickle: bool = False)
         vocab_size=vocab_size,
         norm_before_residual=bool(settings.get("norm_before_residual", False)),
     )
-    parameters = {name: files.read(stored).float() for name, stored in names.items() if name not in (PLACES, MEMBERS, OWN_TABLE)}
+    parameters = {
+        name: files.read(stored).float() for name, stored in names.items() if name not in (OFFSETS, IS_GUESSED, OWN_TABLE)
+    }
     expected = head.state_dict()
     for name in sorted({*expected, *parameters}):
         if name not in expected or name not in parameters or expected[name].shape != parameters[name].shape:
@@ -83,7 +87,7 @@ def read_config(settings: Mapping[str, Any], folder: Path) -> LlamaConfig:
     given = settings.get("transformer_layer_config", settings)
     try:
         return LlamaConfig(**{name: value for name, value in given.items() if value is not None and name != "model_type"})
-    except (TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # of huggingface_hub too, whose errors have no common base
         raise ExportError(f"transformers cannot read {folder / 'config.json'}: {first_line(error)}") from error
 
 
@@ -93,9 +97,13 @@ def read_layers(settings: Mapping[str, Any], source: Source) -> tuple[int, ...]:
     speculators and vLLM name layers by their inputs; `eagle_config` of SGLang names those whose outputs are read.
     """
     count, name = len(blocks_of(source.module)), "eagle_aux_hidden_state_layer_ids"
-    by_output = (settings.get("eagle_config") or {}).get(name)
-    given = settings.get(name) or (by_output and [layer + 1 for layer in by_output])
-    layers = tuple(given) if given else (2, count // 2, count - 3)
+    by_output = settings.get("eagle_config")
+    shift, given = 0, settings.get(name)
+    if not given and isinstance(by_output, Mapping):
+        shift, given = 1, by_output.get(name)
+    if given is not None and not (isinstance(given, list) and all(isinstance(layer, int) for layer in given)):
+        raise ExportError(f"the draft head's {name} should be a list of layers, found {given!r:.60}")
+    layers = tuple(layer + shift for layer in given) if given else (2, count // 2, count - 3)
     if len(layers) != STATES or not all(isinstance(layer, int) and 0 <= layer < count for layer in layers):
         raise ExportError(f"the draft head reads the inputs of the layers {list(layers)}; it needs {STATES} of the model's {count}")
     return layers

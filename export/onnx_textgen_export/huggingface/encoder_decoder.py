@@ -175,7 +175,7 @@ class EncoderDecoder:
                 attention_mask=source_mask,
                 decoder_input_ids=ids,
                 use_cache=True,
-                output_attentions=output_attentions,
+                **({"output_attentions": True} if output_attentions else {}),
                 **given,
             )
 

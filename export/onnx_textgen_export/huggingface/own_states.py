@@ -62,7 +62,7 @@ class InCache:
     @classmethod
     def found(cls, made: object) -> Self | None:
         """In the cache that a model has made, if it holds states there."""
-        names = (name for name, held in vars(made).items() if name != "layers" and by_layer(held))
+        names = (name for name, held in getattr(made, "__dict__", {}).items() if name != "layers" and by_layer(held))
         name = next(names, None)
         return None if name is None else cls(made, name)
 

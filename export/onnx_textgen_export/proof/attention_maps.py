@@ -29,7 +29,7 @@ Array = npt.NDArray[np.float64]
 
 
 def check_attentions(source: Source) -> None:
-    """Raise `ExportError` for a decoder whose attention PyTorch cannot tell."""
+    """Raise `ExportError` for a decoder whose attention PyTorch does not return."""
     if source.attentions is None and source.encoder is None:
         raise ExportError(
             f"no attention maps: {type(source.module).__name__} attends by its own code or has a recurrent state; "

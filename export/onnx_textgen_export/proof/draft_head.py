@@ -90,7 +90,7 @@ def feed(decoder: Decoder, ids: list[int], read: Tensor) -> tuple[Array, Array, 
     for start, end in bounds:
         known = read[:, start : min(end, second)] if start < second else read[:, :0]
         own = nothing if start < second else states[-1][None, -1:]
-        decoder.runner.given = {DRAFT_STATES: known.numpy(), OWN_STATES: own}
+        decoder.runner.extra_inputs = {DRAFT_STATES: known.numpy(), OWN_STATES: own}
         logits.append(decoder.feed(ids[start:end], every_position=True))
         states.append(np.asarray(decoder.last_extra_outputs[0][0], np.float32))
         fed.append(own[0])

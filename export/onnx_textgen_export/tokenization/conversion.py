@@ -34,6 +34,8 @@ SHIFTED = frozenset(
     | {"M2M100", "PLBart"}
 )
 """Tokenizer classes of transformers that give the pieces of the SentencePiece model other ids."""
+MOST_MISSING = 0.1
+"""The largest share of pieces without an id: Marian's vocabularies lack those that its training text did not have."""
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 MOST_CUTS = 64
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -126,12 +128,15 @@ def add_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) ->
 def renumbered(path: Path, name: str) -> tuple[Tokenizer, Reference]:
     """Convert a SentencePiece model whose pieces have other ids: those of transformers' class `name`, and its frame of a text.
 
-    transformers gives the unknown id to a piece that its class does not number; here no text is split into it.
+    No text is split into a piece of Marian's that has no id; transformers would emit the unknown id.
     """
     numbering = numbering_of(path.parent, f"{name}Tokenizer")
     if sorted(numbering.ids.values()) != list(range(len(numbering.ids))):
         raise ExportError(f"{name}Tokenizer leaves out ids; {GIVE}")
     pieces = [piece.piece for piece in open_model(path)[0].pieces]
+    missing = [piece for piece in pieces if piece not in numbering.ids]
+    if missing and (path.name != MARIAN or len(missing) > MOST_MISSING * len(pieces)):
+        raise ExportError(f"{path} has {len(missing):,} of {len(pieces):,} pieces without an id, such as {missing[0]!r}; {GIVE}")
     read = {*pieces, *numbering.special} if path.name == MARIAN else numbering.ids.keys()
     ids = {token if token in read else ONLY_WRITTEN + token: token_id for token, token_id in numbering.ids.items()}
     tokenizer, original = convert_sentencepiece(path, {}, ids=ids)

@@ -124,7 +124,7 @@ def build_model(parsed: Message, names: list[str], path: Path, ids: Mapping[str,
     spec = parsed.trainer_spec
     unknown = next((index for index, piece in enumerate(parsed.pieces) if piece.type == UNKNOWN), None)
     if spec.model_type == BPE:
-        if any(piece.type == UNUSED for piece in parsed.pieces):
+        if ids is not None and any(piece.type == UNUSED for piece in parsed.pieces):
             raise ExportError(f"{path} has pieces without an id, which a BPE model cannot leave out; {GIVE}")
         scores = {name: piece.score for name, piece in zip(names, parsed.pieces, strict=True) if piece.type == NORMAL}
         return models.BPE(
@@ -137,6 +137,8 @@ def build_model(parsed: Message, names: list[str], path: Path, ids: Mapping[str,
     if spec.model_type == UNIGRAM:
         vocab = [(name, piece.score) for name, piece in zip(names, parsed.pieces, strict=True)]
         if ids is not None and unknown is not None:
+            if names[unknown] not in ids:
+                raise ExportError(f"{path} has no id for unknown text; {GIVE}")
             scores = {name: score for name, score in vocab if name in ids}
             lowest = min(scores.values())  # a lower one would change that of unknown text
             vocab = [(name, scores.get(name, lowest)) for name in sorted(ids, key=lambda name: ids[name])]

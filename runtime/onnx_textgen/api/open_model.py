@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..inference.encoder import Encoder
 from ..inference.prompt_engine import PromptEngine
-from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes
+from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes, whole_bytes
 from ..options.checks import shown, whole_number
 from ..package.adapters import read_listed_adapters
 from ..package.integrity import check_files, checking_files, package_digest
@@ -117,9 +116,9 @@ class OpenModel:
         """An empty decoder of one row; `output` is the output of the graph that it reads."""
         return self.new_rows(1, adapter, output=output)
 
-    def new_draft_context(self) -> Decoder:
-        """An empty decoder of one row for drafts: the graph computes long texts too."""
-        decoder = self.new_context()
+    def new_graph_context(self, adapter: str | None = None) -> Decoder:
+        """An empty decoder of one row without the second engine: the graph computes long prompts too."""
+        decoder = self.new_context(adapter=adapter)
         decoder.prompt_engine = None
         return decoder
 
@@ -186,7 +185,7 @@ class OpenModel:
         source = source_bytes(self.graph.encoder_inputs, count)
         second = 0
         if self.prompt_engine is not None and length >= self.prompt_engine.shortest:
-            second = sum(math.prod(one.sized(1, length)) * one.dtype.itemsize for one in self.cache_tensors)
+            second = whole_bytes(self.cache_tensors, length)
         return plan(self.cache_tensors, length, whole_number("batch", batch, 1), source_bytes=source, second_bytes=second)
 
     @functools.cached_property

@@ -50,7 +50,7 @@ class Reranker:
         if settings is None and (prompt or prompt_name):
             raise OptionError("the model is no reranker, so a prompt cannot take effect; leave prompt and prompt_name out")
         instruction = None if settings is None else chosen_prompt(settings, prompt, prompt_name)
-        context, scope, found = self.opened.new_context(adapter=adapter), CancelScope(cancel), list[RankedDocument]()
+        context, scope, found = self.opened.new_graph_context(adapter), CancelScope(cancel), list[RankedDocument]()
         with scope.active():
             for index, document in enumerate(documents):
                 if settings is None:

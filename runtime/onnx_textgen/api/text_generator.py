@@ -72,7 +72,9 @@ class TextGenerator:
         """The options of a call: `options`, then the package's defaults; raises `OptionError`."""
         config = make_generation_config(self.opened.manifest.generation, options)
         if self.assistant is None and options.get("num_assistant_tokens"):
-            raise OptionError("num_assistant_tokens needs a draft model; pass assistant_model to load()")
+            raise OptionError(
+                "num_assistant_tokens needs a draft model or a draft head that runs on this device; pass assistant_model to load()"
+            )
         if (record := self.opened.manifest.encoder) is not None and record.suppressed_ids:
             config = dataclasses.replace(config, suppress_tokens=(*config.suppress_tokens, *record.suppressed_ids))
         return config

@@ -135,7 +135,7 @@ def parse_device(name: str) -> tuple[str, int]:
     pattern = rf"(auto|cpu)|({'|'.join(accelerators)})(?::([0-9]{{1,3}}))?"
     if not isinstance(name, str) or not (found := re.fullmatch(pattern, name)):
         names = ", ".join(("auto", "cpu", *accelerators, "cuda:N for another GPU"))
-        others = "openvino, hybrid, or one of these with :bf16"
+        others = "openvino, openvino:bf16, hybrid or hybrid:bf16"
         raise OptionError(f"device should be {names}, {others}, found {name!r:.60}")
     return found[1] or found[2], int(found[3] or 0)
 

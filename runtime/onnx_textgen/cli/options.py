@@ -40,8 +40,8 @@ FolderArgument = Annotated[
     str | None, typer.Argument(metavar="DIR", help=MODEL_HELP, show_default=False, autocompletion=complete_model)
 ]
 DEVICE_HELP = (
-    "auto, cpu, cuda, openvino, hybrid (long prompts by openvino, text by cpu), webgpu, tensorrt-rtx, mlx or qnn; "
-    "auto takes CUDA where it works."
+    "auto, cpu, cuda, openvino, openvino:bf16, hybrid or hybrid:bf16 (long prompts by openvino, text by cpu), webgpu, "
+    "tensorrt-rtx, mlx or qnn; auto takes CUDA where it works."
 )
 DeviceOption = Annotated[str, typer.Option(metavar="D", help=DEVICE_HELP, envvar="ONNX_TEXTGEN_DEVICE")]
 ThreadsOption = Annotated[

@@ -18,7 +18,7 @@ from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress, prefill_in_parts
 from ..inference.prefix_cache import SHORTEST, PrefixStore
-from ..kv_cache.memory_plan import fits, plan, source_bytes
+from ..kv_cache.memory_plan import fits, plan, source_bytes, whole_bytes
 from ..text.prefixes import common_prefix
 from .delivery import Delivery
 from .request import Request
@@ -157,7 +157,9 @@ class Scheduler:
         longest = max(each.continuation.most_tokens for each in requests)
         held = sum(self.decoder.bytes_of(length) for length in self.decoder.cache.lengths[:count])
         source = source_bytes(self.decoder.graph.encoder_inputs, max(len(each.continuation.source_ids) for each in requests))
-        return fits(plan(tensors, longest, count + 1, source_bytes=source), held)
+        engine, prompt = self.decoder.prompt_engine, max(len(each.continuation.prompt_ids) for each in requests)
+        second = 0 if engine is None or prompt < engine.shortest else whole_bytes(tensors, prompt)
+        return fits(plan(tensors, longest, count + 1, source_bytes=source, second_bytes=second), held)
 
     def prefill_batch(self, prefilling: list[Request]) -> list[Request]:
         """The first of these requests and those in the rows after it, as far as none has begun and their prompts fit in one run."""
@@ -286,11 +288,12 @@ class Scheduler:
             self.rows.pop(row)
             return
         request = self.rows[row]
-        if request.parts is not None:
-            request.parts.close()  # what was fed elsewhere comes to the row
+        self.decoder.runner.listeners = []  # the next step has those of the texts that are left
         roll_back_draft(self.decoder, request.continuation, row)
         request.continuation.close()
         try:
+            if request.parts is not None:
+                request.parts.close()  # what was fed elsewhere comes to the row
             if request.context is None:
                 self.store.keep(self.decoder, row=row)
             else:

@@ -192,9 +192,9 @@ class Decoder:
         return cast("Logits", found[0])
 
     def mark_reusable(self, row: int, new: int) -> None:
-        """Count `new` tokens that are about to be appended as reusable, if they are."""
-        held, can = len(self.token_ids[row]), self.capabilities
-        if self.reusable_length[row] == held == can.aligned_to_pairs(held) and can.is_batch_invariant_run(new):
+        """Count `new` tokens that are about to be appended as reusable, if they are; after a second engine's they are not."""
+        held, can, is_own = len(self.token_ids[row]), self.capabilities, self.engines[row] is None
+        if is_own and self.reusable_length[row] == held == can.aligned_to_pairs(held) and can.is_batch_invariant_run(new):
             self.reusable_length[row] += new
         self.cache.windows.mark(row, self.reusable_length[row])
 

@@ -40,7 +40,7 @@ class GraphRunner:
         """The source of each row of an encoder-decoder."""
         self.adapter_mask: npt.NDArray[np.float32] = np.zeros((rows, 1, len(graph.adapters)), np.float32)
         """[rows, 1, adapters]: 1 for the adapter of each row."""
-        self.given: dict[str, npt.NDArray[np.float32]] = {}
+        self.extra_inputs: dict[str, npt.NDArray[np.float32]] = {}
         """Further inputs of the next run, by role: the hidden states that a draft head reads."""
         self.listeners: Sequence[Listener | None] = ()
         """Who gets the hidden states of each row, if the extra outputs have them; rows beyond the end have nobody."""
@@ -80,7 +80,7 @@ class GraphRunner:
                 self.set_input(run, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
             if ADAPTER_MASK in self.roles:
                 self.set_input(run, ADAPTER_MASK, self.adapter_mask[rows.start : rows.stop])
-            for role, states in self.given.items():
+            for role, states in self.extra_inputs.items():
                 self.set_input(run, role, states)
             for name, array in self.sources.inputs(rows).items():
                 if name == ENCODER_MASK:

@@ -88,10 +88,16 @@ def prefill_elsewhere(
     start = decoder.reusable(token_ids, row=row())
     decoder.rewind(start, row=row())
     first = lend(decoder, row(), reader, start)
+    is_over = False
     try:
-        yield from prefill_in_parts(reader, token_ids, row=lambda: 0, size=size, scope=scope, on_progress=on_progress)
+        for logits in prefill_in_parts(reader, token_ids, row=lambda: 0, size=size, scope=scope, on_progress=on_progress):
+            if logits is not None:
+                is_over = True
+                take_over(reader, decoder, row(), first)
+            yield logits
     finally:
-        take_over(reader, decoder, row(), first)
+        if not is_over:
+            take_over(reader, decoder, row(), first)
 
 
 def part_end(start: int, end: int, *, size: int, last_alone: bool) -> int:

@@ -38,7 +38,7 @@ class PromptEngine:
         self.device, self.geometry, self.shortest = device, geometry, shortest
         self._open_graph: Callable[[], Graph] | None = open_graph
         self._graph: Graph | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may need it while its own thread has it
 
     def new_decoder(self, tokens: int) -> Decoder:
         """An empty decoder of one row with memory for `tokens` tokens on the second engine, which is opened now if it was not.
@@ -52,7 +52,8 @@ class PromptEngine:
                 start = time.perf_counter()
                 self._graph = self._open_graph()
                 LOG.info("%s opened in %.1f s, for long prompts", self.device, time.perf_counter() - start)
-            return Decoder(self._graph, self.geometry, capacity=tokens)
+            graph = self._graph
+        return Decoder(graph, self.geometry, capacity=tokens)
 
     def close(self) -> None:
         """Release the second engine; it opens no more."""
@@ -81,13 +82,13 @@ def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
 
 def take_over(reader: Decoder, decoder: Decoder, row: int, first: int) -> None:
     """Make a row hold the prompt, or the part of it, that the second engine has computed; `first`: see `lend`."""
-    if (length := reader.reusable_length[0]) > len(decoder.token_ids[row]):
+    if not reader.is_inconsistent and (length := reader.reusable_length[0]) > len(decoder.token_ids[row]):
         token_ids, is_beyond = tuple(reader.token_ids[0][:length]), reader.uses_long_rope[0]
-        tensors = Computed(reader, decoder, length, first)
+        tensors = HandedOver(reader, decoder, length, first)
         decoder.restore(Snapshot(token_ids, tensors, {}, is_beyond, decoder.origin(row)), length, row=row)
 
 
-class Computed(Mapping[str, npt.NDArray[Any]]):
+class HandedOver(Mapping[str, npt.NDArray[Any]]):
     """Keys and values of a prompt, each copied from the second engine when it is asked for: all at once take time and memory."""
 
     def __init__(self, reader: Decoder, decoder: Decoder, length: int, first: int) -> None:

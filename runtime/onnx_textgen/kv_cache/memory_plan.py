@@ -62,6 +62,11 @@ def plan(
     return MemoryPlan(tokens, batch, per_token, states + source_bytes, windows, second_bytes)
 
 
+def whole_bytes(tensors: Iterable[CacheTensor], tokens: int) -> int:
+    """Bytes of one text in a cache that holds all of it, in layers with a window too."""
+    return sum(math.prod(tensor.sized(1, tokens)) * tensor.dtype.itemsize for tensor in tensors)
+
+
 def window_bytes(tensor: CacheTensor, tokens: int) -> int:
     """Bytes of a tensor with a window for one text; 0 for any other tensor."""
     if tensor.window is None:

@@ -126,7 +126,7 @@ class DraftHead(Assistant):
 
     def run(self, decoder: Decoder, token_ids: Sequence[int], states: States, own: States, scope: CancelScope) -> Logits:
         """Feed tokens, each with a state of the model or, after those, of the head; returns the logits [vocabulary] of the last."""
-        decoder.runner.given = {DRAFT_STATES: states[None], OWN_STATES: own[None]}
+        decoder.runner.extra_inputs = {DRAFT_STATES: states[None], OWN_STATES: own[None]}
         logits: Logits = decoder.feed(token_ids, scope=scope)[-1]
         self.own = np.asarray(decoder.last_extra_outputs[0][0, -1:], dtype=np.float32)
         return logits

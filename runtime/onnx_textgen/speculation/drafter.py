@@ -2,7 +2,7 @@
 
 Each token is still chosen by the model's own logits: drafts save runs, and do not change a text that `verification` checks. The
 number of tokens in a draft depends on how many were accepted so far, never on the clock, so a call always drafts the same tokens.
-`prompt_lookup` and `draft_model` make the guesses.
+`prompt_lookup`, `draft_model` and `draft_head` make the guesses.
 """
 
 from __future__ import annotations

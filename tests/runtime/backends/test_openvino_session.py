@@ -286,7 +286,7 @@ def test_what_the_engine_cannot_do_is_refused_in_one_line(tmp_path: Path) -> Non
         onnx_textgen.load(PACKAGES / "standard", device="openvino")
     with pytest.raises(DeviceError, match="packages that onnx-textgen exported"):
         onnx_textgen.load(PACKAGES / "optimum", device="openvino")
-    with pytest.raises(OptionError, match="openvino, hybrid, or one of these with :bf16, found 'openvino:u8'"):
+    with pytest.raises(OptionError, match="openvino, openvino:bf16, hybrid or hybrid:bf16, found 'openvino:u8'"):
         onnx_textgen.load(EXACT, device="openvino:u8")
     with pytest.raises(OptionError, match="threads"):
         onnx_textgen.load(EXACT, device="openvino", threads=0)

@@ -9,7 +9,7 @@ import pytest
 import onnx_textgen
 from onnx_textgen.cli import run as run_command
 from onnx_textgen.diagnostics.golden_runs import replay
-from onnx_textgen.inference.prompt_engine import Computed
+from onnx_textgen.inference.prompt_engine import HandedOver
 from onnx_textgen.package.manifest import GoldenRun
 
 
@@ -73,8 +73,8 @@ def test_a_hand_over_between_engines_is_replayed_and_a_wrong_one_found(
 
     assert found() == [True] * 3
     assert run_command(["verify", "--device", "hybrid"]) == 0
-    assert capsys.readouterr().out.count("half of it by openvino") == 3
-    take = Computed.__getitem__
-    monkeypatch.setattr(Computed, "__getitem__", lambda self, name: -take(self, name))
+    assert capsys.readouterr().out.count("prompt and half of the text by openvino") == 3
+    take = HandedOver.__getitem__
+    monkeypatch.setattr(HandedOver, "__getitem__", lambda self, name: -take(self, name))
     assert not any(found())
     assert run_command(["verify", "--device", "hybrid"]) == 1

@@ -17,7 +17,7 @@ from onnx_textgen.backends import window
 from onnx_textgen.errors import DeviceError, ModelError, PackageError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.inference.prompt_engine import SHORTEST
+from onnx_textgen.inference.prompt_engine import SHORTEST, HandedOver
 from onnx_textgen.kv_cache.snapshot import Origin
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
@@ -105,6 +105,36 @@ def test_a_continued_text_is_the_one_from_the_beginning(tale: Model, turns: Turn
         prompt = list(session.token_ids)
         found = session.generate(max_new_tokens=answer, **GREEDY)
         assert found.token_ids == alone(tale, prompt, max_new_tokens=answer)
+
+
+def test_what_the_graph_computes_after_a_prompt_is_not_reused_for_one(tale: Model) -> None:
+    """Several tokens in one run, forced by a rule or guessed, look like a part of a prompt, and another engine computed them."""
+    pytest.importorskip("llguidance")
+    for options in ({"regex": "[a-z ]{3} and so it was that they went home together again"}, {"prompt_lookup_num_tokens": 8}):
+        session = tale.session()
+        session.append(ids_of(100))
+        session.generate(max_new_tokens=40, temperature=0, draft_verification="fast", **options)
+        snapshot = session.context.snapshot
+        assert snapshot is not None and len(snapshot.token_ids) == 100
+        session.append(ids_of(30, 1))
+        prompt = list(session.token_ids)
+        assert session.generate(max_new_tokens=12, **GREEDY).token_ids == alone(tale, prompt, max_new_tokens=12)
+
+
+def test_a_hand_over_that_fails_is_an_error_of_its_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx_textgen.load(device="hybrid", threads=1)
+    wanted = model.generate(ids_of(20), max_new_tokens=30, **GREEDY).token_ids
+    other = model.stream(ids_of(20), max_new_tokens=30, **GREEDY)
+    first = next(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(HandedOver, "__getitem__", lambda self, name: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(ModelError):
+            model.generate(ids_of(LONG), max_new_tokens=4, **GREEDY)
+        cancel = Cancellation()
+        stream = model.stream(ids_of(400), max_new_tokens=4, cancel=cancel, on_progress=lambda done: cancel.cancel())
+        assert [chunk.finish_reason for chunk in stream][-1] == "cancelled"
+    assert (*first.token_ids, *(token_id for chunk in other for token_id in chunk.token_ids)) == wanted
+    assert model.generate(ids_of(LONG), max_new_tokens=4, **GREEDY).token_ids == alone(model, ids_of(LONG), max_new_tokens=4)
 
 
 def test_texts_do_not_depend_on_their_company(tale: Model) -> None:

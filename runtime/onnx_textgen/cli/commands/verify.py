@@ -78,7 +78,7 @@ def verify_package(
     """Check that a model folder is unchanged.
 
     Compares every file with its hash, then replays the golden runs, which were recorded when the export was compared with PyTorch.
-    On a hybrid device each run is replayed twice: the second engine also computes its first half, and hands it over.
+    On a hybrid device each run is replayed twice: the second engine then computes the prompt and half of the text.
     With --runtime that runtime continues their prompts, and every continuation that differs is an error.
 
     Try:
@@ -167,7 +167,7 @@ def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | No
             has_two = loaded.new_context(adapter=name).prompt_engine is not None
             for hands_over in (False, True) if has_two else (False,):
                 found = replay(loaded.new_context(adapter=name), about, run, hands_over=hands_over)
-                how = "" if found.prompt_device is None else f", half of it by {found.prompt_device}"
+                how = "" if found.prompt_device is None else f", prompt and half of the text by {found.prompt_device}"
                 say(f"{where}{how}: {found.prompt_tokens} prompt tokens, {in_words(found)}")
                 replays.append(dataclasses.replace(found, adapter=name))
     return replays
