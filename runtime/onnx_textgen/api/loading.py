@@ -50,8 +50,10 @@ from .prefix_folder import SIZE_BYTES, PrefixFolder
 PROMPT_DEVICES = {"hybrid": "openvino", "hybrid:bf16": "openvino:bf16"}
 """Devices on which a second engine computes long prompts, with the device of that engine."""
 SECOND_ENGINE_SIZE, SECOND_ENGINE_BYTES = 2, 200_000_000
-"""Memory of a second engine: a multiple of the package's size, and the libraries and activations of any. It was 380 MiB for a package of
-77 MB at 4 bits, with keys and values of 512 tokens."""
+"""Memory of a second engine: a multiple of the package's size, and the libraries and activations of any.
+
+It was 380 MiB for a package of 77 MB at 4 bits, with keys and values of 512 tokens.
+"""
 
 
 def load(
