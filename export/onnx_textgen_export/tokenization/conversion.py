@@ -23,7 +23,7 @@ from onnx_textgen.package.manifest import TOKENIZER
 from ..errors import ExportError
 from .equivalence import ByteLevelBPE, Reference, SameFile, prove_tokenizer
 from .probe_texts import PROBES
-from .sentencepiece import GIVE, ONLY_WRITTEN, Renumbered, convert_sentencepiece, open_model
+from .sentencepiece import GIVE, NORMAL, ONLY_WRITTEN, Renumbered, convert_sentencepiece, open_model
 from .transformers_tokenizers import WordPiece, class_name_of, from_transformers, numbering_of
 
 MARIAN = "source.spm"
@@ -133,8 +133,9 @@ def renumbered(path: Path, name: str) -> tuple[Tokenizer, Reference]:
     numbering = numbering_of(path.parent, f"{name}Tokenizer")
     if sorted(numbering.ids.values()) != list(range(len(numbering.ids))):
         raise ExportError(f"{name}Tokenizer leaves out ids; {GIVE}")
-    pieces = [piece.piece for piece in open_model(path)[0].pieces]
-    missing = [piece for piece in pieces if piece not in numbering.ids]
+    parsed = open_model(path)[0].pieces
+    pieces = [piece.piece for piece in parsed]
+    missing = [each.piece for each in parsed if each.piece not in numbering.ids and (path.name != MARIAN or each.type == NORMAL)]
     if missing and (path.name != MARIAN or len(missing) > MOST_MISSING * len(pieces)):
         raise ExportError(f"{path} has {len(missing):,} of {len(pieces):,} pieces without an id, such as {missing[0]!r}; {GIVE}")
     read = {*pieces, *numbering.special} if path.name == MARIAN else numbering.ids.keys()

@@ -223,7 +223,7 @@ def test_marians_sources_and_targets_are_those_of_its_tokenizer(trained: dict[st
 def test_pieces_that_marian_has_no_ids_for_are_not_used(trained: dict[str, Path], tmp_path: Path) -> None:
     """A text is the likeliest sequence of the other pieces, found here over all of them; transformers makes the pieces unknown."""
     transformers, spm = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
-    left_out = marian_folder(tmp_path, trained["unigram"], missing=40)
+    left_out = marian_folder(tmp_path, trained["unigram"], missing=12)
     made, theirs = convert_tokenizer(tmp_path), transformers.MarianTokenizer.from_pretrained(tmp_path)
     assert made is not None
     ids, processor = json.loads((tmp_path / "vocab.json").read_text()), spm.SentencePieceProcessor(str(tmp_path / "source.spm"))
@@ -237,8 +237,8 @@ def test_pieces_that_marian_has_no_ids_for_are_not_used(trained: dict[str, Path]
             best.append(max((best[start][0] + scores[part], [*best[start][1], part]) for start, part in known))
         assert made.encode(text).ids == [*(ids[piece] for piece in best[-1][1]), 0]
     assert 1 in theirs(CORPUS[0])["input_ids"]
-    (tmp_path / "source.spm").write_bytes(trained["bpe with NFKC"].read_bytes())
-    with pytest.raises(ExportError, match=r"has pieces without an id, which a BPE model cannot leave out; give a tokenizer\.json"):
+    marian_folder(tmp_path, trained["unigram"], missing=60)
+    with pytest.raises(ExportError, match=r"source\.spm has 60 of [\d,]+ pieces without an id, such as .*; give a tokenizer\.json"):
         convert_tokenizer(tmp_path)
 
 
