@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .graph.linear import shared_constant
+from .graph.linear import replace, shared_constant
 
 LOGARITHM = (2.0, 0.6666632164, 0.4002459523, 0.2796515776, 0.2815777831)
 """log(1 + u) = z p(z^2) for u from 0 to 1, with z = u / (2 + u): p's coefficients, 2 atanh(z) / z at Chebyshev's nodes to 4e-9."""
@@ -20,11 +20,11 @@ def spell_softplus(model: ir.Model) -> None:
     graph = model.graph
     for node in [node for node in graph if node.op_type == "Softplus" and not node.domain]:
         if node.outputs[0].dtype in (None, ir.DataType.FLOAT):  # float16 graphs have types everywhere
-            replace(graph, node)
+            replace(graph, node, spelled(graph, node))
 
 
-def replace(graph: ir.Graph, node: ir.Node) -> None:
-    """Replace one Softplus."""
+def spelled(graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
+    """The nodes that compute what one Softplus does, in their order."""
     nodes, x = list[ir.Node](), node.inputs[0]
 
     def number(value: float) -> ir.Value:
@@ -41,6 +41,5 @@ def replace(graph: ir.Graph, node: ir.Node) -> None:
     square, total = do("Mul", z, z), number(LOGARITHM[-1])
     for coefficient in reversed(LOGARITHM[:-1]):
         total = do("Add", do("Mul", total, square), number(coefficient))
-    last = do("Add", do("Max", x, number(0.0)), do("Mul", z, total))
-    last.name = node.outputs[0].name
-    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, [last])
+    do("Add", do("Max", x, number(0.0)), do("Mul", z, total))
+    return nodes

@@ -18,7 +18,7 @@ from ..errors import ExportError, as_export_error
 from ..passes.quantization.rounding import Roundings
 from ..sources.source import Source
 from ..weights.streamed import Weights
-from .measures import REMEDIES
+from .measures import REMEDIES, relative_error
 from .same_weights import opened_for_proof
 from .scenarios import LAST_STEPS, WHOLE_LENGTH, source_ids_for
 
@@ -84,8 +84,3 @@ def difference(got: Array, want: Array) -> float:
     rows, tokens = got.shape[2:]
     ahead = np.arange(tokens)[None] > np.arange(tokens - rows, tokens)[:, None]
     return float("inf") if got[..., ahead].any() else relative_error(got, want)
-
-
-def relative_error(got: Array, want: Array) -> float:
-    """The relative error of an array as one vector; infinite for another shape."""
-    return float(np.linalg.norm(got - want) / np.linalg.norm(want)) if got.shape == want.shape else float("inf")

@@ -19,7 +19,7 @@ from ..sources.draft_head import DraftHead, embedding_of
 from ..sources.hidden_inputs import inputs_of
 from ..sources.source import Source
 from ..weights.streamed import OwnWeights, Weights
-from .measures import REMEDIES
+from .measures import REMEDIES, relative_error
 from .same_weights import opened_for_proof
 from .scenarios import WHOLE_LENGTH
 
@@ -56,7 +56,7 @@ def prove_draft_head(
         with weights.present(changes), torch.no_grad(), inputs_of(source.states.modules) as entered:
             source.reference(torch.tensor([text]))
             read, embeddings = torch.cat(entered, dim=-1), embedding_of(source.module)(torch.tensor([text[1:]]))
-    errors = {"read_states_error": relative_error(np.concatenate(got), read[0])}
+    errors = {"read_states_error": relative_error(np.concatenate(got), read[0].numpy())}
     with (
         as_export_error(),
         opened_for_proof(head.source, folder / DRAFT_HEAD_GRAPH, precision=precision, roundings=own) as (
@@ -69,8 +69,8 @@ def prove_draft_head(
         logits, states, fed = feed(decoder, text[1:], read[:, :-1])
         with OwnWeights(head.source.module).present(changes), torch.no_grad():
             want, next_states = compute(head, embeddings, read[:, :-1], fed)
-    errors["next_states_error"] = relative_error(states, next_states[0])
-    errors["logits_error"] = relative_error(logits[:, head.guessed_ids], want[0][:, head.guessed_ids])
+    errors["next_states_error"] = relative_error(states, next_states[0].numpy())
+    errors["logits_error"] = relative_error(logits[:, head.guessed_ids], want[0][:, head.guessed_ids].numpy())
     limit = max(tolerance.logits_error, own_tolerance.logits_error)
     if found := next((f"{name} {error:.1e}" for name, error in errors.items() if not error <= limit), None):
         raise ExportError(f"the draft head disagrees with PyTorch's ({found}), so nothing was written; {REMEDIES[precision]}")
@@ -104,9 +104,3 @@ def compute(head: DraftHead, embeddings: Tensor, read: Tensor, fed: Array) -> tu
     with inputs_of(head.source.states.modules) as entered:
         logits = module(embeddings, read[:, : embeddings.shape[1] - len(fed)], torch.from_numpy(fed)[None], positions)
     return logits, entered[0]
-
-
-def relative_error(got: Array, want: Tensor) -> float:
-    """The difference of two arrays as vectors, relative to the second."""
-    expected = want.double().numpy()
-    return float(np.linalg.norm(got.astype(np.float64) - expected) / np.linalg.norm(expected))

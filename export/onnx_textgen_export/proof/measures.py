@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,3 +125,11 @@ def compare(name: str, got: Logits, want: Logits, targets: list[int | None]) -> 
 def next_tokens(ids: list[int]) -> list[int | None]:
     """The token that follows each token of a text; None for the last."""
     return [*ids[1:], None]
+
+
+def relative_error(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> float:
+    """The difference of two arrays as vectors, relative to the second, in float64; infinite if their shapes differ."""
+    if got.shape != want.shape:
+        return math.inf
+    expected = want.astype(np.float64)
+    return float(np.linalg.norm(got.astype(np.float64) - expected) / np.linalg.norm(expected))

@@ -23,7 +23,7 @@ from onnx_textgen.package.manifest import TOKENIZER
 from ..errors import ExportError
 from .equivalence import ByteLevelBPE, Reference, SameFile, prove_tokenizer
 from .probe_texts import PROBES
-from .sentencepiece import GIVE, NORMAL, ONLY_WRITTEN, Renumbered, convert_sentencepiece, open_model
+from .sentencepiece import GIVE_TOKENIZER, NORMAL, ONLY_WRITTEN, Renumbered, convert_sentencepiece, open_model
 from .transformers_tokenizers import WordPiece, class_name_of, from_transformers, numbering_of
 
 MARIAN = "source.spm"
@@ -115,7 +115,7 @@ def add_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) ->
         if tokenizer.token_to_id(token.content) != token_id:
             raise ExportError(
                 f"{path} gives the added token {token.content!r} the id {tokenizer.token_to_id(token.content)} and its settings "
-                f"say {token_id}; correct tokenizer_config.json or give a tokenizer.json with --tokenizer"
+                f"say {token_id}; correct tokenizer_config.json or {GIVE_TOKENIZER}"
             )
     have = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for name in NAMED:
@@ -132,18 +132,20 @@ def renumbered(path: Path, name: str) -> tuple[Tokenizer, Reference]:
     """
     numbering = numbering_of(path.parent, f"{name}Tokenizer")
     if sorted(numbering.ids.values()) != list(range(len(numbering.ids))):
-        raise ExportError(f"{name}Tokenizer leaves out ids; {GIVE}")
+        raise ExportError(f"{name}Tokenizer leaves out ids; {GIVE_TOKENIZER}")
     parsed = open_model(path)[0].pieces
     pieces = [piece.piece for piece in parsed]
     missing = [each.piece for each in parsed if each.piece not in numbering.ids and (path.name != MARIAN or each.type == NORMAL)]
     if missing and (path.name != MARIAN or len(missing) > MOST_MISSING * len(pieces)):
-        raise ExportError(f"{path} has {len(missing):,} of {len(pieces):,} pieces without an id, such as {missing[0]!r}; {GIVE}")
+        raise ExportError(
+            f"{path} has {len(missing):,} of {len(pieces):,} pieces without an id, such as {missing[0]!r}; {GIVE_TOKENIZER}"
+        )
     read = {*pieces, *numbering.special} if path.name == MARIAN else numbering.ids.keys()
     ids = {token if token in read else ONLY_WRITTEN + token: token_id for token, token_id in numbering.ids.items()}
     tokenizer, original = convert_sentencepiece(path, {}, ids=ids)
     around = [*numbering.before, "$A", *numbering.after]
     if original.processor.id_to_piece(original.unknown_id) in around:
-        raise ExportError(f"the settings of {name}Tokenizer name no language that it has; {GIVE}")
+        raise ExportError(f"the settings of {name}Tokenizer name no language that it has; {GIVE_TOKENIZER}")
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in numbering.special])
     special = [(token, numbering.ids[token]) for token in dict.fromkeys((*numbering.before, *numbering.after))]
     tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=special)

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from ..errors import ExportError
 from .probe_texts import PROBES
+from .sentencepiece import GIVE_TOKENIZER
 
 SHOWN = 12
 
@@ -57,7 +58,7 @@ def prove_tokenizer(converted: Tokenizer, original: Reference, name: str, texts:
 
 def differs(name: str, text: str, how: str) -> str:
     """One line on the difference of a conversion."""
-    return f"{name} cannot be converted exactly: {text!r:.60} {how}; give a tokenizer.json with --tokenizer"
+    return f"{name} cannot be converted exactly: {text!r:.60} {how}; {GIVE_TOKENIZER}"
 
 
 def shorten(ids: Sequence[int]) -> str:
@@ -157,7 +158,7 @@ def word_cutter(spec: dict[str, Any]) -> Callable[[str], list[str]]:
                 patterns.append(r"\p{N}")
             case _:
                 kind = part.get("type")
-                raise ExportError(f"vocab.json with the step {kind} cannot be proved here; give a tokenizer.json with --tokenizer")
+                raise ExportError(f"vocab.json with the step {kind} cannot be proved here; {GIVE_TOKENIZER}")
     forms = [part.get("type") for part in (spec.get("normalizer") or {}).get("normalizers", [spec.get("normalizer") or {}])]
     normalise = functools.partial(unicodedata.normalize, "NFC") if "NFC" in forms else str
 

@@ -21,7 +21,7 @@ from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
 
-GIVE = "give a tokenizer.json with --tokenizer"
+GIVE_TOKENIZER = "give a tokenizer.json with --tokenizer"
 Message: TypeAlias = Any
 """A protobuf message, whose class is created at import."""
 
@@ -94,7 +94,7 @@ def open_model(path: Path, ids: Container[str] | None = None) -> tuple[Message, 
                 piece.type = UNUSED
         processor = SentencePieceProcessor(model_proto=parsed.SerializeToString())
     except Exception as error:
-        raise ExportError(f"{path} is not a SentencePiece model ({first_line(error)}); {GIVE}") from error
+        raise ExportError(f"{path} is not a SentencePiece model ({first_line(error)}); {GIVE_TOKENIZER}") from error
     begin, end = processor.bos_id(), processor.eos_id()
     return parsed, Original(
         processor,
@@ -125,7 +125,7 @@ def build_model(parsed: Message, names: list[str], path: Path, ids: Mapping[str,
     unknown = next((index for index, piece in enumerate(parsed.pieces) if piece.type == UNKNOWN), None)
     if spec.model_type == BPE:
         if ids is not None and any(piece.type == UNUSED for piece in parsed.pieces):
-            raise ExportError(f"{path} has pieces without an id, which a BPE model cannot leave out; {GIVE}")
+            raise ExportError(f"{path} has pieces without an id, which a BPE model cannot leave out; {GIVE_TOKENIZER}")
         scores = {name: piece.score for name, piece in zip(names, parsed.pieces, strict=True) if piece.type == NORMAL}
         return models.BPE(
             vocab={name: index for index, name in enumerate(names)} if ids is None else dict(ids),
@@ -138,7 +138,7 @@ def build_model(parsed: Message, names: list[str], path: Path, ids: Mapping[str,
         vocab = [(name, piece.score) for name, piece in zip(names, parsed.pieces, strict=True)]
         if ids is not None and unknown is not None:
             if names[unknown] not in ids:
-                raise ExportError(f"{path} has no id for unknown text; {GIVE}")
+                raise ExportError(f"{path} has no id for unknown text; {GIVE_TOKENIZER}")
             scores = {name: score for name, score in vocab if name in ids}
             lowest = min(scores.values())  # a lower one would change that of unknown text
             vocab = [(name, scores.get(name, lowest)) for name in sorted(ids, key=lambda name: ids[name])]

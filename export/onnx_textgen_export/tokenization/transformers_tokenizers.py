@@ -17,6 +17,7 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError, named_versions
+from .sentencepiece import GIVE_TOKENIZER
 
 
 def class_name_of(model_type: str) -> str:
@@ -51,11 +52,9 @@ def numbering_of(folder: Path, class_name: str) -> Numbering:
         codes = (*languages, *getattr(wrapper, "supported_language_codes", ()))  # the latter of Marian
         whole, bare = (wrapper("a", add_special_tokens=special)["input_ids"] for special in (True, False))
     except Exception as error:
-        raise ExportError(
-            f"transformers cannot open the tokenizer in {folder}: {first_line(error)}; give a tokenizer.json with --tokenizer"
-        ) from error
+        raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}; {GIVE_TOKENIZER}") from error
     if getattr(wrapper, "separate_vocabs", False):
-        raise ExportError(f"{folder} has one vocabulary for sources and one for targets; give a tokenizer.json with --tokenizer")
+        raise ExportError(f"{folder} has one vocabulary for sources and one for targets; {GIVE_TOKENIZER}")
     start = next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
     names = {token_id: token for token, token_id in ids.items()}
     around = (tuple(names[token_id] for token_id in part) for part in (whole[:start], whole[start + len(bare) :]))
@@ -75,9 +74,7 @@ def from_transformers(folder: Path, settings: Mapping[str, Any], usual: str) -> 
     except Exception as error:
         raise ExportError(f"transformers cannot open the tokenizer in {folder}: {first_line(error)}") from error
     if not isinstance(wrapper, transformers.PreTrainedTokenizerFast):
-        raise ExportError(
-            f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; give a tokenizer.json with --tokenizer"
-        )
+        raise ExportError(f"{type(wrapper).__name__} in {folder} has no tokenizer.json form; {GIVE_TOKENIZER}")
     tokenizer: Tokenizer = wrapper.backend_tokenizer
     return tokenizer
 
