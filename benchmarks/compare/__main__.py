@@ -6,9 +6,10 @@
     python benchmarks/compare --work DIR --peer "onnx-textgen|llama"       # those whose name the expression finds
     python benchmarks/compare --work DIR --write                           # docs/performance.md and its plots anew, from all runs
 
-`--quick` compares with onnxruntime-genai and llama.cpp, with prompts up to 512 tokens. Its first run takes far longer, as it compiles
-llama.cpp. DIR keeps environments, checkpoints, converted models and every measurement (results.jsonl), some 30 GB for all. Needs the
-`dev` extra. Peers run one after the other, in turn, each in a process of its own; the machine should do nothing else meanwhile.
+`--quick` compares with onnxruntime-genai and llama.cpp, with prompts up to 512 tokens. Its first run takes far longer: it compiles
+llama.cpp. DIR keeps environments, checkpoints, converted models and every measurement (results.jsonl), some 30 GB for all. Needs
+the `dev` extra. Peers run one after the other, in turn, each in a process of its own; the machine should do nothing else
+meanwhile.
 """
 
 from __future__ import annotations
