@@ -1,6 +1,6 @@
-"""Time of one product of one token with a quantised matrix, by how its weights are stored: ONNX Runtime's MatMulNBits on the CPU.
+"""Time of a product of some tokens with a quantised matrix, by how its weights are stored: ONNX Runtime's MatMulNBits on the CPU.
 
-    python benchmarks/products.py [--threads 1] [--rounds 15]
+    python benchmarks/products.py [--tokens 1 8] [--size 576x3072] [--threads 1] [--rounds 15]
 
 The forms are timed in turn, round after round, and medians are printed. The machine should do nothing else meanwhile.
 """
@@ -17,9 +17,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-SIZES = ((576, 1536), (2048, 8192))
+SIZES = ("576x1536", "2048x8192")
 """Rows and columns of the matrix."""
-SECONDS = 0.05
+SECONDS = 0.02
 """Of one timing."""
 
 
@@ -48,6 +48,7 @@ FORMS = (
     Form(4, zero_points="whole", accuracy_level=1),
     Form(8),
     Form(8, zero_points="whole"),
+    Form(8, block_size=64),
     Form(8, accuracy_level=1),
 )
 
@@ -65,8 +66,8 @@ def session_of(form: Form, rows: int, columns: int, threads: int) -> onnxruntime
         arrays["zeros"] = random.uniform(6, 9, columns * blocks).astype(np.float32)
     sizes = {"K": rows, "N": columns, "bits": form.bits, "block_size": form.block_size, "accuracy_level": form.accuracy_level}
     node = helper.make_node("MatMulNBits", ["x", *arrays], ["y"], domain="com.microsoft", **sizes)
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, rows])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, columns])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, None, rows])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, None, columns])]
     constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "product", inputs, outputs, constants)
@@ -76,9 +77,9 @@ def session_of(form: Form, rows: int, columns: int, threads: int) -> onnxruntime
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def microseconds(session: onnxruntime.InferenceSession, rows: int) -> float:
+def microseconds(session: onnxruntime.InferenceSession, rows: int, tokens: int) -> float:
     """Of one product, over many in a row."""
-    x = {"x": np.random.default_rng(1).normal(size=(1, 1, rows)).astype(np.float32)}
+    x = {"x": np.random.default_rng(1).normal(size=(1, tokens, rows)).astype(np.float32)}
     count, start = 0, time.perf_counter()
     while (passed := time.perf_counter() - start) < SECONDS:
         session.run(None, x)
@@ -89,20 +90,22 @@ def microseconds(session: onnxruntime.InferenceSession, rows: int) -> float:
 def main() -> None:
     """Print a line per form and size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1])
+    parser.add_argument("--size", nargs="+", default=SIZES)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    for rows, columns in SIZES:
+    for size in arguments.size:
+        rows, columns = map(int, size.split("x"))
         sessions = {form: session_of(form, rows, columns, arguments.threads) for form in FORMS}
-        times: dict[Form, list[float]] = {form: [] for form in FORMS}
+        times: dict[tuple[Form, int], list[float]] = {(form, tokens): [] for form in FORMS for tokens in arguments.tokens}
         for _ in range(arguments.rounds):
-            for form, session in sessions.items():
-                times[form].append(microseconds(session, rows))
-        least = statistics.median(times[FORMS[0]])
-        print(f"{rows:,} x {columns:,}, one token, {arguments.threads} thread(s)")
-        for form, each in times.items():
-            median = statistics.median(each)
-            print(f"  {form.describe():60} {median:9.1f} us  {median / least:6.2f} x")
+            for (form, tokens), found in times.items():
+                found.append(microseconds(sessions[form], rows, tokens))
+        print(f"{size}, {arguments.threads} thread(s), microseconds of a product of {arguments.tokens} tokens")
+        for form in FORMS:
+            medians = [statistics.median(times[form, tokens]) for tokens in arguments.tokens]
+            print(f"  {form.describe():60} {' '.join(f'{median:9.1f}' for median in medians)}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import os
 import re
 import subprocess
 import sys
+from compileall import compile_dir
 from pathlib import Path
 
 THREADS = 2
@@ -69,6 +70,7 @@ def run(options: argparse.Namespace) -> None:
     environments = environments_of(peers)
     for name in environments:
         make_environment(options.work, name)
+    compile_dir(ROOT / "runtime", quiet=2)  # as pip compiles the others: else each start would, where the shell forbids to keep it
     rates = {"read": read_rate(THREADS), "multiply": multiply_rate()}
     log.write("machine", rates | {"cores": os.cpu_count(), "processor": processor()})
     for name in [name for name in environments if options.static and name in IMPORTS]:
@@ -155,7 +157,7 @@ if __name__ == "__main__":
     from log import Log
     from machine import multiply_rate, processor, read_rate
     from models import SHAPES, cycles, make_checkpoint
-    from peers import Peer, all_peers, convert, environments_of, make_environment, program
+    from peers import ROOT, Peer, all_peers, convert, environments_of, make_environment, program
     from report import report
     from rounds import PeerError, cold_start, measure
 

@@ -6,9 +6,7 @@ version may work.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from importlib import metadata
 from types import ModuleType
 
 TRIED = {
@@ -64,10 +62,17 @@ def library_of(error: BaseException) -> str | None:
 
 def installed(name: str) -> str | None:
     """The installed version of a distribution, or of its substitute; None if neither is installed."""
-    for each in (name, SUBSTITUTES.get(name, name)):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(each)
-    return None
+    return version_of(name) or (version_of(SUBSTITUTES[name]) if name in SUBSTITUTES else None)
+
+
+def version_of(name: str) -> str | None:
+    """The installed version of a distribution; None if it is not installed."""
+    from importlib import metadata  # noqa: PLC0415 - its import takes a twentieth of the time in which a model opens
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def asked_for() -> dict[str, str]:
@@ -75,13 +80,18 @@ def asked_for() -> dict[str, str]:
 
     Empty if onnx-textgen has no metadata, for example in a program that was frozen into one file.
     """
+    from importlib import metadata  # noqa: PLC0415 - see `version_of`
+
+    try:
+        lines = metadata.requires("onnx-textgen") or []
+    except metadata.PackageNotFoundError:
+        lines = []
     found: dict[str, str] = {}
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        for line in metadata.requires("onnx-textgen") or []:
-            match = re.match(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*\(?([<>][^;)]*)", line)  # no `==`, which only `dev` has
-            if match is not None:
-                parts = sorted(match[2].replace(" ", "").split(","), reverse=True)  # `>=` before `<`
-                found.setdefault(match[1].replace("_", "-").lower(), ",".join(parts))
+    for line in lines:
+        match = re.match(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*\(?([<>][^;)]*)", line)  # no `==`, which only `dev` has
+        if match is not None:
+            parts = sorted(match[2].replace(" ", "").split(","), reverse=True)  # `>=` before `<`
+            found.setdefault(match[1].replace("_", "-").lower(), ",".join(parts))
     return found
 
 

@@ -10,10 +10,10 @@ from urllib.parse import unquote
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.api.loading import given_template
-from onnx_textgen.api.prefix_folder import SIZE_BYTES
+from onnx_textgen.api.response_templates import given_template
 from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.errors import OptionError
+from onnx_textgen.options.defaults import PREFIX_FOLDER
 from onnx_textgen.package.foreign import describe_foreign, folder_of, halves_of, is_foreign
 from onnx_textgen.package.hub import locate
 from onnx_textgen.package.integrity import package_bytes
@@ -77,7 +77,7 @@ class LoadOptions:
     threads: int | None = None
     batch_size: int = 8
     prefix_folder: Path | None = None
-    prefix_folder_bytes: int = SIZE_BYTES
+    prefix_folder_bytes: int = PREFIX_FOLDER
     whole_past: bool = False
 
 

@@ -14,7 +14,6 @@ from ..cancellation import Cancellation, CancelScope
 from ..chat.answers import ChatAnswer, ChatChunk
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
-from ..generation.engine import ROWS
 from ..inference.attention_maps import AttentionMaps
 from ..inference.decoder import Decoder
 from ..inference.embeddings import Vectors
@@ -23,6 +22,7 @@ from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import MemoryPlan
+from ..options.defaults import PREFIX_CACHE, ROWS
 from ..options.generation_config import GenerationConfig
 from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
@@ -40,9 +40,6 @@ from .reranker import Reranker
 from .scorer import Measure, Scorer
 from .text_generator import TextGenerator
 
-MOST_ROWS = 256
-PREFIX_CACHE = 256 * 2**20
-"""Default limit of the bytes of keys and values kept from earlier calls."""
 Prompts = list[str] | list[list[int]]
 
 
@@ -56,6 +53,7 @@ class Model:
         session: Graph,
         *,
         chat_template: str | None,
+        tokenizer: TextTokenizer | None = None,
         capacity: int | None = None,
         prefix_cache: int = PREFIX_CACHE,
         batch_size: int = ROWS,
@@ -64,7 +62,8 @@ class Model:
         prompt_engine: PromptEngine | None = None,
         response_template: Mapping[str, Any] | None = None,
     ) -> None:
-        tokenizer, self.prefixes = read_tokenizer(folder, manifest), PrefixStore(prefix_cache)
+        """`tokenizer`: that of the folder, if it was read already."""
+        self.prefixes, tokenizer = PrefixStore(prefix_cache), tokenizer or read_tokenizer(folder, manifest)
         self.opened = OpenModel(
             *(folder, manifest, session, tokenizer, chat_template, response_template),
             *(encoder, prompt_engine, capacity, graph_name),

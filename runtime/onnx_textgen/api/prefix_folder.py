@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -27,11 +26,10 @@ from ..errors import PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.snapshot import Origin, Snapshot
+from ..requirements import version_of
 from .open_model import OpenModel
 from .session_file import FORMAT, read_beginning, read_session, write_session
 
-SIZE_BYTES = 2**30
-"""Default limit of the bytes of a folder's files."""
 MOST_FILES = 256
 """Each file is looked at when a folder is opened."""
 SHORTEST = 64
@@ -203,11 +201,10 @@ class PrefixFolder:
 
 def engine_digest(opened: OpenModel) -> str:
     """A digest of the format, and of all that the bits of keys and values depend on, from the weights to the processor."""
-    versions, device = list[str](), opened.graph.device
+    device = opened.graph.device
     plugins = [PLUGINS[device.kind].distribution] if device.kind in PLUGINS else []
-    for name in ("onnxruntime", "onnxruntime-gpu", "openvino", *plugins):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions.append(f"{name} {importlib.metadata.version(name)}")
+    engines = ("onnxruntime", "onnxruntime-gpu", "openvino", *plugins)
+    versions = [f"{name} {version}" for name in engines if (version := version_of(name)) is not None]
     return digest_of([FORMAT, opened.digest, str(device), opened.graph.threads, os.cpu_count(), versions, processor()])
 
 

@@ -1,8 +1,10 @@
 """Moves weights into huge pages, on Linux: engines allocate them in pages of 4 KiB, and each decode step reads all of them.
 
 Linux 6.1 and later collapse memory into pages of 2 MiB on request (MADV_COLLAPSE), whatever the system's settings. That takes a
-thread about 0.1 s for 100 MiB; contents, addresses and memory use do not change, also while other threads write there. On other
-systems nothing happens, nor if the environment variable ONNX_TEXTGEN_HUGE_PAGES is 0. `benchmarks/huge_pages.py` measures the gain.
+thread about 0.1 s for 100 MiB; contents, addresses and memory use do not change, also while other threads write there. Meanwhile
+whoever needs new memory waits, so it begins a moment after a model is open: the first token of a new process would come 0.1 s
+later. On other systems nothing happens, nor if the environment variable ONNX_TEXTGEN_HUGE_PAGES is 0. `benchmarks/huge_pages.py`
+measures the gain.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ MADV_COLLAPSE = 25
 """From Linux's include/uapi/asm-generic/mman-common.h; Python 3.11's `mmap` does not define it."""
 BYTES_PER_CALL = 16 * HUGE_PAGE
 """Small enough that a process that ends does not wait long for a call."""
+DELAY = 1.0
+"""Seconds after opening, in which most models have read a short prompt."""
 MIN_RESIDENT = 0.95
 """Resident share of a region that is collapsed: the unused rest, most of a thread's stack for example, would be allocated too."""
 
@@ -70,6 +74,12 @@ def collapse(regions: list[Region]) -> None:
             libc.madvise(address, min(BYTES_PER_CALL, last - address), MADV_COLLAPSE)
 
 
+def collapse_what_is_left(regions: list[Region]) -> None:
+    """Collapse the parts of regions that are resident now: some of the memory may have been freed."""
+    resident = resident_regions()
+    collapse(list(subtract(resident, list(subtract(resident, regions)))))
+
+
 def resident_regions() -> list[Region]:
     """The process's regions as in `parse_smaps`; none if the system is not Linux."""
     try:
@@ -80,11 +90,13 @@ def resident_regions() -> list[Region]:
 
 @contextlib.contextmanager
 def new_memory_in_huge_pages() -> Iterator[None]:
-    """After the body, collapse the memory that it allocated and has not freed into huge pages, in a background thread."""
+    """Collapse the memory that the body allocates and does not free into huge pages: in a thread, `DELAY` seconds later."""
     if os.environ.get(VARIABLE) == "0":
         yield
         return
     before = resident_regions()
     yield
     if new := list(subtract(resident_regions(), before)):
-        threading.Thread(target=collapse, args=(new,), name="huge pages", daemon=True).start()
+        timer = threading.Timer(DELAY, collapse_what_is_left, (new,))
+        timer.name, timer.daemon = "huge pages", True
+        timer.start()

@@ -7,13 +7,11 @@ from collections.abc import Callable, Generator, Sequence
 
 from ..inference.decoder import Decoder
 from ..inference.prefix_cache import PrefixStore
+from ..options.defaults import ROWS
 from ..results import Chunk
 from .request import Request
 from .scheduler import Scheduler
 from .turn_taking import TurnTaking
-
-ROWS = 8
-"""Texts that are generated together; others wait for a row."""
 
 
 class Engine:

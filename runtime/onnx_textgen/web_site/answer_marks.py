@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..api.loading import response_template_at
+from ..api.response_templates import response_template_at
 from ..chat.response_template import Field, read_response_template
 from ..package.manifest import RESPONSE_TEMPLATE, Manifest
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import onnx_textgen
-from onnx_textgen.api import loading
-from onnx_textgen.api import model as textgen
+from onnx_textgen.api import opening
 from onnx_textgen.cli import run
 from onnx_textgen.diagnostics.inventory import list_models
 from onnx_textgen.errors import OnnxTextgenError, PackageError
@@ -23,12 +22,12 @@ from onnx_textgen.package.manifest import (
     CHAT_TEMPLATE,
     GRAPH,
     MANIFEST,
-    TOKENIZER,
     WEIGHTS,
     manifest_to_json,
     weights_files,
 )
 from onnx_textgen.package.reading import read_manifest
+from onnx_textgen.text.tokenizer import TextTokenizer
 
 INJECTED = "INJECTED {{ messages[0].content }}"
 
@@ -50,14 +49,14 @@ def test_a_file_beside_a_manifest_that_does_not_list_it_takes_no_effect(folder: 
 
 
 def test_a_template_that_comes_after_the_files_were_checked_takes_no_effect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked, opened = loading.open_graph, []
+    checked, opened = opening.open_graph, []
 
     def late(*args, **options):
         (folder / CHAT_TEMPLATE).write_text(INJECTED)
         opened.append(args)
         return checked(*args, **options)
 
-    monkeypatch.setattr(loading, "open_graph", late)
+    monkeypatch.setattr(opening, "open_graph", late)
     assert onnx_textgen.load(folder, threads=1, device="cpu").chat_template is None
     assert opened
 
@@ -65,14 +64,13 @@ def test_a_template_that_comes_after_the_files_were_checked_takes_no_effect(fold
 def test_a_tokenizer_that_is_replaced_after_the_files_were_checked_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = textgen.Model.__init__
+    read = TextTokenizer.from_file
 
-    def late(self, *args, **options):
-        path = folder / TOKENIZER
+    def late(path, **options):
         path.write_text(path.read_text().replace("</s>", "</t>"))
-        build(self, *args, **options)
+        return read(path, **options)
 
-    monkeypatch.setattr(textgen.Model, "__init__", late)
+    monkeypatch.setattr(TextTokenizer, "from_file", late)
     with pytest.raises(OnnxTextgenError, match=r"tokenizer.json is damaged: its sha256 is"):
         onnx_textgen.load(folder, threads=1, device="cpu")
 

@@ -147,7 +147,7 @@ def test_two_models_and_their_adapters_share_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"threads": 2}, {"versions": True}])
 def test_another_engine_does_not_read_it(folder: Path, monkeypatch: pytest.MonkeyPatch, change: dict) -> None:
     if change.pop("versions", False):
-        monkeypatch.setattr(prefix_folder.importlib.metadata, "version", lambda _: "99")
+        monkeypatch.setattr(prefix_folder, "version_of", lambda _: "99")
     with open_model(folder, **change) as model:
         assert model.generate(BEGIN, **OPTIONS).stats.reused_tokens == 0
     assert len(files(folder)) == 2

@@ -114,3 +114,16 @@ def test_a_region_that_was_freed_does_no_harm() -> None:
     start = np.frombuffer(memory, dtype=np.uint8).ctypes.data
     memory.close()
     collapse([(start, start + 4 * HUGE_PAGE)])
+
+
+@on_linux
+def test_memory_that_is_released_before_the_collapse_begins_stays_so() -> None:
+    with new_memory_in_huge_pages():
+        memory = mmap.mmap(-1, 16 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        array = np.frombuffer(memory, dtype=np.uint8)
+        array[:] = 1
+    memory.madvise(mmap.MADV_DONTNEED)
+    before = in_huge_pages(array)
+    wait()
+    assert in_huge_pages(array) == before
+    assert not array.any()

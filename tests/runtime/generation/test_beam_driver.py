@@ -11,9 +11,9 @@ from onnx_textgen import Cancellation
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation.beam_driver import log_softmax
 from onnx_textgen.generation.beam_search import BeamSearch, with_diversity_penalty
-from onnx_textgen.generation.engine import ROWS
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefix_cache import SHORTEST
+from onnx_textgen.options.defaults import ROWS
 from onnx_textgen.options.generation_config import GenerationConfig
 
 PROMPT = "Once upon a time"

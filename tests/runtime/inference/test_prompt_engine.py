@@ -284,7 +284,7 @@ def test_what_it_cannot_do_is_refused_when_the_model_is_opened(tmp_path: Path, m
     with pytest.raises(DeviceError, match=r"which .* is not; take the device cpu"):
         onnx_textgen.load(EXACT.parent / "numbers", device="hybrid")
     with monkeypatch.context() as patch, pytest.raises(DeviceError, match=r"takes about 0\.2 GB, and 0\.0 GB of memory are free"):
-        patch.setattr("onnx_textgen.api.loading.available_bytes", lambda: 1000)
+        patch.setattr("onnx_textgen.api.assembly.available_bytes", lambda: 1000)
         onnx_textgen.load(EXACT, device="hybrid")
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(DeviceError, match=r'pip install "onnx-textgen\[openvino\]"'):

@@ -137,7 +137,7 @@ def test_a_model_on_a_device_writes_scores_and_answers_several_prompts_as_on_the
         return on_device(path.parent)
 
     cpu = onnx_textgen.load(package, device="cpu", threads=1)
-    monkeypatch.setattr("onnx_textgen.api.loading.open_session", open_there)
+    monkeypatch.setattr("onnx_textgen.api.opening.open_session", open_there)
     ours = onnx_textgen.load(package, device="webgpu", threads=1)
     prompts = ["Once upon a time", "The dog", "A"]
     for options in ({"temperature": 0}, {"num_beams": 3, "temperature": 0}, {"seed": 3}):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.api import loading
+from onnx_textgen.api import opening
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package.locate import embedded_packages, find_package
 from onnx_textgen.package.manifest import manifest_from_json, manifest_to_json
@@ -26,7 +26,7 @@ def no_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     def fail(*args: object, **kwargs: object) -> None:
         raise AssertionError("a session was opened on a folder that should have been refused")
 
-    monkeypatch.setattr(loading, "open_session", fail)
+    monkeypatch.setattr(opening, "open_session", fail)
 
 
 def refusal(folder: Path) -> str:

@@ -1,0 +1,175 @@
+"""Makes a model of an open package: with its encoder, its second engine, and what drafts for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..backends.huge_pages import new_memory_in_huge_pages
+from ..backends.onnxruntime_session import LOG, Session, open_session
+from ..backends.openvino_session import open_openvino, read_graph
+from ..backends.protocol import Graph
+from ..backends.signature import DRAFT_STATES
+from ..errors import DeviceError, OptionError
+from ..files.graph_file import refuse_other_files
+from ..inference.capabilities import check_graph
+from ..inference.device_check import check_device
+from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
+from ..inference.prefix_cache import PrefixStore
+from ..inference.prompt_engine import PromptEngine
+from ..kv_cache.memory_plan import available_bytes, plan
+from ..package.foreign import folder_of, halves_of, is_foreign
+from ..package.integrity import checking_files, package_bytes
+from ..package.manifest import DRAFT_HEAD_GRAPH, DRAFT_HEAD_WEIGHTS, ENCODER_GRAPH, Manifest
+from ..speculation.draft_head import open_head_decoder
+from ..speculation.draft_model import Source, step_seconds
+from .model import Model
+from .opening import OpenPackage
+from .prefix_folder import PrefixFolder
+from .response_templates import given_template, response_template_at
+
+SECOND_ENGINE_SIZE, SECOND_ENGINE_BYTES = 2, 200_000_000
+"""Memory of a second engine: a multiple of the package's size, and the libraries and activations of any.
+
+It was 380 MiB for a package of 77 MB at 4 bits, with keys and values of 512 tokens.
+"""
+
+
+def make_model(
+    package: OpenPackage,
+    place: Path,
+    *,
+    second_device: str | None,
+    response_template: str | Path | Mapping[str, Any] | None,
+    capacity: int | None,
+    prefix_cache: int,
+    prefix_folder: str | Path | None,
+    prefix_folder_bytes: int,
+    batch_size: int,
+) -> Model:
+    """The model of an open package; `second_device`: where long prompts are computed, if not on the graph. See `load`."""
+    manifest, graph = package.manifest, checked(package, place)
+    engine = None if second_device is None else make_prompt_engine(place, manifest, package.path, graph, second_device)
+    encoder = open_encoder(place, manifest, graph)
+    responses = response_template_at(place, manifest) if response_template is None else given_template(response_template)
+    model = Model(
+        folder_of(place),
+        manifest,
+        graph,
+        tokenizer=package.tokenizer,
+        chat_template=package.template,
+        response_template=responses,
+        graph_name=package.path.name,
+        encoder=encoder,
+        prompt_engine=engine,
+        capacity=capacity,
+        prefix_cache=prefix_cache,
+        batch_size=batch_size,
+    )
+    if prefix_folder is not None:
+        model.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, model.opened)
+    return model
+
+
+def checked(package: OpenPackage, place: Path) -> Graph:
+    """The graph of a package, which fits its manifest; on some devices another one over the same weights."""
+    graph, geometry = package.graph, package.manifest.geometry
+    check_graph(graph, geometry)
+    if isinstance(graph, Session) and graph.memory is not None:
+        graph = check_device(graph, geometry)
+    full, folder = plan(graph.cache_tensors, geometry.context_length), folder_of(place)
+    LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
+    if graph.device.kind == "cpu" and package.manifest.is_float16:
+        LOG.warning("%s is float16, which is meant for GPUs and slow on the CPU; export it with float32 activations there", folder)
+    return graph
+
+
+def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Graph, device: str) -> PromptEngine:
+    """The engine that computes long prompts on `device`, for a graph that is open on the CPU; its weights take memory once more.
+
+    Raises `DeviceError` and `PackageError` if it could not take over, now rather than at the first long prompt.
+    """
+    in_place = all(tensor.kind == "shared" and tensor.dtype == np.float32 for tensor in session.cache_tensors)
+    if is_foreign(place) or manifest.encoder is not None or not in_place:
+        what = "decoders that onnx-textgen exported for target ort, with keys and values in float32"
+        raise DeviceError(f"a second engine computes prompts of {what}, which {place} is not; take the device cpu")
+    needed = SECOND_ENGINE_SIZE * package_bytes(folder_of(place), manifest) + SECOND_ENGINE_BYTES
+    if (free := available_bytes()) is not None and free < needed:
+        raise DeviceError(
+            f"a second engine for {manifest.name} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free; "
+            "take the device cpu"
+        )
+    with checking_files(folder_of(place), manifest):
+        read_graph(graph, device=device)
+
+    def open_second() -> Graph:
+        with checking_files(folder_of(place), manifest):  # again, as time has passed
+            return open_openvino(graph, device=device, threads=session.threads, is_exact=manifest.is_exact)
+
+    return PromptEngine(device, open_second, manifest.geometry)
+
+
+def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | None:
+    """The encoder of an encoder-decoder, on the decoder's device; None for a decoder."""
+    if manifest.encoder is None:
+        return None
+    if not isinstance(decoder, Session):
+        raise DeviceError(f"{manifest.name} is an encoder-decoder, which runs on ONNX Runtime; take the device cpu")
+    names = list(decoder.encoder_inputs)
+    opened = functools.partial(open_session, device=str(decoder.device), threads=decoder.threads)
+    if is_foreign(place):
+        halves = halves_of(place)
+        assert halves is not None, "it has an encoder"
+        with new_memory_in_huge_pages():
+            graph = opened(halves.encoder)
+            first = decoder if halves.first == halves.decoder else opened(halves.first, hints=decoder.hints)
+        return StatesEncoder(graph, first, names, manifest.encoder.start_ids[0])
+    folder = folder_of(place)
+    with new_memory_in_huge_pages(), checking_files(folder, manifest):
+        refuse_other_files(folder / ENCODER_GRAPH, manifest.files)
+        graph = opened(folder / ENCODER_GRAPH)
+    return GraphEncoder(graph, names)
+
+
+def set_assistant(model: Model, other: Model) -> None:
+    """Make `other` the draft model of `model`; raises `OptionError` if their ids differ, or if `other` cannot be rolled back."""
+    if difference := difference_of_ids(model, other):
+        raise OptionError(f"{other.folder} cannot draft for {model.folder}: {difference}; take a model with the same tokenizer")
+    if any(tensor.kind == "state" for tensor in other.opened.cache_tensors):
+        raise OptionError(f"{other.folder} cannot draft: its recurrent states cannot be rolled back; take a transformer")
+    seconds, seconds_of_model = (
+        step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
+    )
+    model.generator.assistant = Source(other.opened.new_graph_context, other.prefixes, seconds / seconds_of_model)
+
+
+def set_draft_head(model: Model) -> None:
+    """Open the draft head of a package, so that it drafts; not on engines that give no hidden states, which the log says."""
+    opened, manifest = model.opened, model.manifest
+    graph, folder = opened.graph, model.folder
+    if not isinstance(graph, Session) or DRAFT_STATES not in graph.outputs:
+        LOG.info("%s: its draft head is not used on %s", folder, graph.device)
+        return
+    refuse_other_files(folder / DRAFT_HEAD_GRAPH, manifest.files)
+    with new_memory_in_huge_pages(), checking_files(folder, manifest):
+        head = open_session(folder / DRAFT_HEAD_GRAPH, device=str(graph.device), threads=graph.threads)
+    new_decoder = functools.partial(open_head_decoder, head, manifest.geometry)
+    new_decoder()  # raises for a graph that is no head
+    own_bytes = manifest.files[DRAFT_HEAD_WEIGHTS].size
+    seconds = step_seconds(manifest.geometry.layers, package_bytes(folder, manifest))
+    opened.gives_states = True
+    model.generator.assistant = Source(new_decoder, PrefixStore(0), step_seconds(1, own_bytes) / seconds, is_head=True)
+
+
+def difference_of_ids(model: Model, other: Model) -> str:
+    """How the token ids of two models differ; empty if they are the same. Padding of the logits does not count as a difference."""
+    if model.has_tokenizer and other.has_tokenizer:
+        return model.tokenizer.difference_to(other.tokenizer)
+    if model.has_tokenizer or other.has_tokenizer:
+        return "one of them has no tokenizer"
+    sizes = [each.encoder.vocab_size for each in (model, other)]
+    return "" if sizes[0] == sizes[1] else f"one has {sizes[0]:,} ids and the other {sizes[1]:,}"
