@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import open_session
@@ -19,7 +18,9 @@ from ..package.foreign import folder_of, graph_of, is_foreign, open_foreign
 from ..package.integrity import checking_files
 from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, Manifest
 from ..package.reading import read_manifest
-from ..text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import TextTokenizer  # whose library is imported while the graph is opened
 
 
 class OpenPackage(NamedTuple):
@@ -50,7 +51,7 @@ def open_package(
         template = read_template(folder)
     else:
         manifest = read_manifest(folder)
-        with new_memory_in_huge_pages(), checking_files(folder, manifest), ThreadPoolExecutor(1) as pool:
+        with new_memory_in_huge_pages(), checking_files(folder, manifest) as pool:
             graph = graph_of(place)
             refuse_other_files(graph, manifest.files)
             called = pool.submit(meanwhile, folder, manifest)

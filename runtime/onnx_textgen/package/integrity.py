@@ -6,12 +6,13 @@ weights, which are nothing but numbers, are checked while the engine opens them,
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..errors import PackageError
@@ -49,20 +50,21 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 
 @contextlib.contextmanager
-def checking_files(folder: Path, manifest: Manifest) -> Iterator[None]:
+def checking_files(folder: Path, manifest: Manifest) -> Iterator[ThreadPoolExecutor]:
     """Like `check_files`, but check the weights while the body runs: the body may open an engine, but compute nothing with it.
 
-    Raises the errors of `check_files`, also if damaged weights made the body fail.
+    Yields the threads that check, for whatever else can be done meanwhile: they leave one core to the body. Raises the errors of
+    `check_files`, also if damaged weights made the body fail.
     """
     check_list(folder, manifest)
     weights = weights_files(manifest)
     for name, expected in manifest.files.items():
         if name not in weights:
             check_hash(folder / name, expected)
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        checks = [thread.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as threads:
+        checks = [threads.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
         try:
-            yield
+            yield threads
         finally:
             for check in checks:
                 check.result()
