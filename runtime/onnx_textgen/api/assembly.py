@@ -15,7 +15,6 @@ from ..backends.openvino_session import open_openvino, read_graph
 from ..backends.protocol import Graph
 from ..backends.signature import DRAFT_STATES
 from ..errors import DeviceError, OptionError
-from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
@@ -129,8 +128,7 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
             first = decoder if halves.first == halves.decoder else opened(halves.first, hints=decoder.hints)
         return StatesEncoder(graph, first, names, manifest.encoder.start_ids[0])
     folder = folder_of(place)
-    with new_memory_in_huge_pages(), checking_files(folder, manifest):
-        refuse_other_files(folder / ENCODER_GRAPH, manifest.files)
+    with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / ENCODER_GRAPH):
         graph = opened(folder / ENCODER_GRAPH)
     return GraphEncoder(graph, names)
 
@@ -154,8 +152,7 @@ def set_draft_head(model: Model) -> None:
     if not isinstance(graph, Session) or DRAFT_STATES not in graph.outputs:
         LOG.info("%s: its draft head is not used on %s", folder, graph.device)
         return
-    refuse_other_files(folder / DRAFT_HEAD_GRAPH, manifest.files)
-    with new_memory_in_huge_pages(), checking_files(folder, manifest):
+    with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / DRAFT_HEAD_GRAPH):
         head = open_session(folder / DRAFT_HEAD_GRAPH, device=str(graph.device), threads=graph.threads)
     new_decoder = functools.partial(open_head_decoder, head, manifest.geometry)
     new_decoder()  # raises for a graph that is no head

@@ -16,7 +16,6 @@ from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import DRAFT_STATES, LOGITS, CacheTensor
 from ..chat.chat_format import ChatFormat
 from ..errors import OptionError, PackageError, TemplateError
-from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..inference.encoder import Encoder
@@ -24,7 +23,7 @@ from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes, whole_bytes
 from ..options.checks import shown, whole_number
 from ..package.adapters import read_listed_adapters
-from ..package.integrity import check_files, checking_files, package_digest
+from ..package.integrity import checking_files, package_digest
 from ..package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, TOKENIZER, Manifest, adapter_file
 from ..text.tokenizer import TextTokenizer
 
@@ -213,9 +212,8 @@ class OpenModel:
         if not self.has_attention_maps:
             raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
         graph = self.folder / ATTENTION_GRAPH
-        check_files(self.folder, self.manifest)
-        refuse_other_files(graph, self.manifest.files)
-        return open_session(graph, device="cpu", threads=self.graph.threads)
+        with checking_files(self.folder, self.manifest, graph):
+            return open_session(graph, device="cpu", threads=self.graph.threads)
 
 
 def read_tokenizer(folder: Path, manifest: Manifest) -> TextTokenizer | None:

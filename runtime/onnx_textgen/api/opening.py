@@ -11,7 +11,6 @@ from ..backends.onnxruntime_session import open_session
 from ..backends.openvino_session import PRECISIONS, open_openvino
 from ..backends.protocol import Graph
 from ..errors import DeviceError
-from ..files.graph_file import refuse_other_files
 from ..files.text_files import read_text
 from ..package.end_tokens import read_template
 from ..package.foreign import folder_of, graph_of, is_foreign, open_foreign
@@ -50,10 +49,8 @@ def open_package(
             manifest, session = open_foreign(place, device=device, threads=threads)
         template = read_template(folder)
     else:
-        manifest = read_manifest(folder)
-        with new_memory_in_huge_pages(), checking_files(folder, manifest) as pool:
-            graph = graph_of(place)
-            refuse_other_files(graph, manifest.files)
+        manifest, graph = read_manifest(folder), graph_of(place)
+        with new_memory_in_huge_pages(), checking_files(folder, manifest, graph) as pool:
             called = pool.submit(meanwhile, folder, manifest)
             session = open_graph(graph, device=device, threads=threads, is_exact=manifest.is_exact, whole_past=whole_past)
             tokenizer = called.result()

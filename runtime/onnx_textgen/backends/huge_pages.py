@@ -14,6 +14,7 @@ import ctypes
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,10 +75,12 @@ def collapse(regions: list[Region]) -> None:
             libc.madvise(address, min(BYTES_PER_CALL, last - address), MADV_COLLAPSE)
 
 
-def collapse_what_is_left(regions: list[Region]) -> None:
-    """Collapse the parts of regions that are resident now: some of the memory may have been freed."""
-    resident = resident_regions()
-    collapse(list(subtract(resident, list(subtract(resident, regions)))))
+def collapse_new(before: list[Region]) -> None:
+    """Collapse the regions that are resident now and were not `before`, as far as they are after `DELAY` seconds too."""
+    if new := list(subtract(resident_regions(), before)):
+        time.sleep(DELAY)
+        resident = resident_regions()
+        collapse(list(subtract(resident, list(subtract(resident, new)))))
 
 
 def resident_regions() -> list[Region]:
@@ -96,7 +99,4 @@ def new_memory_in_huge_pages() -> Iterator[None]:
         return
     before = resident_regions()
     yield
-    if new := list(subtract(resident_regions(), before)):
-        timer = threading.Timer(DELAY, collapse_what_is_left, (new,))
-        timer.name, timer.daemon = "huge pages", True
-        timer.start()
+    threading.Thread(target=collapse_new, args=(before,), name="huge pages", daemon=True).start()

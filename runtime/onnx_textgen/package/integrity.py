@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..errors import PackageError
+from ..files.graph_file import refuse_other_files
 from ..files.text_files import compare_digest, readable
 from .manifest import (
     ADAPTER_ENDING,
@@ -50,11 +51,12 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 
 @contextlib.contextmanager
-def checking_files(folder: Path, manifest: Manifest) -> Iterator[ThreadPoolExecutor]:
+def checking_files(folder: Path, manifest: Manifest, graph: Path | None = None) -> Iterator[ThreadPoolExecutor]:
     """Like `check_files`, but check the weights while the body runs: the body may open an engine, but compute nothing with it.
 
-    Yields the threads that check, for whatever else can be done meanwhile: they leave one core to the body. Raises the errors of
-    `check_files`, also if damaged weights made the body fail.
+    `graph`: the graph that the body opens, which must read weights from listed files only. Yields the threads that check, for
+    whatever else can be done meanwhile: they leave one core to the body. Raises the errors of `check_files`, also if damaged
+    weights made the body fail.
     """
     check_list(folder, manifest)
     weights = weights_files(manifest)
@@ -62,7 +64,8 @@ def checking_files(folder: Path, manifest: Manifest) -> Iterator[ThreadPoolExecu
         if name not in weights:
             check_hash(folder / name, expected)
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as threads:
-        checks = [threads.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
+        checks = [] if graph is None else [threads.submit(refuse_other_files, graph, manifest.files)]
+        checks += [threads.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
         try:
             yield threads
         finally:
