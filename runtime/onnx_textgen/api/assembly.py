@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..backends.huge_pages import new_memory_in_huge_pages
+from ..backends.int8_scales import read_scales
 from ..backends.onnxruntime_session import LOG, Session, open_session
-from ..backends.openvino_session import open_openvino, read_graph
+from ..backends.openvino_session import PRECISIONS, open_openvino, read_graph
 from ..backends.protocol import Graph
 from ..backends.signature import DRAFT_STATES
 from ..errors import DeviceError, OptionError
@@ -23,7 +24,7 @@ from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import available_bytes, plan
 from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
-from ..package.manifest import DRAFT_HEAD_GRAPH, DRAFT_HEAD_WEIGHTS, ENCODER_GRAPH, Manifest
+from ..package.manifest import DRAFT_HEAD_GRAPH, DRAFT_HEAD_WEIGHTS, ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest
 from ..speculation.draft_head import open_head_decoder
 from ..speculation.draft_model import Source, step_seconds
 from .model import Model
@@ -92,10 +93,13 @@ def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Gr
 
     Raises `DeviceError` and `PackageError` if it could not take over, now rather than at the first long prompt.
     """
-    in_place = all(tensor.kind == "shared" and tensor.dtype == np.float32 for tensor in session.cache_tensors)
+    in_place = all(tensor.kind == "shared" and tensor.dtype in (np.float32, np.int8) for tensor in session.cache_tensors)
     if is_foreign(place) or manifest.encoder is not None or not in_place:
-        what = "decoders that onnx-textgen exported for target ort, with keys and values in float32"
+        what = "decoders that onnx-textgen exported for target ort, with keys and values in float32 or at 8 bits"
         raise DeviceError(f"a second engine computes prompts of {what}, which {place} is not; take the device cpu")
+    has_codes = graph.name == INT8_CACHE_GRAPH
+    if has_codes and PRECISIONS[device] != "f32":
+        raise DeviceError(f"{graph.name} holds keys and values at 8 bits, which bfloat16 would round again; take the device hybrid")
     needed = SECOND_ENGINE_SIZE * package_bytes(folder_of(place), manifest) + SECOND_ENGINE_BYTES
     if (free := available_bytes()) is not None and free < needed:
         raise DeviceError(
@@ -103,13 +107,14 @@ def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Gr
             "take the device cpu"
         )
     with checking_files(folder_of(place), manifest):
-        read_graph(graph, device=device)
+        scales, own = read_scales(graph) if has_codes else {}, graph.with_name(GRAPH)
+        read_graph(own, device=device, scales=scales)
 
     def open_second() -> Graph:
         with checking_files(folder_of(place), manifest):  # again, as time has passed
-            return open_openvino(graph, device=device, threads=session.threads, is_exact=manifest.is_exact)
+            return open_openvino(own, device=device, threads=session.threads, is_exact=manifest.is_exact, scales=scales)
 
-    return PromptEngine(device, open_second, manifest.geometry)
+    return PromptEngine(device, open_second, manifest.geometry, scales=scales)
 
 
 def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | None:

@@ -76,7 +76,7 @@ def collapse(regions: list[Region]) -> None:
 
 
 def collapse_new(before: list[Region]) -> None:
-    """Collapse the regions that are resident now and were not `before`, as far as they are after `DELAY` seconds too."""
+    """Collapse the regions that are resident now and were not `before`, as far as they still are after `DELAY` seconds too."""
     if new := list(subtract(resident_regions(), before)):
         time.sleep(DELAY)
         resident = resident_regions()

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .int8_scales import LARGEST_CODE, CacheScales
+
 DOMAIN = "com.microsoft"
 BLOCK_INDICES, BLOCK_BEGINS = "block_indices", "block_indices_begins"
 """Additional inputs of PagedAttention: the concatenated block numbers of all rows, and the start of each row in that list."""
@@ -22,8 +24,9 @@ UNSUPPORTED_ATTRIBUTES = ("softcap", "rotary_interleaved", "smooth_softmax", "k_
 class Operators:
     """Conversions for one graph; nodes that all layers share are made once."""
 
-    def __init__(self, ops: Any, paged_attention: Any) -> None:  # noqa: ANN401 - OpenVINO's opset and operator
-        self.ops, self.paged_attention = ops, paged_attention
+    def __init__(self, ops: Any, paged_attention: Any, scales: CacheScales) -> None:  # noqa: ANN401 - OpenVINO's opset, operator
+        """`scales`: new keys and values are rounded to what a cache of 8 bits with these scales will hold; empty: not rounded."""
+        self.ops, self.paged_attention, self.scales = ops, paged_attention, scales
         self.shared: dict[str, tuple[Any, ...]] = {}
         """Nodes that all layers share, by name."""
         self.refused: list[str] = []
@@ -57,8 +60,11 @@ class Operators:
             tables = self.make_once("angles", cos, lambda: tuple(self.angles(table, positions) for table in (cos, sin)))
             query, key = self.rotate(query, heads, size, *tables), self.rotate(key, kv_heads, size, *tables)
         scale = node.get_attribute("scale", 0.0) or size**-0.5
+        query, key, value = (
+            ops.reshape(one, self.ints(-1, width), False) for one, width in zip((query, key, value), widths, strict=True)
+        )
         arguments = (
-            *(ops.reshape(one, self.ints(-1, width), False) for one, width in zip((query, key, value), widths, strict=True)),
+            *(query, self.rounded(key, key_cache), self.rounded(value, value_cache)),
             *(key_cache, value_cache, past, begins),
             *self.make_once("blocks", None, self.block_placeholders),
             ops.constant(np.float32(scale)),
@@ -76,6 +82,17 @@ class Operators:
         batch_and_new = ops.gather(shape, self.ints(0, 1), self.number(0))
         output = ops.reshape(paged.output(0), ops.concat([batch_and_new, self.ints(heads * value_size)], 0), False)
         return [output.output(0), *(present.output(0) for present in self.empty_inputs("f0 f0"))]
+
+    def rounded(self, numbers: Any, cache: Any) -> Any:  # noqa: ANN401 - nodes
+        """New keys or values [tokens, kv_heads * size] as a cache of 8 bits will give them back, if it is one.
+
+        The graph with such a cache rounds in the same way, so that a prompt attends to the same numbers however it is split.
+        """
+        if not self.scales:
+            return numbers
+        ops, scales = self.ops, self.scales[cache.get_any_name()].reshape(1, -1)
+        steps = ops.round(ops.multiply(numbers, ops.constant(1 / scales)), "half_to_even")
+        return ops.multiply(ops.clamp(steps, -LARGEST_CODE - 1.0, float(LARGEST_CODE)), ops.constant(scales))
 
     def inputs_of(self, node: Any) -> list[Any]:  # noqa: ANN401 - a node
         """The twelve inputs of a `GroupQueryAttention`, None for omitted ones; refuses what PagedAttention does not support."""

@@ -24,6 +24,7 @@ from ..errors import DeviceError, ModelError, PackageError, first_line
 from ..files.graph_file import refuse_functions
 from ..options.checks import whole_number
 from ..requirements import wrong_version
+from .int8_scales import CacheScales
 from .openvino_operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
 from .protocol import Device
 from .signature import (
@@ -57,6 +58,8 @@ ROTARY_SWITCH = ["framework", "rotary_switch"]
 TELEMETRY = "openvino_telemetry"
 INSTALL = 'install it with: pip install "onnx-textgen[openvino]"'
 USE_CPU = "use the device cpu for this model"
+UNROUNDED: CacheScales = {}
+"""For a cache that holds keys and values in floating point."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,11 +197,13 @@ def without_telemetry() -> Iterator[None]:
             sys.modules[TELEMETRY] = loaded
 
 
-def open_openvino(path: Path, *, device: str, threads: int | None = None, is_exact: bool = False) -> OpenVINOSession:
+def open_openvino(
+    path: Path, *, device: str, threads: int | None = None, is_exact: bool = False, scales: CacheScales = UNROUNDED
+) -> OpenVINOSession:
     """Open the graph at `path` on a device of `PRECISIONS`; if `threads` is None, OpenVINO chooses (one per core).
 
     `is_exact`: whether the inputs of quantised products stay unrounded, as the package asks; OpenVINO does not read that from the
-    graph, and by default it rounds them to 8 bits on processors with fast 8-bit products (VNNI, AMX).
+    graph, and by default it rounds them to 8 bits on processors with fast 8-bit products (VNNI, AMX). `scales`: see `Operators`.
 
     Raises `OptionError` for a wrong number of threads, and as `read_graph` does.
     """
@@ -208,7 +213,7 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None, is_exa
         properties["INFERENCE_NUM_THREADS"] = str(whole_number("threads", threads, 1, 1024))
     if is_exact:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
-    openvino, model, pasts = read_graph(path, device=device)
+    openvino, model, pasts = read_graph(path, device=device, scales=scales)
     try:
         # ONNX Runtime's steps take 8 % longer in the thread that has compiled, as long as the graph is open (OpenVINO 2026.4.1).
         with ThreadPoolExecutor(1) as pool:
@@ -229,7 +234,7 @@ def open_openvino(path: Path, *, device: str, threads: int | None = None, is_exa
     )
 
 
-def read_graph(path: Path, *, device: str) -> tuple[Any, Any, list[str]]:
+def read_graph(path: Path, *, device: str, scales: CacheScales = UNROUNDED) -> tuple[Any, Any, list[str]]:
     """Read the graph at `path` for a device: returns OpenVINO's module, its model, and the names of the past inputs.
 
     That takes little time, unlike compiling it. Raises `DeviceError` if OpenVINO is not installed or the processor lacks bfloat16,
@@ -239,7 +244,7 @@ def read_graph(path: Path, *, device: str) -> tuple[Any, Any, list[str]]:
     openvino = import_openvino()
     if PRECISIONS[device] == "bf16" and "BF16" not in compiling_core(openvino).get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise DeviceError("this processor does not multiply in bfloat16; name the device without :bf16")
-    operators = Operators(openvino.opset15, openvino.op._PagedAttentionExtension)
+    operators = Operators(openvino.opset15, openvino.op._PagedAttentionExtension, scales)
     extension = openvino.frontend.onnx.ConversionExtension
     reader = openvino.Core()  # a core per graph, so that `operators.refused` is about this graph only
     reader.add_extension(extension("GroupQueryAttention", DOMAIN, operators.attention))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.int8_scales import CacheScales, from_codes, to_codes
 from ..backends.onnxruntime_session import LOG
 from ..backends.protocol import Graph
 from ..errors import ModelError
@@ -33,9 +34,21 @@ SHORTEST = 64
 class PromptEngine:
     """The second engine of a model, opened at the first long prompt. Safe to use from several threads."""
 
-    def __init__(self, device: str, open_graph: Callable[[], Graph], geometry: Geometry, *, shortest: int = SHORTEST) -> None:
-        """`device`: its name; `open_graph` opens the package's graph there, which may take seconds."""
+    def __init__(
+        self,
+        device: str,
+        open_graph: Callable[[], Graph],
+        geometry: Geometry,
+        *,
+        scales: CacheScales | None = None,
+        shortest: int = SHORTEST,
+    ) -> None:
+        """`device`: its name; `open_graph` opens the package's graph there, which may take seconds.
+
+        `scales`: those of the cache that takes keys and values over, if it holds them at 8 bits.
+        """
         self.device, self.geometry, self.shortest = device, geometry, shortest
+        self.scales: CacheScales = scales or {}
         self._open_graph: Callable[[], Graph] | None = open_graph
         self._graph: Graph | None = None
         self._lock = threading.RLock()  # a signal handler may need it while its own thread has it
@@ -68,10 +81,10 @@ def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
     """
     if not length:
         return 0
-    assert isinstance(decoder.cache, SharedCache), "others have no second engine"
+    assert isinstance(decoder.cache, SharedCache) and decoder.prompt_engine is not None, "others have no second engine"
     views, first, arrays = decoder.cache.views(row, length), 0, dict[str, npt.NDArray[Any]]()
     for tensor in reader.cache.tensors:
-        array = in_type(views[tensor.past], tensor.dtype)
+        array = in_type(views[tensor.past], tensor.dtype, decoder.prompt_engine.scales.get(tensor.past))
         if missing := length - array.shape[TOKENS]:
             first, array = missing, np.pad(array, [(missing, 0) if axis == TOKENS else (0, 0) for axis in range(array.ndim)])
         arrays[tensor.past] = array
@@ -92,13 +105,14 @@ class HandedOver(Mapping[str, npt.NDArray[Any]]):
     """Keys and values of a prompt, each copied from the second engine when it is asked for: all at once take time and memory."""
 
     def __init__(self, reader: Decoder, decoder: Decoder, length: int, first: int) -> None:
-        assert isinstance(reader.cache, PagedCache), "the second engine is OpenVINO"
-        self.cache, self.length, self.first = reader.cache, length, first
+        assert isinstance(reader.cache, PagedCache) and decoder.prompt_engine is not None, "the second engine is OpenVINO"
+        self.cache, self.length, self.first, self.scales = reader.cache, length, first, decoder.prompt_engine.scales
         self.sources = {tensor.past: tensor for tensor in reader.cache.tensors}
         self.targets = {tensor.past: tensor for tensor in decoder.cache.tensors}
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        array = in_type(self.cache.take_one(self.sources[name], 0, self.length), self.targets[name].dtype)
+        taken = self.cache.take_one(self.sources[name], 0, self.length)
+        array = in_type(taken, self.targets[name].dtype, self.scales.get(name))
         return array if self.targets[name].window is None else array[:, :, self.first :]
 
     def __iter__(self) -> Iterator[str]:
@@ -108,13 +122,15 @@ class HandedOver(Mapping[str, npt.NDArray[Any]]):
         return len(self.targets)
 
 
-def in_type(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Keys or values in the type of another engine's cache.
+def in_type(array: npt.NDArray[Any], dtype: np.dtype[Any], scales: npt.NDArray[np.float32] | None) -> npt.NDArray[Any]:
+    """Keys or values in the type of another engine's cache; what came from it returns unchanged.
 
-    Bfloat16, whose bits are kept as uint16, is the upper half of a float32: what came from it returns unchanged.
+    `scales`: those of int8. Bfloat16, whose bits are kept as uint16, is the upper half of a float32.
     """
     if array.dtype == dtype:
         return array
+    if scales is not None:
+        return to_codes(array, scales) if dtype == np.int8 else from_codes(array, scales)
     return (
         (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == np.uint16 else (array.astype(np.uint32) << 16).view(np.float32)
     )

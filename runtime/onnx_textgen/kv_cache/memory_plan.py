@@ -14,6 +14,7 @@ from ..errors import PromptError
 if TYPE_CHECKING:  # `doctor` asks for free memory even if NumPy is missing
     from ..backends.signature import CacheTensor, Input
 
+BYTES_OF_FLOAT32 = 4
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 LAYOUTS = (
@@ -63,8 +64,8 @@ def plan(
 
 
 def whole_bytes(tensors: Iterable[CacheTensor], tokens: int) -> int:
-    """Bytes of one text in a cache that holds all of it, in layers with a window too."""
-    return sum(math.prod(tensor.sized(1, tokens)) * tensor.dtype.itemsize for tensor in tensors)
+    """Bytes of one text in the cache of a second engine, which holds all of it, in layers with a window too, in float32."""
+    return sum(math.prod(tensor.sized(1, tokens)) * BYTES_OF_FLOAT32 for tensor in tensors)
 
 
 def window_bytes(tensor: CacheTensor, tokens: int) -> int:
