@@ -103,12 +103,14 @@ def all_peers() -> list[Peer]:
         if precision == "int4":
             larger = ((*export[:-1], "--block-size", "64"),)
             peers.append(Peer("onnx-textgen, blocks of 64", "onnx-textgen", precision, larger, "onnx_textgen_worker.py"))
-        for title, environment, variable in (
-            ("onnx-textgen, cache of 8 bits", "onnx-textgen", ("GRAPH", "int8_cache_model.onnx")),
-            ("onnx-textgen, hybrid", "onnx-textgen+openvino", ("DEVICE", "hybrid")),
-            ("onnx-textgen, hybrid bf16", "onnx-textgen+openvino", ("DEVICE", "hybrid:bf16")),
-            ("onnx-textgen, OpenVINO", "onnx-textgen+openvino", ("DEVICE", "openvino")),
-            ("onnx-textgen, OpenVINO bf16", "onnx-textgen+openvino", ("DEVICE", "openvino:bf16")),
+        codes, hybrid = ("GRAPH", "int8_cache_model.onnx"), ("DEVICE", "hybrid")
+        for title, environment, variables in (
+            ("onnx-textgen, cache of 8 bits", "onnx-textgen", (codes,)),
+            ("onnx-textgen, hybrid", "onnx-textgen+openvino", (hybrid,)),
+            ("onnx-textgen, hybrid, cache of 8 bits", "onnx-textgen+openvino", (hybrid, codes)),
+            ("onnx-textgen, hybrid bf16", "onnx-textgen+openvino", (("DEVICE", "hybrid:bf16"),)),
+            ("onnx-textgen, OpenVINO", "onnx-textgen+openvino", (("DEVICE", "openvino"),)),
+            ("onnx-textgen, OpenVINO bf16", "onnx-textgen+openvino", (("DEVICE", "openvino:bf16"),)),
         ):
             peers.append(
                 Peer(
@@ -116,7 +118,7 @@ def all_peers() -> list[Peer]:
                     environment,
                     precision,
                     worker="onnx_textgen_worker.py",
-                    variables=(variable,),
+                    variables=variables,
                     base=f"onnx-textgen-{precision}",
                 )
             )

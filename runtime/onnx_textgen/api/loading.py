@@ -11,10 +11,10 @@ from ..options.checks import whole_number
 from ..options.defaults import MOST_ROWS, PREFIX_CACHE, PREFIX_FOLDER, ROWS
 from ..package.hub import locate
 from ..package.manifest import Manifest
+from ..text.tokenizer import TextTokenizer
 from .opening import open_package
 
 if TYPE_CHECKING:
-    from ..text.tokenizer import TextTokenizer
     from .model import Model
 
 PROMPT_DEVICES = {"hybrid": "openvino", "hybrid:bf16": "openvino:bf16"}

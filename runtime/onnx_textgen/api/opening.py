@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import open_session
@@ -17,9 +17,7 @@ from ..package.foreign import folder_of, graph_of, is_foreign, open_foreign
 from ..package.integrity import checking_files
 from ..package.manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, Manifest
 from ..package.reading import read_manifest
-
-if TYPE_CHECKING:
-    from ..text.tokenizer import TextTokenizer  # whose library is imported while the graph is opened
+from ..text.tokenizer import TextTokenizer
 
 
 class OpenPackage(NamedTuple):

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +164,18 @@ def test_the_files_of_weights_are_found_wherever_a_graph_can_name_them() -> None
     content = helper.make_model(graph(2)).SerializeToString()
     found = sorted(external_files(content))
     assert found == sorted(f"file {number}" for number in range(7 * 12)) == sorted(set(found))
+
+
+IMPORTS = """
+import sys, onnx_textgen
+load = onnx_textgen.load
+early = [name for name in ("api.model", "chat.chat_format", "generation.scheduler") if f"onnx_textgen.{name}" in sys.modules]
+load(device="cpu", threads=1).generate("Once", max_new_tokens=2)
+print(early, [name for name in ("asyncio", "importlib.metadata", "jinja2", "openvino") if name in sys.modules])
+"""
+
+
+def test_what_a_text_does_not_need_is_imported_while_the_graph_is_opened_or_never() -> None:
+    """The first token of a new process waits for every import before the graph is opened."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] []\n"
