@@ -24,7 +24,7 @@ from onnx_textgen.package.reading import read_manifest
 PROMPT, STEPS = 512, 32
 TEXTS = ((128, 1), (2048, 1), (64, 8))
 """Tokens of the text before a step, and rows of the step."""
-MOST_ROWS = 8
+MOST_OPERATORS = 8
 
 
 def spent(package: Path, threads: int, *, text: int, steps: int, rows: int = 1) -> dict[str, float]:
@@ -69,7 +69,7 @@ def main() -> None:
     most = collections.Counter[str]()
     for times in found.values():
         most.update({operator: time / sum(times.values()) for operator, time in times.items()})
-    for operator, _ in most.most_common(MOST_ROWS):
+    for operator, _ in most.most_common(MOST_OPERATORS):
         table.add_row(
             operator,
             *(f"{times.get(operator, 0):.2f} {times.get(operator, 0) / sum(times.values()):4.0%}" for times in found.values()),

@@ -87,7 +87,7 @@ def demo(
 
 def check_template(path: Path, packages: Sequence[str]) -> None:
     """Raise `OptionError` unless a response template has one model to be of, and `PackageError` if it is not valid."""
-    from onnx_textgen.api.response_templates import given_template  # noqa: PLC0415  (imports ONNX Runtime)
+    from onnx_textgen.api.response_templates import given_template  # noqa: PLC0415  (imports the library)
 
     if len(packages) != 1:
         raise OptionError(f"--response-template is for one model, and the page has {len(packages) or 'several'}; give one PACKAGE")

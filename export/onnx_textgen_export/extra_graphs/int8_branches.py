@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnx_textgen.backends.cache_codes import LARGEST_CODE
+
 from ..passes.graph.linear import add_constant
 from .int8_layers import Layer
-from .int8_scales import LARGEST_CODE, Floats
+from .int8_scales import Floats
 
 ROTATION = {"do_rotary", "rotary_interleaved"}
 """Attributes that let the operator rotate by position; where new keys are rounded, that happens before the operator."""

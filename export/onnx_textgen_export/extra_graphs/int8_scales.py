@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from onnx_textgen.backends.cache_codes import LARGEST_CODE
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
@@ -17,8 +18,6 @@ from onnx_textgen.kv_cache.snapshot import Arrays
 from ..sources.source import Source
 from .int8_layers import Layer
 
-LARGEST_CODE = 127
-"""The largest code; the smallest, -128, is only used for numbers beyond those seen in calibration."""
 CALIBRATION_TEXT = (Path(__file__).parents[1] / "texts" / "calibration_text.txt").read_text(encoding="utf-8")
 """Prose, code, tables and other languages, written for this: scales are found on it, and judged on another text."""
 TOKENS = 1024

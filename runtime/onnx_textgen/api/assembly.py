@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.cache_codes import NO_SCALES, read_scales
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.int8_scales import read_scales
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.openvino_session import PRECISIONS, open_openvino, read_graph
 from ..backends.protocol import Graph
 from ..backends.signature import DRAFT_STATES
-from ..errors import DeviceError, OptionError
+from ..errors import DeviceError, OptionError, PackageError
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
@@ -93,11 +93,12 @@ def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Gr
 
     Raises `DeviceError` and `PackageError` if it could not take over, now rather than at the first long prompt.
     """
-    in_place = all(tensor.kind == "shared" and tensor.dtype in (np.float32, np.int8) for tensor in session.cache_tensors)
+    has_codes = graph.name == INT8_CACHE_GRAPH
+    kept_as = np.int8 if has_codes else np.float32
+    in_place = all(tensor.kind == "shared" and tensor.dtype == kept_as for tensor in session.cache_tensors)
     if is_foreign(place) or manifest.encoder is not None or not in_place:
         what = "decoders that onnx-textgen exported for target ort, with keys and values in float32 or at 8 bits"
         raise DeviceError(f"a second engine computes prompts of {what}, which {place} is not; take the device cpu")
-    has_codes = graph.name == INT8_CACHE_GRAPH
     if has_codes and PRECISIONS[device] != "f32":
         raise DeviceError(f"{graph.name} holds keys and values at 8 bits, which bfloat16 would round again; take the device hybrid")
     needed = SECOND_ENGINE_SIZE * package_bytes(folder_of(place), manifest) + SECOND_ENGINE_BYTES
@@ -106,12 +107,15 @@ def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Gr
             f"a second engine for {manifest.name} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free; "
             "take the device cpu"
         )
-    with checking_files(folder_of(place), manifest):
-        scales, own = read_scales(graph) if has_codes else {}, graph.with_name(GRAPH)
+    own = graph.with_name(GRAPH)
+    with checking_files(folder_of(place), manifest, own):
+        scales = read_scales(graph) if has_codes else NO_SCALES
         read_graph(own, device=device, scales=scales)
+    if has_codes and scales.keys() != {tensor.past for tensor in session.cache_tensors}:
+        raise PackageError(f"{graph.name} has no scales for some of its cache of 8 bits; export the model again")
 
     def open_second() -> Graph:
-        with checking_files(folder_of(place), manifest):  # again, as time has passed
+        with checking_files(folder_of(place), manifest, own):  # again, as time has passed
             return open_openvino(own, device=device, threads=session.threads, is_exact=manifest.is_exact, scales=scales)
 
     return PromptEngine(device, open_second, manifest.geometry, scales=scales)

@@ -73,6 +73,7 @@ def load(
     second, device = PROMPT_DEVICES.get(device), "cpu" if device in PROMPT_DEVICES else device
     found = open_package(place, device=device, threads=threads, whole_past=whole_past, meanwhile=read_meanwhile)
     from .assembly import make_model, set_assistant, set_draft_head  # noqa: PLC0415 - see `read_meanwhile`
+    from .model import Model  # noqa: PLC0415
 
     model = make_model(
         found,
@@ -85,9 +86,11 @@ def load(
         prefix_folder_bytes=prefix_folder_bytes,
         batch_size=batch_size,
     )
-    if isinstance(assistant_model, str | Path):
-        assistant_model = load(assistant_model, device=device, threads=threads, prefix_cache=prefix_cache, whole_past=whole_past)
     if assistant_model is not None:
+        if not isinstance(assistant_model, Model):
+            assistant_model = load(
+                assistant_model, device=device, threads=threads, prefix_cache=prefix_cache, whole_past=whole_past
+            )
         set_assistant(model, assistant_model)
     elif found.manifest.draft_head is not None:
         set_draft_head(model)

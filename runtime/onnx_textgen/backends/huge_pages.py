@@ -93,7 +93,11 @@ def resident_regions() -> list[Region]:
 
 @contextlib.contextmanager
 def new_memory_in_huge_pages() -> Iterator[None]:
-    """Collapse the memory that the body allocates and does not free into huge pages: in a thread, `DELAY` seconds later."""
+    """Collapse the memory that the body allocates and does not free into huge pages: in a thread, `DELAY` seconds later.
+
+    What the caller and other threads allocate before that thread has looked counts too. A process that forks within these seconds
+    gets memory twice that parent and child would have shared: fork later, or switch this off.
+    """
     if os.environ.get(VARIABLE) == "0":
         yield
         return

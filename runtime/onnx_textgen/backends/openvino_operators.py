@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .int8_scales import LARGEST_CODE, CacheScales
+from .cache_codes import LARGEST_CODE, CacheScales
 
 DOMAIN = "com.microsoft"
 BLOCK_INDICES, BLOCK_BEGINS = "block_indices", "block_indices_begins"

@@ -24,7 +24,7 @@ from ..errors import DeviceError, ModelError, PackageError, first_line
 from ..files.graph_file import refuse_functions
 from ..options.checks import whole_number
 from ..requirements import wrong_version
-from .int8_scales import CacheScales
+from .cache_codes import NO_SCALES, CacheScales
 from .openvino_operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
 from .protocol import Device
 from .signature import (
@@ -58,8 +58,6 @@ ROTARY_SWITCH = ["framework", "rotary_switch"]
 TELEMETRY = "openvino_telemetry"
 INSTALL = 'install it with: pip install "onnx-textgen[openvino]"'
 USE_CPU = "use the device cpu for this model"
-UNROUNDED: CacheScales = {}
-"""For a cache that holds keys and values in floating point."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,7 +196,7 @@ def without_telemetry() -> Iterator[None]:
 
 
 def open_openvino(
-    path: Path, *, device: str, threads: int | None = None, is_exact: bool = False, scales: CacheScales = UNROUNDED
+    path: Path, *, device: str, threads: int | None = None, is_exact: bool = False, scales: CacheScales = NO_SCALES
 ) -> OpenVINOSession:
     """Open the graph at `path` on a device of `PRECISIONS`; if `threads` is None, OpenVINO chooses (one per core).
 
@@ -234,7 +232,7 @@ def open_openvino(
     )
 
 
-def read_graph(path: Path, *, device: str, scales: CacheScales = UNROUNDED) -> tuple[Any, Any, list[str]]:
+def read_graph(path: Path, *, device: str, scales: CacheScales = NO_SCALES) -> tuple[Any, Any, list[str]]:
     """Read the graph at `path` for a device: returns OpenVINO's module, its model, and the names of the past inputs.
 
     That takes little time, unlike compiling it. Raises `DeviceError` if OpenVINO is not installed or the processor lacks bfloat16,

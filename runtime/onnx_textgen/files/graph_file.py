@@ -26,6 +26,7 @@ PATHS_TO_TENSORS: dict[str, dict[int, str]] = {
     "tensor": {13: "entry"},
 }
 """For each kind of message: the fields to follow down to `external_data`, whose entry `location` names a file of weights."""
+LOCATION = b"location"
 OUR_PRODUCER = "onnx-textgen"
 """The producer name that the exporter writes into every graph."""
 MOST_BYTES_SHOWN = 100
@@ -85,18 +86,21 @@ def refuse_other_files(path: Path, listed: Container[str]) -> None:
 
 
 def external_files(content: bytes | mmap.mmap) -> Iterator[str]:
-    """Yield the name of the file of each tensor that lies outside the model; raises `PackageError` if `content` is not a model."""
+    """Yield the name of the file of each tensor that lies outside the model; raises `PackageError` if `content` is not a model.
+
+    Messages without the word that begins such a name are not read: most of a graph's nodes.
+    """
     pending, fields = [("model", 0, len(content))], 0
     while pending:
         kind, start, end = pending.pop()
         if kind == "entry":
             entry = Message(content[start:end])
-            if entry.text(1) == "location":
+            if entry.text(1) == LOCATION.decode():
                 yield entry.text(2)
             continue
         for number, _, first, last in read_spans(content, start, end):
             fields += 1
             if fields > MOST_FIELDS:
                 raise PackageError("it has too many fields")
-            if number in PATHS_TO_TENSORS[kind]:
+            if number in PATHS_TO_TENSORS[kind] and content.find(LOCATION, first, last) >= 0:
                 pending.append((PATHS_TO_TENSORS[kind][number], first, last))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.int8_scales import CacheScales, from_codes, to_codes
+from ..backends.cache_codes import NO_SCALES, CacheScales, from_codes, to_codes
 from ..backends.onnxruntime_session import LOG
 from ..backends.protocol import Graph
 from ..errors import ModelError
@@ -43,15 +43,14 @@ class PromptEngine:
         open_graph: Callable[[], Graph],
         geometry: Geometry,
         *,
-        scales: CacheScales | None = None,
+        scales: CacheScales = NO_SCALES,
         shortest: int = SHORTEST,
     ) -> None:
         """`device`: its name; `open_graph` opens the package's graph there, which may take seconds.
 
         `scales`: those of the cache that takes keys and values over, if it holds them at 8 bits.
         """
-        self.device, self.geometry, self.shortest = device, geometry, shortest
-        self.scales: CacheScales = scales or {}
+        self.device, self.geometry, self.scales, self.shortest = device, geometry, scales, shortest
         self._open_graph: Callable[[], Graph] | None = open_graph
         self._graph: Graph | None = None
         self._lock = threading.RLock()  # a signal handler may need it while its own thread has it
@@ -134,6 +133,7 @@ def in_type(array: npt.NDArray[Any], dtype: np.dtype[Any], scales: npt.NDArray[n
         return array
     if scales is not None:
         return to_codes(array, scales) if dtype == np.int8 else from_codes(array, scales)
+    assert np.uint16 in (array.dtype, dtype), "float32 and bfloat16 are the only others"
     return (
         (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == np.uint16 else (array.astype(np.uint32) << 16).view(np.float32)
     )

@@ -46,28 +46,29 @@ def package_files(folder: Path) -> list[str]:
 
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Compare every listed file with its size and sha256; raises `PackageError`, which names the first one that differs."""
-    with checking_files(folder, manifest):
-        pass
+    check_list(folder, manifest)
+    for name, expected in manifest.files.items():
+        check_hash(folder / name, expected)
 
 
 @contextlib.contextmanager
-def checking_files(folder: Path, manifest: Manifest, graph: Path | None = None) -> Iterator[ThreadPoolExecutor]:
-    """Like `check_files`, but check the weights while the body runs: the body may open an engine, but compute nothing with it.
+def checking_files(folder: Path, manifest: Manifest, graph: Path) -> Iterator[ThreadPoolExecutor]:
+    """Like `check_files`, but check the weights while the body runs: the body may open `graph`, but compute nothing with it.
 
-    `graph`: the graph that the body opens, which must read weights from listed files only. Yields the threads that check, for
-    whatever else can be done meanwhile: they leave one core to the body. Raises the errors of `check_files`, also if damaged
-    weights made the body fail.
+    Yields the threads that check, for whatever else can be done meanwhile: they are fewer than the cores, so that the body has one.
+    Raises the errors of `check_files`, also if damaged weights made the body fail, and `PackageError` if the graph reads weights
+    from a file that is not listed.
     """
     check_list(folder, manifest)
     weights = weights_files(manifest)
     for name, expected in manifest.files.items():
         if name not in weights:
             check_hash(folder / name, expected)
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as threads:
-        checks = [] if graph is None else [threads.submit(refuse_other_files, graph, manifest.files)]
-        checks += [threads.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
+    refuse_other_files(graph, manifest.files)
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as pool:
+        checks = [pool.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
         try:
-            yield threads
+            yield pool
         finally:
             for check in checks:
                 check.result()

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 
 import onnx_textgen
 from onnx_textgen.backends import onnxruntime_session as runtime_session
+from onnx_textgen.backends.cache_codes import LARGEST_CODE
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.cli import run
 from onnx_textgen.errors import DeviceError, PackageError
@@ -28,7 +29,7 @@ from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
 from onnx_textgen_export import Exported, ExportError, export
 from onnx_textgen_export.extra_graphs import int8_scales
 from onnx_textgen_export.extra_graphs.int8_layers import Layer
-from onnx_textgen_export.extra_graphs.int8_scales import LARGEST_CODE, channel_scales, key_scales
+from onnx_textgen_export.extra_graphs.int8_scales import channel_scales, key_scales
 from onnx_textgen_export.proof import int8_cache
 from onnx_textgen_export.proof.measures import Tolerance
 from support.tiny_models import tiny_model

@@ -1,5 +1,7 @@
 """Prompts on OpenVINO for a cache of 8 bits: rounded as the graph with that cache rounds them, and handed over without loss."""
 
+import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,13 @@ from onnx import numpy_helper
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.backends.int8_scales import from_codes, read_scales, to_codes
+from onnx_textgen.backends.cache_codes import from_codes, read_scales, to_codes
 from onnx_textgen.backends.onnxruntime_session import INT8_CACHE_MIN_VERSION
 from onnx_textgen.errors import DeviceError, PackageError
 from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
+from onnx_textgen.inference.prompt_engine import SHORTEST
+from onnx_textgen.package.integrity import file_record
+from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, MANIFEST, manifest_to_json, weights_files
 from onnx_textgen_export import Exported, export
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
@@ -72,10 +76,10 @@ def test_codes_come_back_unchanged(seed: int, size: float) -> None:
 
 
 def test_codes_and_logits_are_those_of_the_graph(plain: Model, hybrid: Model) -> None:
-    for length in (64, 65, 150, 400):
+    for length in (SHORTEST - 1, SHORTEST, SHORTEST + 1, 150, 400):
         ours, theirs = hybrid.new_context(), plain.new_context()
         found, wanted = (prefill(context, ids_of(length)) for context in (ours, theirs))
-        assert ours.origin(0).engine == "openvino"
+        assert ours.origin(0).engine == ("openvino" if length >= SHORTEST else None)
         np.testing.assert_allclose(found, wanted, atol=5e-3 * np.abs(wanted).max())
         taken, expected = (context.cache.take(0, length) for context in (ours, theirs))
         for name, codes in expected.items():
@@ -119,11 +123,37 @@ def test_bfloat16_is_refused(made: Exported) -> None:
         onnx_textgen.load(made.folder / INT8_CACHE_GRAPH, device="hybrid:bf16")
 
 
-def test_a_graph_without_numbers_for_its_scales_is_refused(made: Exported, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (b"", "has no scales for its cache of 8 bits"),
+        *(
+            (np.float32(value).tobytes(), "has scales that are no positive numbers")
+            for value in (0, -1, np.nan, np.inf, 1e-40, 3e38)
+        ),
+    ],
+)
+def test_a_graph_whose_scales_cannot_be_used_is_refused(made: Exported, tmp_path: Path, last: bytes, message: str) -> None:
     model = onnx.load(made.folder / INT8_CACHE_GRAPH, load_external_data=False)
     for tensor in model.graph.initializer:
         if tensor.name.endswith("key_scale"):
-            tensor.raw_data = tensor.raw_data[:-4]
+            tensor.raw_data = tensor.raw_data[:-4] + last
     (tmp_path / INT8_CACHE_GRAPH).write_bytes(model.SerializeToString())
-    with pytest.raises(PackageError, match="has no scales for its cache of 8 bits"):
+    with pytest.raises(PackageError, match=message):
         read_scales(tmp_path / INT8_CACHE_GRAPH)
+
+
+def test_the_second_engines_graph_reads_listed_weights_only(made: Exported, tmp_path: Path) -> None:
+    """It is another graph than the one that is opened, and its hash says nothing about what it reads."""
+    folder = shutil.copytree(made.folder, tmp_path / "out")
+    model = onnx.load(folder / GRAPH, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "other.bin"
+    (folder / GRAPH).write_bytes(model.SerializeToString())
+    shutil.copy(folder / weights_files(made.manifest)[0], folder / "other.bin")
+    files = {**made.manifest.files, GRAPH: file_record(folder / GRAPH)}
+    (folder / MANIFEST).write_text(manifest_to_json(dataclasses.replace(made.manifest, files=files)))
+    with pytest.raises(PackageError, match=r"model.onnx reads 'other.bin', which the manifest does not list"):
+        onnx_textgen.load(folder / INT8_CACHE_GRAPH, device="hybrid", threads=1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import onnx_textgen
-from onnx_textgen.api import opening
+from onnx_textgen.api import open_model, opening
 from onnx_textgen.cli import run
 from onnx_textgen.diagnostics.inventory import list_models
 from onnx_textgen.errors import OnnxTextgenError, PackageError
@@ -167,15 +167,34 @@ def test_the_files_of_weights_are_found_wherever_a_graph_can_name_them() -> None
 
 
 IMPORTS = """
-import sys, onnx_textgen
+import sys
+before = set(sys.modules)  # an environment may import some at every start
+import onnx_textgen
 load = onnx_textgen.load
 early = [name for name in ("api.model", "chat.chat_format", "generation.scheduler") if f"onnx_textgen.{name}" in sys.modules]
 load(device="cpu", threads=1).generate("Once", max_new_tokens=2)
-print(early, [name for name in ("asyncio", "importlib.metadata", "jinja2", "openvino") if name in sys.modules])
+print(early, {"asyncio", "importlib.metadata", "jinja2", "openvino"} & (set(sys.modules) - before))
 """
 
 
 def test_what_a_text_does_not_need_is_imported_while_the_graph_is_opened_or_never() -> None:
     """The first token of a new process waits for every import before the graph is opened."""
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
-    assert done.stdout == "[] []\n"
+    assert done.stdout == "[] set()\n"
+
+
+def test_the_graph_and_damage_are_told_first_whatever_else_fails_while_it_is_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(open_model, "read_tokenizer", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        onnx_textgen.load(folder, threads=1, device="cpu")
+    monkeypatch.setattr(opening, "open_session", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        onnx_textgen.load(folder, threads=1, device="cpu")
+    flip_a_bit(folder / WEIGHTS)
+    with pytest.raises(PackageError, match="is damaged: its sha256 is"):
+        onnx_textgen.load(folder, threads=1, device="cpu")

@@ -3,6 +3,7 @@
 import mmap
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.backends.huge_pages import HUGE_PAGE, collapse, new_memory_in_huge_pages, subtract
+from onnx_textgen.backends.huge_pages import (
+    DELAY,
+    HUGE_PAGE,
+    collapse,
+    collapse_new,
+    new_memory_in_huge_pages,
+    resident_regions,
+    subtract,
+)
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell what memory is in use")
 regions = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=6)
@@ -117,13 +126,18 @@ def test_a_region_that_was_freed_does_no_harm() -> None:
 
 
 @on_linux
-def test_memory_that_is_released_before_the_collapse_begins_stays_so() -> None:
-    with new_memory_in_huge_pages():
-        memory = mmap.mmap(-1, 16 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        array = np.frombuffer(memory, dtype=np.uint8)
-        array[:] = 1
-    memory.madvise(mmap.MADV_DONTNEED)
-    before = in_huge_pages(array)
-    wait()
-    assert in_huge_pages(array) == before
+def test_memory_that_is_released_before_the_collapse_begins_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seconds = resident_regions(), list[float]()
+    memory = mmap.mmap(-1, 16 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    array = np.frombuffer(memory, dtype=np.uint8)
+    array[:] = 1
+
+    def wait_and_release(delay: float) -> None:
+        seconds.append(delay)
+        memory.madvise(mmap.MADV_DONTNEED)
+
+    monkeypatch.setattr(time, "sleep", wait_and_release)
+    collapse_new(before)
+    assert seconds == [DELAY], "it had found the memory"
+    assert in_huge_pages(array) == 0
     assert not array.any()
