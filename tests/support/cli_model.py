@@ -154,6 +154,10 @@ class CharacterModel:
         make_generation_config({}, options)
         return self.speak(len(self.encode(prompt)))
 
+    def generate(self, prompts, *, max_new_tokens, **options):
+        self.calls.append((prompts, {"max_new_tokens": max_new_tokens} | options))
+        return [SimpleNamespace(token_ids=(ord("a"),) * max_new_tokens) for _ in prompts]
+
     def speak(self, prompt_tokens):
         stats = Stats(prompt_tokens, 0, len(self.reply), 0.1, 0.14, 1.0, 310.0, 61.23, 7)
         try:

@@ -1,8 +1,8 @@
-"""Measures the speed of a model on this machine: prefill, decode, first token, load, memory.
+"""Measures the speed of a model on this machine: prefill, decode, first token, load, memory, and texts in a batch.
 
-The measured times are those of `Decoder` and greedy sampling, in which `generate` spends almost all of its time. The prompt is
-pseudo-random ids, and end-of-text ids do not end the text, so every round does the same work. An encoder-decoder reads them as its
-source, and its text begins with its start ids.
+The measured times are those of `Decoder` and greedy sampling, in which `generate` spends almost all of its time; a batch is
+measured with `generate` itself. Prompts are pseudo-random ids, and end-of-text ids do not end a text, so every round does the same
+work. An encoder-decoder reads them as its source, and its text begins with its start ids.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ import numpy as np
 from ..api.loading import load
 from ..api.model import Model
 from ..cancellation import Cancellation, CancelScope
-from ..errors import OptionError
+from ..errors import OptionError, PromptError
 from ..inference.prefill import prefill
 from ..package.manifest import Manifest
 from ..sampling.draw import most_likely
+
+TEXTS, TEXT_PROMPT, TEXT_TOKENS = 8, 32, 64
+"""Texts in a batch, tokens of the prompt of each, and new tokens of each; fewer tokens where the context is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,10 @@ class Measurement:
     cache_mib: float
     """Keys, values and states of the prompt and the new tokens; of an encoder-decoder also what its encoder gives."""
     peak_memory_mib: float | None
-    """Of the whole process; None if the system does not report it."""
+    """Of the whole process, before the batch; None if the system does not report it."""
+    batch_tokens_per_second: float | None
+    """New tokens per second of 8 texts in a batch, the time of their prompts included; None for an encoder-decoder, and if the keys
+    and values of the texts do not fit in memory."""
 
 
 def measure(
@@ -92,6 +98,7 @@ def measure(
         statistics.median(getattr(one, name) for one in timed[1:])
         for name in ("prefill_seconds", "first_token_seconds", "decode_seconds")
     )
+    peak = peak_memory_mib()  # before the batch, which takes more
     return Measurement(
         model=manifest.name,
         device=model.device,
@@ -106,7 +113,8 @@ def measure(
         decode_tokens_per_second=(new_tokens - 1) / decode_seconds,
         first_token_ms=first_seconds * 1000,
         cache_mib=cache_bytes(model, prompt_tokens, new_tokens) / 2**20,
-        peak_memory_mib=peak_memory_mib(),
+        peak_memory_mib=peak,
+        batch_tokens_per_second=batch_tokens_per_second(model, rounds),
     )
 
 
@@ -151,6 +159,25 @@ def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancell
         for _ in range(new_tokens - 1):
             token = most_likely(decoder.feed([token], scope=scope)[-1])
         return Round(filled - start, first - start, time.perf_counter() - first)
+
+
+def batch_tokens_per_second(model: Model, rounds: int) -> float | None:
+    """New tokens per second of texts in a batch, the median of some rounds; None: see `Measurement`."""
+    geometry, random = model.manifest.geometry, np.random.default_rng(1)
+    new = min(TEXT_TOKENS, geometry.context_length // 2)
+    length = min(TEXT_PROMPT, geometry.context_length - new)
+    if model.manifest.encoder is not None:
+        return None
+    rates = []
+    for _ in range(rounds):  # each with other prompts, because keys and values of the same ones would be reused
+        prompts: list[list[int]] = random.integers(geometry.vocab_size, size=(TEXTS, length)).tolist()
+        start = time.perf_counter()
+        try:
+            made = model.generate(prompts, max_new_tokens=new, temperature=0, ignore_eos=True, loop_guard="off")
+        except PromptError:
+            return None
+        rates.append(sum(len(text.token_ids) for text in made) / (time.perf_counter() - start))
+    return statistics.median(rates)
 
 
 def peak_memory_mib() -> float | None:

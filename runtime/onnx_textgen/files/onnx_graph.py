@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from .onnx_wire import Message
 
-FLOAT, INT32, INT64, FLOAT16 = 1, 6, 7, 10
+FLOAT, UINT8, INT32, INT64, FLOAT16 = 1, 2, 6, 7, 10
 """Element types in ONNX."""
 
 
 class MODEL:
     """Field numbers of a model in onnx.proto."""
 
-    GRAPH, OPSETS = 7, 8
+    IR_VERSION, GRAPH, OPSETS = 1, 7, 8
 
 
 class GRAPH:

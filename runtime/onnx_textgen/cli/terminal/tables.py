@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from . import screen
@@ -34,9 +34,12 @@ class Table:
     title: str = ""
     rows: list[tuple[tuple[str, ...], str]] = dataclasses.field(default_factory=list)
     """The cells and the style of each row."""
+    bold: set[tuple[int, str]] = dataclasses.field(default_factory=set)
+    """Number of the row and name of the column of each cell that is bold."""
 
-    def add(self, *cells: str, style: str = "") -> None:
-        """Append a row."""
+    def add(self, *cells: str, style: str = "", bold: Collection[str] = ()) -> None:
+        """Append a row, bold in some columns."""
+        self.bold.update((len(self.rows), column) for column in bold)
         self.rows.append((cells, style))
 
     def widths(self, most: int) -> list[int] | None:
@@ -68,22 +71,27 @@ def show_table(table: Table) -> None:
                 print_line(console)
             print_lines([(name, cell) for name, cell in zip(table.columns, cells, strict=True) if cell])
         return
-    print_row(console, table, widths, table.columns, "bold")
+    print_row(console, table, widths, table.columns, ["bold"] * len(widths))
     rule = "-" if console.options.ascii_only else "─"
     print_line(console, (rule * (sum(widths) + GAP * (len(widths) - 1)), ""))
-    for cells, style in table.rows:
-        print_row(console, table, widths, cells, style)
+    for number, (cells, style) in enumerate(table.rows):
+        print_row(console, table, widths, cells, ["bold" if (number, name) in table.bold else style for name in table.columns])
 
 
-def print_row(console: Console, table: Table, widths: Sequence[int], cells: Sequence[str], style: str) -> None:
-    """Print a row, on as many lines as its longest cell needs."""
+def print_row(console: Console, table: Table, widths: Sequence[int], cells: Sequence[str], styles: Sequence[str]) -> None:
+    """Print a row, on as many lines as its longest cell needs; a style for each cell."""
     wrapped = [wrap(console, cell, width) for cell, width in zip(cells, widths, strict=True)]
     for parts in itertools.zip_longest(*wrapped, fillvalue=""):
         aligned = [
             (str.rjust if name in table.numbers else str.ljust)(part, width - columns_of(part) + len(part))
             for name, part, width in zip(table.columns, parts, widths, strict=True)
         ]
-        print_line(console, ((" " * GAP).join(aligned).rstrip(), style))
+        while aligned and not aligned[-1].strip():
+            aligned.pop()
+        gaps = [" " * GAP] * (len(aligned) - 1)
+        texts = [text + gap for text, gap in itertools.zip_longest(aligned, gaps, fillvalue="")]
+        texts[-1:] = [text.rstrip() for text in texts[-1:]]
+        print_line(console, *zip(texts, styles, strict=False))
 
 
 def print_lines(lines: Sequence[tuple[str, str]], *, name_width: int | None = None) -> None:
@@ -106,6 +114,13 @@ def print_lines(lines: Sequence[tuple[str, str]], *, name_width: int | None = No
             print_line(console, (head if first else head.rstrip(), "bold"), (first, ""))
         for part in others:
             print_line(console, ((" " * indent + part).rstrip(), ""))
+
+
+def print_sentence(text: str) -> None:
+    """Print a text, broken between words."""
+    console = screen.make_console()
+    for line in wrap(console, text, console.width):
+        print_line(console, (line, ""))
 
 
 def split_at(text: str, width: int) -> tuple[str, str]:

@@ -3,13 +3,14 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
 from onnx_textgen.diagnostics import benchmark as bench
 from onnx_textgen.diagnostics.golden_runs import replay
-from onnx_textgen.errors import OptionError
+from onnx_textgen.errors import OptionError, PromptError
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import GRAPH, MANIFEST, RESPONSE_TEMPLATE, TOKENIZER, GoldenRun, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
@@ -217,7 +218,7 @@ def test_verify_says_when_there_is_nothing_to_replay(folder, capsys):
 def test_bench_prints_every_number_it_measures(model, capsys):
     assert run(["bench", "--new-tokens", "8", "--rounds", "2", "--threads", "2"]) == 0
     out = capsys.readouterr().out
-    names = ["prompt", "text", "first token", "load", "peak memory"]
+    names = ["prompt", "text", "8 together", "first token", "load", "peak memory"]
     assert [name for name in names if f"\n{name}" not in out] == []
     assert "92 prompt and 8 new tokens, median of 2" in out  # a context of 100 leaves no room for 512
     assert "cpu, 2 threads" in out
@@ -230,6 +231,28 @@ def test_bench_as_json_has_the_same_numbers(model, capsys):
     assert all(
         measured[name] > 0 for name in ("prefill_tokens_per_second", "decode_tokens_per_second", "first_token_ms", "load_seconds")
     )
+    assert measured["batch_tokens_per_second"] > 0
+    assert "forms" not in measured
+
+
+@pytest.mark.parametrize(("context", "prompt", "new"), [(1000, 32, 64), (100, 32, 50), (20, 10, 10)])
+def test_bench_measures_eight_texts_together_that_fit_in_the_context(model, context, prompt, new):
+    geometry = dataclasses.replace(model.manifest.geometry, context_length=context)
+    model.manifest = dataclasses.replace(model.manifest, geometry=geometry)
+    assert bench.measure(prompt_tokens=3, new_tokens=4, rounds=2).batch_tokens_per_second > 0
+    batches = [(np.shape(prompts), options["max_new_tokens"]) for prompts, options in model.calls]
+    assert batches == [((8, prompt), new)] * 2
+    assert all(options["ignore_eos"] and options["loop_guard"] == "off" for _, options in model.calls)
+    assert model.calls[0][0] != model.calls[1][0], "keys and values of the same prompts would be reused"
+
+
+def test_bench_leaves_out_eight_texts_that_do_not_fit_in_memory(model, monkeypatch, capsys):
+    def generate(prompts, **options):
+        raise PromptError("the keys and values do not fit")
+
+    monkeypatch.setattr(model, "generate", generate)
+    assert run(["bench", "--rounds", "1"]) == 0
+    assert "8 together" not in capsys.readouterr().out
 
 
 def test_bench_does_the_same_work_whatever_the_model_says(model):

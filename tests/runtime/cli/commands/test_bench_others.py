@@ -1,0 +1,179 @@
+"""`onnx-textgen bench --forms` and `--devices`: what else would be faster here, as a table and as JSON."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnx_textgen.cli import run
+from onnx_textgen.diagnostics import benchmark, device_speed, product_speed
+from onnx_textgen.diagnostics.benchmark import Measurement
+from onnx_textgen.diagnostics.device_speed import DeviceSpeed, best_of
+from support.cli_model import CharacterModel
+
+PACKAGES = Path(__file__).parents[3] / "packages"
+QUICK = ["--rounds", "1", "--prompt-tokens", "8", "--new-tokens", "4", "--threads", "1"]
+
+
+def timing(*, text: dict[int, float], prompt: dict[int, float], busy: float = 1.0):
+    """A stand-in for `time_shape`, in which seconds depend on bits, and every other round takes `busy` times as long."""
+
+    def time_shape(product, forms, threads):
+        return {form: np.array([[text[form.bits]] * 8, [prompt[form.bits]] * 8]) * ([1, 1] + [busy] * 6) for form in forms}
+
+    return time_shape
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """What `bench` loaded its model with."""
+    model, calls = CharacterModel(), []
+
+    def load(package, **options):
+        calls.append((package, options))
+        return model
+
+    monkeypatch.setattr(benchmark, "load", load)
+    monkeypatch.setenv("COLUMNS", "200")
+    return calls
+
+
+def test_another_form_that_is_faster_is_named_with_the_options_that_make_it(loaded, monkeypatch, capsys):
+    monkeypatch.setattr(product_speed, "time_shape", timing(text={4: 0.5, 8: 1.0}, prompt={4: 1.2, 8: 1.0}))
+    assert run(["bench", "story", "--forms", *QUICK]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert loaded == [("story", {"device": "cpu", "threads": 1})]
+    assert any(line.startswith("prompt ") for line in lines), "the usual lines come first"
+    assert "int8, blocks of 32 (this package) 1.00 1.00 1.00" in lines
+    assert "int4, blocks of 64 2.00 0.83 0.50" in lines
+    assert "Speed of the matrix products alone, and size of their weights, as multiples of this package's." in lines
+    assert any("An export at int4 keeps 8 bits where its budget requires them" in line for line in lines)
+    assert lines[-1] == (
+        "Faster here: int4, blocks of 32, 2.00 times as fast for text; export with --precision int4 --block-size 32 --symmetric "
+        "(docs/precision.md: what it costs in quality)."
+    )
+
+
+def test_a_package_whose_form_is_the_fastest_hears_that_and_a_busy_machine_is_mentioned(loaded, monkeypatch, capsys):
+    monkeypatch.setattr(product_speed, "time_shape", timing(text={4: 1.0, 8: 1.0}, prompt={4: 1.0, 8: 1.0}, busy=3))
+    assert run(["bench", "story", "--forms", *QUICK]) == 0
+    *_, busy, last = capsys.readouterr().out.splitlines()
+    assert busy == "Other work slowed the measurement down: repeat it while the machine is idle."
+    assert last == "No other form is at least 1.1 times as fast here, in both halves of the rounds."
+
+
+def test_json_has_the_forms_as_data(loaded, monkeypatch, capsys):
+    monkeypatch.setattr(product_speed, "time_shape", timing(text={4: 0.5, 8: 1.0}, prompt={4: 0.5, 8: 1.0}))
+    assert run(["bench", "story", "--forms", "--json", *QUICK]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["decode_tokens_per_second"] > 0
+    assert found["forms"]["package"] == "int8, blocks of 32"
+    assert found["forms"]["forms"][0] == {
+        "form": "int4, blocks of 32",
+        "export_options": "--precision int4 --block-size 32 --symmetric",
+        "text": 2.0,
+        "prompt": 2.0,
+        "size": pytest.approx(0.515, abs=0.001),
+        "faster_for": ["text", "prompts"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([str(PACKAGES / "ort"), "--forms"], "has no MatMulNBits"),
+        (["story", "--forms", "--device", "openvino"], "--forms times ONNX Runtime's products on the CPU"),
+        (["story", "--forms", "--devices"], "leave out --forms"),
+        (["story", "--devices", "--device", "cpu"], "leave out --device"),
+    ],
+)
+def test_what_cannot_take_effect_is_refused_before_anything_is_measured(loaded, capsys, arguments, said):
+    assert run(["bench", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), said in err, loaded) == ("", 1, True, [])
+
+
+MEASURED = Measurement(
+    **{"model": "story", "device": "cpu", "precision": "int8", "target": "ort", "threads": 2, "prompt_tokens": 8, "new_tokens": 4},
+    **{"rounds": 1, "load_seconds": 0.5, "prefill_tokens_per_second": 1000.0, "decode_tokens_per_second": 50.0},
+    **{"first_token_ms": 12.0, "cache_mib": 1.0, "peak_memory_mib": 100.0, "batch_tokens_per_second": 200.0},
+)
+
+
+def test_the_best_of_each_column_is_the_most_or_the_least():
+    other = dataclasses.replace(MEASURED, prefill_tokens_per_second=2000.0, first_token_ms=6.0, load_seconds=2.0)
+    alone = dataclasses.replace(other, peak_memory_mib=None, batch_tokens_per_second=None)
+    assert best_of([DeviceSpeed("a", MEASURED), DeviceSpeed("b", alone), DeviceSpeed("c", None, "no")]) == {
+        "prefill_tokens_per_second": "b",
+        "decode_tokens_per_second": "a",
+        "first_token_ms": "b",
+        "load_seconds": "a",
+    }
+    assert best_of([DeviceSpeed("a", MEASURED)]) == {}
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    """Three devices of which two run the model; the options that each was asked with."""
+    asked = []
+    fast = dataclasses.replace(MEASURED, prefill_tokens_per_second=2500.0, load_seconds=2.0)
+    speeds = {
+        "cpu": DeviceSpeed("cpu", MEASURED),
+        "openvino": DeviceSpeed("openvino", fast),
+        "hybrid": DeviceSpeed("hybrid", None, "a second engine is not possible; take the device cpu"),
+    }
+
+    def measure_on(device, options):
+        asked.append((device, *options))
+        return speeds[device]
+
+    monkeypatch.setattr(device_speed, "installed_devices", lambda: list(speeds))
+    monkeypatch.setattr(device_speed, "measure_on", measure_on)
+    monkeypatch.setenv("COLUMNS", "120")
+    return asked
+
+
+def test_each_device_is_a_row_whose_best_values_are_marked_and_a_refusal_is_a_line(devices, capsys, monkeypatch):
+    monkeypatch.setenv("ONNX_TEXTGEN_DEVICE", "openvino")
+    assert run(["bench", "story", "--devices", *QUICK]) == 0
+    given = ("--prompt-tokens=8", "--new-tokens=4", "--rounds=1", "--threads=1", "--", "story")
+    assert devices == [(name, *given) for name in ("cpu", "openvino", "hybrid")]
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "cpu 1,000 *50.0 *200 *12.0 *0.50 *100" in lines
+    assert "openvino *2,500 50.0 200 12.0 2.00 100" in lines
+    assert lines[-1] == "hybrid a second engine is not possible; take the device cpu"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run(["bench", "story", "--devices"]) == 0
+    assert re.search("\x1b\\[1m *\\*2,500 *\x1b\\[0m", capsys.readouterr().out)
+
+
+def test_the_devices_as_json(devices, capsys):
+    assert run(["bench", "--devices", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["devices"]
+    assert found["cpu"] == dataclasses.asdict(MEASURED)
+    assert found["hybrid"] == {"problem": "a second engine is not possible; take the device cpu"}
+    assert all("--" not in options for options in devices), "no model is named, so the default is measured"
+
+
+def test_a_model_that_runs_on_no_device_is_a_failure(monkeypatch, capsys):
+    monkeypatch.setattr(device_speed, "installed_devices", lambda: ["cpu"])
+    monkeypatch.setattr(device_speed, "measure_on", lambda device, options: DeviceSpeed(device, None, "it is damaged"))
+    assert run(["bench", "--devices"]) == 1
+    assert capsys.readouterr().out.split() == ["cpu", "it", "is", "damaged"]
+
+
+def test_a_device_is_measured_in_a_new_process_and_its_error_is_one_line():
+    measured = device_speed.measure_on("cpu", [*QUICK, "--", "story"]).measured
+    assert measured is not None
+    assert (measured.model, measured.device, measured.prompt_tokens, measured.threads) == ("story", "cpu", 8, 1)
+    refused = device_speed.measure_on("nothing", ["--", "story"])
+    assert (refused.device, refused.measured) == ("nothing", None)
+    assert refused.problem is not None
+    assert refused.problem.startswith("device should be auto, cpu,")
+
+
+def test_the_devices_of_this_installation_begin_with_the_cpu():
+    assert device_speed.installed_devices()[0] == "cpu"
