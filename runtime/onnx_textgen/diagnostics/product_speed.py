@@ -19,17 +19,17 @@ import numpy.typing as npt
 import onnxruntime
 
 from ..backends.onnxruntime_session import make_options
-from .product_forms import Form, Product, Products, form_in, has_four_bits, other_forms
+from .product_forms import Form, Product, Products, form_in, other_forms
 from .product_graph import INPUT, product_model, random_weights
 
 PART = 128
 """Tokens of a part of a prompt."""
 SHARE = 0.9
 """The share of all weights whose products are timed."""
-MOST_WEIGHTS = 2**23
-"""Weights of a form that are in memory at a time."""
+MOST_WEIGHTS = 2**24
+"""Weights of a form that are in memory at a time; all forms together then take more than most caches hold."""
 MOST_COPIES = 16
-SECONDS = 0.8
+SECONDS = 0.6
 """Time for the rounds of one shape."""
 LEAST_ROUNDS = 6
 FASTER = 1.1
@@ -55,7 +55,8 @@ class FormSpeed:
     size: float
     """Bytes of its weights, divided by the package's."""
     faster_for: tuple[str, ...]
-    """`text`, `prompts`: what its products are at least 1.1 times as fast for, in each half of the rounds."""
+    """`text`, `prompts`: what its products are at least 1.1 times as fast for, in each half of the rounds; empty if other work
+    disturbed the measurement."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,13 +72,10 @@ class FormSpeeds:
     forms: tuple[FormSpeed, ...]
     keeps_8_bits: bool
     """Whether the package has products of 4 and of 8 bits; those of 8 keep them in other forms of 4."""
+    has_only_8_bits: bool
+    """Whether all its products have 8 bits, of which an export at int4 would keep some."""
     disturbed: bool
     """Whether other work on the machine disturbed the measurement."""
-
-    @property
-    def has_only_8_bits(self) -> bool:
-        """Whether the package has 8 bits, and forms of 4 are compared with it."""
-        return "int4" not in self.package and any(each.form.startswith("int4") for each in self.forms)
 
     def fastest(self, what: str) -> FormSpeed | None:
         """The form that is fastest for `text` or `prompts`, if it is faster than the package's own."""
@@ -110,21 +108,24 @@ def compare_forms(
         ]
         return sum(parts, start=np.zeros((2, 4)))
 
-    own = total(None)
+    own, bits = total(None), {product.form.bits for product in products}
+    disturbed = bool((own[:, 3] > DISTURBED * own[:, 0]).any())
     sizes = {form: bytes_of(products, form) / bytes_of(products, None) for form in forms}
     return FormSpeeds(
         package="; ".join(form.describe() for form in forms_by_weights(products)),
         text_ms=float(own[0, 0] * 1000),
         prompt_ms=float(own[1, 0] * 1000),
-        forms=tuple(compared(form, own / total(form), sizes[form]) for form in forms),
-        keeps_8_bits=has_four_bits(products) and any(product.form.bits == 8 for product in products),
-        disturbed=bool((own[:, 3] > DISTURBED * own[:, 0]).any()),
+        forms=tuple(compared(form, own / total(form), sizes[form], disturbed=disturbed) for form in forms),
+        keeps_8_bits=bits >= {4, 8},
+        has_only_8_bits=bits == {8},
+        disturbed=disturbed,
     )
 
 
-def compared(form: Form, ratios: Seconds, size: float) -> FormSpeed:
-    """The record of a form; ratios [2, 4]: how many times as fast it is than the package's own."""
-    names = tuple(name for name, each in zip(("text", "prompts"), ratios, strict=True) if (each[:3] >= FASTER).all())
+def compared(form: Form, ratios: Seconds, size: float, *, disturbed: bool) -> FormSpeed:
+    """The record of a form; ratios [2, 4]: the time of the package's own, divided by its time (see `summary`)."""
+    faster = zip(("text", "prompts"), ratios, strict=True)
+    names = tuple(name for name, each in faster if (each[:3] >= FASTER).all() and not disturbed)
     return FormSpeed(form.describe(), form.export_options, float(ratios[0, 0]), float(ratios[1, 0]), size, names)
 
 
@@ -197,7 +198,8 @@ class Turn:
 
     def __init__(self, product: Product, copies: int, threads: int | None) -> None:
         arrays = random_weights(product)
-        self.many, self.one = (open_model(product_model(product, arrays, copies=count), threads) for count in (copies, 1))
+        self.many = open_model(product_model(product, arrays, copies=copies), threads)
+        self.one = self.many if copies == 1 else open_model(product_model(product, arrays), threads)
         real = np.float16 if product.form.is_float16 else np.float32
         self.tokens = np.random.default_rng(1).normal(size=(PART, product.inputs)).astype(real)
 

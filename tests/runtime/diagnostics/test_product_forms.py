@@ -83,7 +83,8 @@ def test_a_product_that_is_timed_is_the_one_of_its_dequantised_weights(product, 
     session = open_model(product_model(product, arrays, copies=2), threads=1)
     weights = dequantised(product, arrays)
     wanted = x @ weights.T
-    allowed = np.abs(x) @ np.abs(weights).T * (1e-5 if product.form.accuracy_level == 1 else 1e-2) + 1e-5
+    step = 0 if product.form.accuracy_level == 1 else np.abs(x).max(axis=1, keepdims=True) / 127  # inputs become 8 bits
+    allowed = (0.51 * step + 1e-5 * np.abs(x)) @ np.abs(weights).T + 1e-5
     for found in session.run(None, {INPUT: x}):
         assert found.shape == wanted.shape
         assert (np.abs(found - wanted) <= allowed).all()
@@ -170,7 +171,8 @@ def test_a_form_counts_as_faster_only_if_both_halves_of_the_rounds_say_so():
     times = summary(np.array([[1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 1.0, 9.0]]))
     assert times.tolist() == [[1, 1, 2, 2.5], [1, 1, 5, 5]]
     ratios = np.array([[1.2, 1.2, 1.05, 1.2], [1.2, 1.1, 1.3, 0.5]])
-    assert product_speed.compared(Form(4, 64), ratios, 1.0).faster_for == ("prompts",)
+    assert product_speed.compared(Form(4, 64), ratios, 1.0, disturbed=False).faster_for == ("prompts",)
+    assert product_speed.compared(Form(4, 64), ratios, 1.0, disturbed=True).faster_for == ()
 
 
 def test_products_are_timed_in_their_forms(monkeypatch):

@@ -150,7 +150,8 @@ def remarks(speeds: FormSpeeds) -> Iterator[str]:
     if speeds.has_only_8_bits:
         yield "An export at int4 keeps 8 bits where its budget requires them: its speed and size lie between int8 and int4."
     if speeds.disturbed:
-        yield "Other work slowed the measurement down: repeat it while the machine is idle."
+        yield "Other work slowed the measurement down, so no form is recommended: repeat it while the machine is idle."
+        return
     found = {what: fastest for what in ("text", "prompts") if (fastest := speeds.fastest(what)) is not None}
     for form in dict.fromkeys(found.values()):
         gains = {"text": form.text, "prompts": form.prompt}
