@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from onnx_textgen.cli import run
+from onnx_textgen.cli.commands.bench import remarks
 from onnx_textgen.diagnostics import benchmark, device_speed, product_speed
 from onnx_textgen.diagnostics.benchmark import Measurement
 from onnx_textgen.diagnostics.device_speed import DeviceSpeed, best_of
+from onnx_textgen.diagnostics.product_speed import FormSpeeds
 from support.cli_model import CharacterModel
 
 PACKAGES = Path(__file__).parents[3] / "packages"
@@ -69,6 +71,20 @@ def test_on_a_busy_machine_no_form_is_recommended(loaded, monkeypatch, capsys):
     assert run(["bench", "story", "--forms", *QUICK]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert last == "Other work slowed the measurement down, so no form is recommended: repeat it while the machine is idle."
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"keeps_8_bits": True}, "Matrices that have 8 bits in this package, to hold its budget, keep them in the forms of int4."),
+        ({"has_only_8_bits": True}, "An export at int4 keeps 8 bits where its budget requires them"),
+        ({}, None),
+    ],
+)
+def test_what_an_export_does_with_8_bits_is_said_where_it_matters(own, said):
+    record = {"package": "int4, blocks of 32", "text_ms": 1.0, "prompt_ms": 9.0, "forms": (), "disturbed": False}
+    found = list(remarks(FormSpeeds(**record, **({"keeps_8_bits": False, "has_only_8_bits": False} | own))))
+    assert [any(line.startswith(said or "An export") for line in found), len(found)] == [said is not None, 2 + bool(said)]
 
 
 def test_json_has_the_forms_as_data(loaded, monkeypatch, capsys):
