@@ -247,7 +247,7 @@ def test_whatever_goes_wrong_in_a_stream_is_told(story: Model, monkeypatch: pyte
     def fail(*_: object) -> None:
         raise RuntimeError("a secret of the machine")
 
-    monkeypatch.setattr(model.generator.engine, "chunks", fail)
+    monkeypatch.setattr(model.generator.engine, "finish", fail)
     with served({"story": model}) as (url, server):
         answer = patient_http.post(f"{url}/v1/completions", json=LONG | {"stream": True})
         assert "the server failed (RuntimeError)" in answer.text
@@ -428,7 +428,7 @@ def test_what_goes_wrong_in_a_stream_is_told_on_every_route(chatty: Model, monke
     def fail(*_: object) -> None:
         raise RuntimeError("a secret of the machine")
 
-    monkeypatch.setattr(chatty.generator.engine, "chunks", fail)
+    monkeypatch.setattr(chatty.generator.engine, "finish", fail)
     with served({"chatty": chatty}) as (url, server):
         last = [line for line in patient_http.post(url + path, json=asked(path, 480, stream=True)).text.splitlines() if line][-1]
         event = json.loads(last.removeprefix("data: "))

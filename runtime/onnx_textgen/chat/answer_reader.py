@@ -91,6 +91,13 @@ class AnswerReader:
             self.parser.current is not None and self.parser.current.is_shown and self.parser.current.field.name in REASONING_FIELDS
         )
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether no text takes long to read, because no field has a regular expression or a content to be parsed."""
+        fields = self.parser.template.fields.values()
+        delimiters = [each for field in fields for each in (field.open, field.close) if each is not None]
+        return all(field.content == "text" for field in fields) and all(each.literals for each in delimiters)
+
     def push(self, text: str) -> AnswerDelta:
         """Take more of the model's text; returns what it adds."""
         return joined(self.deltas(self.parser.push(text))) if text else AnswerDelta()

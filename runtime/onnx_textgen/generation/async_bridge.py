@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from ..cancellation import Cancellation
 
@@ -70,3 +71,36 @@ async def call(function: Callable[[], T], cancel: Cancellation) -> T:
         async for result in results:
             return result
     raise AssertionError("a function returns or raises")
+
+
+class Mailbox(Generic[T]):
+    """Items that threads put, and a task of the event loop takes: the loop is woken once for all that come before it looks."""
+
+    def __init__(self) -> None:
+        """For the running event loop."""
+        import asyncio  # noqa: PLC0415 - see `iterate`
+
+        self.loop, self.arrived = asyncio.get_running_loop(), asyncio.Event()
+        self.items: deque[T] = deque()
+        self.is_announced = False
+        """Whether the event loop was told of items, and has not looked."""
+
+    def put(self, items: Iterable[T]) -> None:
+        """Add items, from any thread."""
+        self.items.extend(items)
+        if not self.is_announced:
+            self.is_announced = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self.announce)
+
+    def announce(self) -> None:
+        """Wake the task; runs in the event loop."""
+        self.is_announced = False
+        self.arrived.set()
+
+    async def take(self) -> T:
+        """Wait for an item, and take it."""
+        while not self.items:
+            self.arrived.clear()
+            await self.arrived.wait()
+        return self.items.popleft()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ..cancellation import InterruptedRunError
 from ..inference.prefill import Progress
@@ -17,14 +17,28 @@ class Delivery:
 
     def __init__(self, lock: threading.RLock) -> None:
         self.lock = lock
+        self.listeners: dict[Request, Callable[[Sequence[Chunk]], None]] = {}
+        """The `on_chunks` of requests that have new chunks, which get them after the step."""
 
     def emit(self, request: Request, chunk: Chunk) -> None:
         """Give a chunk to a request's caller."""
         with self.lock:
             request.chunks.append(chunk)
-            request.has_ended = request.has_ended or chunk.finish_reason is not None
+            if request.on_chunks is not None:
+                self.listeners[request] = request.on_chunks
+            if chunk.finish_reason is not None:
+                self.hand_over()  # before the caller knows of the end
+                request.has_ended = True
             if request.is_ready:
                 request.changed.set()
+
+    def hand_over(self) -> None:
+        """Call each `on_chunks` with the new chunks of its request."""
+        with self.lock:
+            listeners, self.listeners = self.listeners, {}
+            for request, on_chunks in listeners.items():
+                on_chunks(tuple(request.chunks))
+                request.chunks.clear()
 
     def emit_progress(self, request: Request, progress: Progress) -> None:
         """Give a request's caller the progress of its prompt."""
@@ -39,6 +53,7 @@ class Delivery:
     def set_error(self, request: Request, error: BaseException) -> None:
         """Give an error to a request's caller."""
         with self.lock:
+            self.hand_over()
             request.error, request.logits, request.parts = error, None, None
             request.changed.set()
 

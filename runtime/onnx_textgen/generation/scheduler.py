@@ -87,6 +87,7 @@ class Scheduler:
             if request.logits is not None and not request.is_done:
                 with self.delivery.errors_to(request):
                     self.choose(request)
+        self.delivery.hand_over()  # together, as what wakes other threads takes the interpreter from this one
         self.release_finished()
 
     def is_paused(self, request: Request) -> bool:

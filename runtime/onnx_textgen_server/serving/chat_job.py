@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -76,10 +77,12 @@ class ChatJob:
         The last chunk of an answer, with its finish reason, comes after everything was read. `readers` may be ahead of what is
         yielded.
         """
-        async with contextlib.aclosing(self.job.read(self.read)) as steps:
-            async for index, parts in steps:
-                for delta, chunk in parts:
-                    yield index, delta, chunk
+        async with contextlib.aclosing(self.job.chunks()) as chunks:
+            async for index, chunk in chunks:
+                quick = self.readers[index].is_quick
+                parts = self.read(index, chunk) if quick else await asyncio.to_thread(self.read, index, chunk)
+                for delta, part in parts:
+                    yield index, delta, part
 
     def read(self, index: int, chunk: Chunk) -> list[tuple[AnswerDelta, Chunk]]:
         """What a chunk adds to an answer, and at the end the rest."""

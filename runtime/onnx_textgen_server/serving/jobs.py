@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from onnx_textgen import Cancellation, Chunk, Model
 from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.chat.chat_format import Turn
 from onnx_textgen.errors import BusyError, OptionError
-from onnx_textgen.generation.async_bridge import call, iterate
+from onnx_textgen.generation.async_bridge import Mailbox, call
 from onnx_textgen.generation.continuation import Continuation
 from onnx_textgen.generation.engine import Engine
 from onnx_textgen.generation.request import Request
@@ -121,53 +121,39 @@ class Job:
             self.cancel.cancel()
             raise
 
-    def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+    async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Yield the chunks of all texts, each with the index of its text. Closing the iterator cancels the texts."""
-        return self.read(lambda _, chunk: chunk)
+        mailbox, made, taken = Mailbox[tuple[int, Chunk | Exception | None]](), 0, 0
 
-    async def read(self, reading: Callable[[int, Chunk], T]) -> AsyncGenerator[tuple[int, T], None]:
-        """Yield what `reading` makes of each chunk, with the index of its text. Closing the iterator cancels the texts.
+        def put(place: int, chunks: Sequence[Chunk]) -> None:
+            """Called by the thread that leads, which is one at a time."""
+            nonlocal made
+            made += sum(map(memory_units, chunks))
+            if made - taken > MAX_UNREAD:
+                self.cancel.cancel()
+            mailbox.put((place, chunk) for chunk in chunks)
 
-        `reading` gets the index and the chunk, in the thread that waits for the text's chunks, so it may take long. It may be ahead
-        of what is yielded.
-        """
-        queue, unread = asyncio.Queue[tuple[int, tuple[int, T] | None, Exception | None]](), 0
-
-        def made(place: int, request: Request) -> Generator[tuple[int, T], None, None]:
-            """What was read, each with its memory."""
-            with contextlib.closing(self.engine.chunks(request)) as chunks:
-                for chunk in chunks:
-                    yield memory_units(chunk), reading(place, chunk)
-
-        async def drain(place: int, continuation: Continuation) -> None:
-            nonlocal unread
-            work = functools.partial(made, place, Request(continuation, self.scope, caller=self))
+        async def run(place: int, continuation: Continuation) -> None:
+            request = Request(continuation, self.scope, caller=self, on_chunks=functools.partial(put, place))
             try:
-                async with contextlib.aclosing(
-                    iterate(work, Cancellation())
-                ) as stream:  # the end of one text does not end the others
-                    async for item in stream:
-                        queue.put_nowait((place, item, None))
-                        unread += item[0]
-                        if unread > MAX_UNREAD:
-                            self.cancel.cancel()
+                await call(lambda: self.engine.finish([request]), Cancellation())  # the end of one text does not end the others
             except Exception as error:  # noqa: BLE001 - raised again by the consumer
-                queue.put_nowait((place, None, error))
+                mailbox.put([(place, error)])
             else:
-                queue.put_nowait((place, None, None))
+                mailbox.put([(place, None)])
 
-        tasks = [asyncio.create_task(drain(*each)) for each in enumerate(self.continuations)]
+        tasks = [asyncio.create_task(run(*each)) for each in enumerate(self.continuations)]
         try:
             left = len(tasks)
             while left:
-                place, item, error = await queue.get()
-                if error is not None:
-                    raise error
+                place, item = await mailbox.take()
+                if isinstance(item, Exception):
+                    raise item
                 if item is None:
                     left -= 1
                 else:
-                    unread -= item[0]
-                    yield place, item[1]
+                    taken += memory_units(item)
+                    yield place, item
         finally:
             self.cancel.cancel()
             for task in tasks:

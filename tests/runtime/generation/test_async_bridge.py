@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from onnx_textgen import Cancellation
-from onnx_textgen.generation.async_bridge import MOST_PENDING, call, iterate
+from onnx_textgen.generation.async_bridge import MOST_PENDING, Mailbox, call, iterate
 
 
 class Counter:
@@ -76,3 +76,28 @@ def test_a_call_gives_what_the_function_returns_or_raises() -> None:
     assert asyncio.run(call(lambda: 7, Cancellation())) == 7
     with pytest.raises(ValueError, match="no"):
         asyncio.run(call(fail, Cancellation()))
+
+
+def test_a_mailbox_gives_what_threads_put_in_order_and_wakes_the_event_loop_once_for_all_of_it() -> None:
+    woken = []
+
+    async def take() -> list[int]:
+        mailbox, loop = Mailbox[int](), asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *what: woken.append(what) or wake(*what)  # type: ignore[method-assign]
+        for begin in (0, 50):
+            thread = threading.Thread(target=lambda first=begin: [mailbox.put([number]) for number in range(first, first + 50)])
+            thread.start()
+            thread.join()  # which holds the loop, so that it looks only now
+            await asyncio.sleep(0)
+        return [await mailbox.take() for _ in range(100)]
+
+    assert asyncio.run(take()) == list(range(100))
+    assert len(woken) == 2
+
+
+def test_a_mailbox_whose_event_loop_is_gone_takes_items_silently() -> None:
+    async def make() -> Mailbox[int]:
+        return Mailbox()
+
+    asyncio.run(make()).put([1])

@@ -246,6 +246,30 @@ def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list
     assert is_idle(model)
 
 
+def test_who_is_called_with_the_chunks_gets_those_of_a_stream_and_all_of_them_before_the_end(model: Model, expected: list) -> None:
+    gotten: dict[int, list[onnx_textgen.Chunk]] = {number: [] for number in range(3)}
+    requests = [
+        Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), CancelScope(), on_chunks=chunks.extend)
+        for number, chunks in gotten.items()
+    ]
+    ended = []
+
+    def finish(number: int) -> None:
+        model.generator.engine.finish([requests[number]])
+        ended.append(gotten[number][-1].finish_reason)
+
+    threads = [threading.Thread(target=finish, args=(number,)) for number in gotten]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, chunks in gotten.items():
+        assert "".join(chunk.text for chunk in chunks) == expected[number].text
+        assert sum((chunk.token_ids for chunk in chunks), ()) == expected[number].token_ids
+    assert len(ended) == 3
+    assert None not in ended
+
+
 def test_a_stream_that_is_never_begun_costs_nothing(model: Model) -> None:
     model.stream(BEGIN, max_new_tokens=5)
     assert is_idle(model)
