@@ -77,10 +77,11 @@ class ChatJob:
         The last chunk of an answer, with its finish reason, comes after everything was read. `readers` may be ahead of what is
         yielded.
         """
+        # Reading that may take long, as regular expressions may, is done in a thread; for other reading that would cost more.
+        is_quick = all(reader.is_quick for reader in self.readers)
         async with contextlib.aclosing(self.job.chunks()) as chunks:
             async for index, chunk in chunks:
-                quick = self.readers[index].is_quick
-                parts = self.read(index, chunk) if quick else await asyncio.to_thread(self.read, index, chunk)
+                parts = self.read(index, chunk) if is_quick else await asyncio.to_thread(self.read, index, chunk)
                 for delta, part in parts:
                     yield index, delta, part
 
