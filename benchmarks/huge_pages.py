@@ -16,7 +16,6 @@ import random
 import statistics
 import subprocess
 import sys
-import threading
 import time
 
 PROMPT, NEW_TOKENS, TEXTS = 128, 48, 4
@@ -39,9 +38,7 @@ def measure(package: str, threads: int, *, are_huge: bool) -> None:
     if not are_huge:
         os.environ[huge_pages.VARIABLE] = "0"
     model = loading.load(package, device="cpu", threads=threads, prefix_cache=0)
-    for thread in threading.enumerate():
-        if thread.name == "huge pages":
-            thread.join()
+    huge_pages.wait_for_collapse()
     prompts, steps = [], []
     for seed in range(TEXTS + 1):
         draw = random.Random(seed)

@@ -24,6 +24,8 @@ MADV_COLLAPSE = 25
 """From Linux's include/uapi/asm-generic/mman-common.h; Python 3.11's `mmap` does not define it."""
 BYTES_PER_CALL = 16 * HUGE_PAGE
 """Small enough that a process that ends does not wait long for a call."""
+THREAD = "huge pages"
+"""Name of the thread that does it."""
 DELAY = 1.0
 """Seconds after opening, in which most models have read a short prompt."""
 MIN_RESIDENT = 0.95
@@ -103,4 +105,11 @@ def new_memory_in_huge_pages() -> Iterator[None]:
         return
     before = resident_regions()
     yield
-    threading.Thread(target=collapse_new, args=(before,), name="huge pages", daemon=True).start()
+    threading.Thread(target=collapse_new, args=(before,), name=THREAD, daemon=True).start()
+
+
+def wait_for_collapse() -> None:
+    """Wait until no memory is about to move, as whoever measures a model that was just opened should."""
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join()

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..api.loading import load
 from ..api.model import Model
+from ..backends.huge_pages import wait_for_collapse
 from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError, PromptError
 from ..inference.prefill import prefill
@@ -85,6 +86,7 @@ def measure(
     start = time.perf_counter()
     model = load(package, device=device, threads=threads)
     load_seconds = time.perf_counter() - start
+    wait_for_collapse()
     manifest = model.manifest
     prompt_tokens = min(512, longest_prompt(manifest, new_tokens)) if prompt_tokens is None else prompt_tokens
     check_lengths(manifest, prompt_tokens, new_tokens)

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from onnx_textgen.backends.huge_pages import (
     DELAY,
     HUGE_PAGE,
+    THREAD,
     collapse,
     collapse_new,
     new_memory_in_huge_pages,
     resident_regions,
     subtract,
+    wait_for_collapse,
 )
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell what memory is in use")
@@ -50,19 +52,12 @@ def small_pages(size: int) -> np.ndarray:
     return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
 
 
-def wait() -> None:
-    """Wait until the collapse has ended."""
-    for thread in threading.enumerate():
-        if thread.name == "huge pages":
-            thread.join()
-
-
 @on_linux
 def test_new_memory_that_is_in_use_is_collapsed_and_keeps_its_contents() -> None:
     with new_memory_in_huge_pages():
         array = small_pages(16 * HUGE_PAGE)
         array[:] = content = np.arange(array.size, dtype=np.uint32).astype(np.uint8)
-    wait()
+    wait_for_collapse()
     assert (array == content).all()
     if in_huge_pages(array) == 0:
         pytest.skip("this kernel collapses no memory: older than Linux 6.1, or built without huge pages")
@@ -103,7 +98,7 @@ def test_the_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
         array = small_pages(16 * HUGE_PAGE)
         array[:] = 1
         before = in_huge_pages(array)
-    assert not any(thread.name == "huge pages" for thread in threading.enumerate())
+    assert not any(thread.name == THREAD for thread in threading.enumerate())
     assert in_huge_pages(array) == before
 
 
@@ -113,7 +108,7 @@ def test_memory_that_is_hardly_in_use_stays_so() -> None:
         array = small_pages(16 * HUGE_PAGE)
         array[:1000] = 1
         before = in_huge_pages(array)  # a neighbour's, where the system has made one mapping of both
-    wait()
+    wait_for_collapse()
     assert in_huge_pages(array) == before
 
 
