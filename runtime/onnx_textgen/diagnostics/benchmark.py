@@ -86,10 +86,10 @@ def measure(
     start = time.perf_counter()
     model = load(package, device=device, threads=threads)
     load_seconds = time.perf_counter() - start
-    wait_for_collapse()
     manifest = model.manifest
     prompt_tokens = min(512, longest_prompt(manifest, new_tokens)) if prompt_tokens is None else prompt_tokens
     check_lengths(manifest, prompt_tokens, new_tokens)
+    wait_for_collapse()
     ids = np.random.default_rng(0).integers(manifest.geometry.vocab_size, size=prompt_tokens).tolist()
     timed = []
     for number in range(rounds + 1):  # the first is a warm-up, in which memory is allocated

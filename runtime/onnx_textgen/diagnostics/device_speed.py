@@ -33,6 +33,8 @@ COLUMNS = {
     "peak_memory_mib": min,
 }
 """The measurements that are compared, and which is the best of each."""
+NEARLY = 0.05
+"""The part by which values differ that another run might order the other way."""
 
 
 def installed_devices() -> list[str]:
@@ -45,18 +47,26 @@ def measure_on(device: str, options: Sequence[str]) -> DeviceSpeed:
     command = [sys.executable, "-m", "onnx_textgen.cli", "bench", "--json", f"--device={device}", *options]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode == 0:
-        return DeviceSpeed(device, Measurement(**json.loads(done.stdout)))
-    said = done.stderr.strip().splitlines()
-    problem = said[-1].removeprefix("error: ") if said else f"its process ended without a message (status {done.returncode})"
-    return DeviceSpeed(device, None, problem)
+        try:
+            return DeviceSpeed(device, Measurement(**json.loads(done.stdout)))
+        except (ValueError, TypeError):  # a library has printed something too
+            return DeviceSpeed(device, None, f"its process printed something else than a measurement: {done.stdout[:60]!r}")
+    return DeviceSpeed(device, None, reason_of(done.returncode, done.stderr))
 
 
-def best_of(speeds: Iterable[DeviceSpeed]) -> dict[str, str]:
-    """The device that is best, by column; columns with fewer than two values have none."""
+def reason_of(status: int, stderr: str) -> str:
+    """Why a process failed, in one line: the error that it printed, or how it ended."""
+    errors = [line.removeprefix("error: ") for line in stderr.splitlines() if line.startswith("error: ")]
+    return errors[-1] if errors else f"its process ended without an error message (status {status})"
+
+
+def best_of(speeds: Iterable[DeviceSpeed]) -> dict[str, set[str]]:
+    """The devices that are best or nearly so, by column; columns with fewer than two values have none."""
     measured = [(each.device, each.measured) for each in speeds if each.measured is not None]
     found = {}
     for column, choose in COLUMNS.items():
         values = {device: value for device, one in measured if (value := getattr(one, column)) is not None}
         if len(values) > 1:
-            found[column] = choose(values, key=lambda device: values[device])
+            best = choose(values.values())
+            found[column] = {device for device, value in values.items() if abs(value - best) <= NEARLY * best}
     return found

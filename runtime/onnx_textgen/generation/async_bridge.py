@@ -1,4 +1,4 @@
-"""Calls for asyncio: each runs in a separate thread, so that the event loop is free while the call waits."""
+"""From threads to asyncio: calls that run in a thread while the event loop is free, and a mailbox that threads fill."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from onnx_textgen import Chunk, Model
@@ -77,13 +78,18 @@ class ChatJob:
         The last chunk of an answer, with its finish reason, comes after everything was read. `readers` may be ahead of what is
         yielded.
         """
-        # Reading that may take long, as regular expressions may, is done in a thread; for other reading that would cost more.
-        is_quick = all(reader.is_quick for reader in self.readers)
-        async with contextlib.aclosing(self.job.chunks()) as chunks:
-            async for index, chunk in chunks:
-                parts = self.read(index, chunk) if is_quick else await asyncio.to_thread(self.read, index, chunk)
-                for delta, part in parts:
-                    yield index, delta, part
+        # Reading that may take long, as regular expressions may, is done in a thread of this chat's own, so that it delays no other
+        # request; for other reading a thread would cost more than it.
+        is_quick, loop = all(reader.is_quick for reader in self.readers), asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, "reading")  # it starts at its first use
+        try:
+            async with contextlib.aclosing(self.job.chunks()) as chunks:
+                async for index, chunk in chunks:
+                    parts = self.read(index, chunk) if is_quick else await loop.run_in_executor(thread, self.read, index, chunk)
+                    for delta, part in parts:
+                        yield index, delta, part
+        finally:
+            thread.shutdown(wait=False)  # to wait would hold up the event loop
 
     def read(self, index: int, chunk: Chunk) -> list[tuple[AnswerDelta, Chunk]]:
         """What a chunk adds to an answer, and at the end the rest."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ...diagnostics.product_speed import FormSpeeds
 
 DEVICE_VARIABLE = "ONNX_TEXTGEN_DEVICE"
+SLOWER = 0.95
+"""Below this multiple of the package's speed, a form that is recommended for something else is said to be slower."""
 MARK = "*"
 """Before the best value of a column, for readers without colours."""
 
@@ -61,7 +63,7 @@ def measure_speed(
             raise OptionError(f"--devices measures on all devices; leave out {'--forms' if forms else '--device'}")
         lengths = {"--prompt-tokens": prompt_tokens, "--new-tokens": new_tokens, "--rounds": rounds, "--threads": threads}
         given = [f"{name}={value}" for name, value in lengths.items() if value is not None]
-        measure_devices([*given, *([] if place is None else ["--", place])], as_json=as_json)
+        measure_devices(place, given, as_json=as_json)
         return
     compare = FormComparison(place, device, threads) if forms else None
     from ...diagnostics.benchmark import measure  # noqa: PLC0415  (imports the model's code)
@@ -156,19 +158,28 @@ def remarks(speeds: FormSpeeds) -> Iterator[str]:
     for form in dict.fromkeys(found.values()):
         gains = {"text": form.text, "prompts": form.prompt}
         named = " and ".join(f"{gains[what]:.2f} times as fast for {what}" for what in form.faster_for)
-        yield f"Faster here: {form.form}, {named}; export with {form.export_options} (docs/precision.md: what it costs in quality)."
+        named += "".join(f", but {gain:.2f} times for {what}" for what, gain in gains.items() if gain < SLOWER)
+        most = "up to " if speeds.has_only_8_bits and form.form.startswith("int4") else ""
+        yield f"Faster here: products of {form.form}, {most}{named}; export with {form.export_options}."
+        yield "docs/precision.md says what it costs in quality."
     if not found:
         yield "No other form is at least 1.1 times as fast here, in both halves of the rounds."
 
 
-def measure_devices(arguments: Sequence[str], *, as_json: bool) -> None:
+def measure_devices(place: str | None, lengths: Sequence[str], *, as_json: bool) -> None:
     """Measure on each device in turn, and print them together; exit with 1 if the model runs on none."""
     from ...diagnostics.device_speed import installed_devices, measure_on  # noqa: PLC0415
+    from ...package.foreign import folder_of, is_foreign  # noqa: PLC0415
+    from ...package.hub import locate  # noqa: PLC0415
+    from ...package.reading import read_manifest  # noqa: PLC0415
 
+    path = locate(place)  # a download is seen
+    if not is_foreign(path):
+        read_manifest(folder_of(path))  # a wrong name is one error, not one for each device
     speeds = list[Any]()
     for device in installed_devices():
         screen.progress(f"measuring on {device} ...")
-        speeds.append(measure_on(device, arguments))
+        speeds.append(measure_on(device, [*lengths, *([] if place is None else ["--", place])]))
     screen.progress("")
     if as_json:
         found = {each.device: each.measured if each.problem is None else {"problem": each.problem} for each in speeds}
@@ -197,10 +208,10 @@ def print_devices(speeds: Sequence[DeviceSpeed]) -> None:
     table = tables.Table(("device", *DEVICE_COLUMNS.values()), frozenset(DEVICE_COLUMNS.values()))
     for device, one in measured:
         cells = {
-            title: (MARK if best.get(column) == device else "") + figure(getattr(one, column))
+            title: (MARK if device in best.get(column, ()) else "") + figure(getattr(one, column))
             for column, title in DEVICE_COLUMNS.items()
         }
-        bold = frozenset(title for column, title in DEVICE_COLUMNS.items() if best.get(column) == device)
+        bold = frozenset(title for column, title in DEVICE_COLUMNS.items() if device in best.get(column, ()))
         table.add(device, *cells.values(), bold=bold)
     if measured:
         one = measured[0][1]
@@ -208,7 +219,7 @@ def print_devices(speeds: Sequence[DeviceSpeed]) -> None:
         tables.print_sentence(f"{one.model}, {one.precision}, target {one.target}: {lengths}")
         tables.show_table(table)
     if best:
-        tables.print_sentence(f"{MARK} the best of its column; each device in a new process, one after the other")
+        tables.print_sentence(f"{MARK} the best of its column, or within 5 % of it; each device in a new process, in turn")
     tables.print_lines([(each.device, each.problem) for each in speeds if each.problem is not None])
 
 
