@@ -382,7 +382,8 @@ def test_libraries_of_a_cdn_are_compared_with_their_digests_and_kept(browser, ch
         site = build_site(chat_package, tmp_path / "other", cdn=True).folder
         with hosted(site) as host:
             visit(browser, host.address)
-            assert "index.js is not the file that this site was made with: its sha256 differs" in problem_of(browser)
+            said = wait_until(browser, lambda: problem_of(browser), "the problem")  # again, if the page loads itself a second time
+            assert "index.js is not the file that this site was made with: its sha256 differs" in said
 
 
 class DroppingHandler(site_page.SiteHandler):
