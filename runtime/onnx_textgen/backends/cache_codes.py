@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import PackageError
 from ..files.graph_file import map_model
-from ..files.onnx_graph import ATTRIBUTE, FLOAT, GRAPH, MODEL, NODE, TENSOR
+from ..files.onnx_graph import FLOAT, GRAPH, MODEL, NODE, TENSOR, with_branches
 from ..files.onnx_wire import Message
 
 OPERATOR = "GroupQueryAttention"
@@ -33,22 +33,13 @@ def read_scales(path: Path) -> CacheScales:
         constants = {tensor.text(TENSOR.NAME): tensor for tensor in graph.messages(GRAPH.INITIALIZER)}
         found = {
             past: constants.get(name, Message())
-            for node in nodes_in(graph)
+            for node in with_branches(graph.messages(GRAPH.NODE))
             if len(inputs := node.texts(NODE.INPUT)) > SCALES.start and node.text(NODE.OPERATOR) == OPERATOR
             for past, name in zip(inputs[PASTS], inputs[SCALES], strict=True)
         }
     if not found:
         raise PackageError(f"{path.name} keeps no keys and values at 8 bits; export the model again with --int8-cache")
     return {past: scales_of(tensor, path) for past, tensor in found.items()}
-
-
-def nodes_in(graph: Message) -> Iterator[Message]:
-    """The nodes of a graph and of its branches."""
-    for node in graph.messages(GRAPH.NODE):
-        yield node
-        for attribute in node.messages(NODE.ATTRIBUTE):
-            for branch in attribute.messages(ATTRIBUTE.GRAPH):
-                yield from nodes_in(branch)
 
 
 def scales_of(tensor: Message, path: Path) -> npt.NDArray[np.float32]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import PackageError
 from ..files.graph_file import OUR_PRODUCER, map_model, producer_of
-from ..files.onnx_graph import ATTRIBUTE, GRAPH, INT32, INT64, MODEL, NODE, element_type_of, make_value_info
+from ..files.onnx_graph import ATTRIBUTE, GRAPH, INT32, INT64, MODEL, NODE, element_type_of, make_value_info, with_branches
 from ..files.onnx_wire import Message
 from .signature import WINDOW_LENGTHS, WINDOW_POSITIONS, WINDOW_TOTAL
 from .window import length_name
@@ -102,13 +102,8 @@ def window_of(node: Message, values: dict[str, Message], uses: collections.Count
 
 def names_read(node: Message) -> Iterator[str]:
     """The values that a node reads, in its branches too."""
-    pending = [node]
-    while pending:
-        inner = pending.pop()
+    for inner in with_branches([node]):
         yield from inner.texts(NODE.INPUT)
-        for attribute in inner.messages(NODE.ATTRIBUTE):
-            for branch in attribute.messages(ATTRIBUTE.GRAPH):
-                pending += branch.messages(GRAPH.NODE)
 
 
 def attributes(node: Message) -> dict[str, int]:

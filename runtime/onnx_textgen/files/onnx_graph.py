@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .onnx_wire import Message
 
@@ -38,6 +38,17 @@ class TENSOR:
     """Field numbers of a tensor."""
 
     SIZES, ELEMENT_TYPE, NAME, DATA = 1, 2, 8, 9
+
+
+def with_branches(nodes: Iterable[Message]) -> Iterator[Message]:
+    """Nodes, and those in their branches, in any order."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        yield node
+        for attribute in node.messages(NODE.ATTRIBUTE):
+            for branch in attribute.messages(ATTRIBUTE.GRAPH):
+                pending += branch.messages(GRAPH.NODE)
 
 
 def make_node(operator: str, inputs: Iterable[str], outputs: Iterable[str], **attributes: int | Message) -> Message:
