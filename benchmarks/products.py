@@ -8,78 +8,46 @@ The forms are timed in turn, round after round, and medians are printed. The mac
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 import time
 
 import numpy as np
-import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+
+from onnx_textgen.backends.onnxruntime_session import make_options
+from onnx_textgen.diagnostics.product_forms import Form, Product
+from onnx_textgen.diagnostics.product_graph import INPUT, product_model, random_weights
 
 SIZES = ("576x1536", "2048x8192")
-"""Rows and columns of the matrix."""
+"""Inputs and outputs of the product."""
 SECONDS = 0.02
 """Of one timing."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """How weights are stored, and what the product computes in."""
-
-    bits: int
-    block_size: int = 32
-    zero_points: str = "none"
-    """`none`, `whole` numbers, or `real` ones, as HQQ has them."""
-    accuracy_level: int = 4
-    """4: activations become int8; 1: float32."""
-
-    def describe(self) -> str:
-        """For the table."""
-        return f"int{self.bits}, block {self.block_size}, zero points {self.zero_points}, accuracy level {self.accuracy_level}"
-
+LEVELS = {4: "int8", 1: "float32"}
+"""What ONNX Runtime multiplies in, by accuracy level."""
 
 FORMS = (
-    Form(4),
-    Form(4, zero_points="whole"),
-    Form(4, zero_points="real"),
-    Form(4, block_size=16, zero_points="whole"),
-    Form(4, block_size=64, zero_points="whole"),
-    Form(4, zero_points="whole", accuracy_level=1),
-    Form(8),
-    Form(8, zero_points="whole"),
-    Form(8, block_size=64),
-    Form(8, accuracy_level=1),
+    Form(4, 32),
+    Form(4, 32, "whole"),
+    Form(4, 32, "real"),
+    Form(4, 16, "whole"),
+    Form(4, 64, "whole"),
+    Form(4, 32, "whole", accuracy_level=1),
+    Form(8, 32),
+    Form(8, 32, "whole"),
+    Form(8, 64),
+    Form(8, 32, accuracy_level=1),
 )
 
 
-def session_of(form: Form, rows: int, columns: int, threads: int) -> onnxruntime.InferenceSession:
-    """A graph of one product of random weights."""
-    random, blocks = np.random.default_rng(0), rows // form.block_size
-    arrays = {
-        "weights": random.integers(0, 256, (columns, blocks, form.block_size * form.bits // 8), dtype=np.uint8),
-        "scales": random.uniform(0.001, 0.01, columns * blocks).astype(np.float32),
-    }
-    if form.zero_points == "whole":
-        arrays["zeros"] = random.integers(0, 256, columns * -(-blocks * form.bits // 8), dtype=np.uint8)
-    elif form.zero_points == "real":
-        arrays["zeros"] = random.uniform(6, 9, columns * blocks).astype(np.float32)
-    sizes = {"K": rows, "N": columns, "bits": form.bits, "block_size": form.block_size, "accuracy_level": form.accuracy_level}
-    node = helper.make_node("MatMulNBits", ["x", *arrays], ["y"], domain="com.microsoft", **sizes)
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, None, rows])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, None, columns])]
-    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], "product", inputs, outputs, constants)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+def open_product(product: Product, threads: int) -> onnxruntime.InferenceSession:
+    """Open a graph of one product of random weights."""
+    model = product_model(product, random_weights(product))
+    return onnxruntime.InferenceSession(model, make_options(threads), providers=["CPUExecutionProvider"])
 
 
-def microseconds(session: onnxruntime.InferenceSession, rows: int, tokens: int) -> float:
+def microseconds(session: onnxruntime.InferenceSession, inputs: int, tokens: int) -> float:
     """Of one product, over many in a row."""
-    x = {"x": np.random.default_rng(1).normal(size=(1, tokens, rows)).astype(np.float32)}
+    x = {INPUT: np.random.default_rng(1).normal(size=(tokens, inputs)).astype(np.float32)}
     count, start = 0, time.perf_counter()
     while (passed := time.perf_counter() - start) < SECONDS:
         session.run(None, x)
@@ -96,16 +64,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     for size in arguments.size:
-        rows, columns = map(int, size.split("x"))
-        sessions = {form: session_of(form, rows, columns, arguments.threads) for form in FORMS}
+        inputs, outputs = map(int, size.split("x"))
+        sessions = {form: open_product(Product(inputs, outputs, form), arguments.threads) for form in FORMS}
         times: dict[tuple[Form, int], list[float]] = {(form, tokens): [] for form in FORMS for tokens in arguments.tokens}
         for _ in range(arguments.rounds):
             for (form, tokens), found in times.items():
-                found.append(microseconds(sessions[form], rows, tokens))
+                found.append(microseconds(sessions[form], inputs, tokens))
         print(f"{size}, {arguments.threads} thread(s), microseconds of a product of {arguments.tokens} tokens")
         for form in FORMS:
             medians = [statistics.median(times[form, tokens]) for tokens in arguments.tokens]
-            print(f"  {form.describe():60} {' '.join(f'{median:9.1f}' for median in medians)}")
+            name = f"{form.describe()}, in {LEVELS[form.accuracy_level]}"
+            print(f"  {name:50} {' '.join(f'{median:9.1f}' for median in medians)}")
 
 
 if __name__ == "__main__":

@@ -33,11 +33,12 @@ class Delivery:
                 request.changed.set()
 
     def hand_over(self) -> None:
-        """Call each `on_chunks` with the new chunks of its request."""
+        """Call each `on_chunks` with the new chunks of its request; an error that one raises is that request's alone."""
         with self.lock:
             listeners, self.listeners = self.listeners, {}
             for request, on_chunks in listeners.items():
-                on_chunks(tuple(request.chunks))
+                with self.errors_to(request):
+                    on_chunks(tuple(request.chunks))
                 request.chunks.clear()
 
     def emit_progress(self, request: Request, progress: Progress) -> None:

@@ -270,6 +270,22 @@ def test_who_is_called_with_the_chunks_gets_those_of_a_stream_and_all_of_them_be
     assert None not in ended
 
 
+def test_an_error_of_who_is_called_with_the_chunks_ends_that_text_alone(model: Model, expected: list) -> None:
+    def fail(chunks: object) -> None:
+        raise ValueError("cannot take them")
+
+    begun = [model.generator.begin(PROMPTS[number], model.config(options_of(number))) for number in range(2)]
+    gotten = list[onnx_textgen.Chunk]()
+    failing, other = (Request(each, CancelScope(), on_chunks=on) for each, on in zip(begun, (fail, gotten.extend), strict=True))
+    thread = threading.Thread(target=model.generator.engine.finish, args=([other],))
+    thread.start()
+    with pytest.raises(ValueError, match="cannot take them"):
+        model.generator.engine.finish([failing])
+    thread.join()
+    assert "".join(chunk.text for chunk in gotten) == expected[1].text
+    assert is_idle(model)
+
+
 def test_a_stream_that_is_never_begun_costs_nothing(model: Model) -> None:
     model.stream(BEGIN, max_new_tokens=5)
     assert is_idle(model)
