@@ -1,12 +1,13 @@
 """What a cache of 8 bits costs and gives, beside the package's own.
 
-    python benchmarks/int8_cache.py PACKAGE [--contexts 128 2048 8192] [--text FILE --tokens N] [--threads 2]
+    python benchmarks/int8_cache.py PACKAGE [--contexts 128 2048 8192] [--text FILE --tokens N [--device hybrid]] [--threads 2]
 
 PACKAGE was exported with --int8-cache. In one process and in turn, behind each context: a token, a part of a prompt as long as the
 runtime makes them, and what the cache takes; medians, and the ratio of the package's own by that of 8 bits. With a text that the
 model was not trained on (lines `<|endoftext|>` separate documents) it compares what both put next, the first half of a document
 fed as a prompt and the rest token by token: the same token (top-1), the divergence of the distributions (KL, nats per token), the
-perplexity. The machine should do nothing else meanwhile.
+perplexity. `--device hybrid` lets OpenVINO compute the prompts for the cache of 8 bits. The machine should do nothing else
+meanwhile.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ def measure(models: dict[str, Model], context: int) -> None:
 
 
 def fed(decoder: Decoder, ids: list[int]) -> list[np.ndarray]:
-    """Logits of a text: its first half as a prompt, the rest token by token."""
+    """Logits of a text from the middle on: its first half is fed as a prompt, the rest token by token."""
     half = len(ids) // 2
-    return [decoder.feed(ids[:half], every_position=True).copy(), *(decoder.feed([token_id]).copy() for token_id in ids[half:])]
+    return [prefill(decoder, ids[:half])[None].copy(), *(decoder.feed([token_id]).copy() for token_id in ids[half:])]
 
 
-def compare_texts(models: dict[str, Model], path: Path, tokens: int) -> None:
+def compare_texts(models: dict[str, Model], path: Path, tokens: int, device: str) -> None:
     """Print what the two put next."""
     from onnx_textgen_export.proof.measures import compare, next_tokens  # noqa: PLC0415 - torch, which the rest needs not
 
@@ -81,13 +82,14 @@ def compare_texts(models: dict[str, Model], path: Path, tokens: int) -> None:
             continue
         for name, model in models.items():
             logits[name] += fed(model.new_context(), ids)
-        targets += next_tokens(ids)
+        targets += next_tokens(ids)[len(ids) // 2 - 1 :]
         total += len(ids)
         if total >= tokens:
             break
     found = compare("text", np.concatenate(logits["int8"]), np.concatenate(logits["own"]), targets)
     print(
-        f"\n{found.tokens:,} tokens of {path.name}: same top-1 {found.top1_agreement:.2%}, KL {found.kl_divergence:.2e}, "
+        f"\n{found.tokens:,} tokens of {path.name}, prompts for the cache of 8 bits on {device}: "
+        f"same top-1 {found.top1_agreement:.2%}, KL {found.kl_divergence:.2e}, "
         f"perplexity {found.perplexity_change:+.2%}"
     )
 
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="*", default=[128, 2048, 8192])
     parser.add_argument("--text", type=Path)
     parser.add_argument("--tokens", type=int, default=6000)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "hybrid"))
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     places = {"own": arguments.package, "int8": arguments.package / INT8_CACHE_GRAPH}
@@ -110,7 +113,9 @@ def main() -> None:
     for context in [each for each in arguments.contexts if each + 1024 <= longest]:
         measure(models, context)
     if arguments.text is not None:
-        compare_texts(models, arguments.text, arguments.tokens)
+        if arguments.device != "cpu":
+            models["int8"] = onnx_textgen.load(places["int8"], device=arguments.device, threads=arguments.threads, prefix_cache=0)
+        compare_texts(models, arguments.text, arguments.tokens, arguments.device)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 from ..backends.cache_codes import NO_SCALES, read_scales
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, Session, open_session
-from ..backends.openvino_session import PRECISIONS, open_openvino, read_graph
+from ..backends.openvino_session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
 from ..backends.signature import DRAFT_STATES
 from ..errors import DeviceError, OptionError, PackageError
@@ -110,7 +110,7 @@ def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Gr
     own = graph.with_name(GRAPH)
     with checking_files(folder_of(place), manifest, own):
         scales = read_scales(graph) if has_codes else NO_SCALES
-        read_graph(own, device=device, scales=scales)
+        check_readable(own, device=device, scales=scales)
     if has_codes and scales.keys() != {tensor.past for tensor in session.cache_tensors}:
         raise PackageError(f"{graph.name} has no scales for some of its cache of 8 bits; export the model again")
 

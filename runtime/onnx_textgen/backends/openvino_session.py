@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +25,7 @@ from ..files.graph_file import refuse_functions
 from ..options.checks import whole_number
 from ..requirements import wrong_version
 from .cache_codes import NO_SCALES, CacheScales
+from .openvino_known import is_known
 from .openvino_operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
 from .protocol import Device
 from .signature import (
@@ -230,6 +231,14 @@ def open_openvino(
     return OpenVINOSession(
         openvino, compiled, Device(device), inputs, outputs, tensors, block_size, read_rotary_switch(switch), threads
     )
+
+
+def check_readable(path: Path, *, device: str, scales: CacheScales = NO_SCALES) -> None:
+    """Raise what `read_graph` raises for a graph; where OpenVINO is known to read it, without importing OpenVINO."""
+    refuse_functions(path)
+    is_installed = importlib.util.find_spec("openvino") is not None
+    if not (is_installed and PRECISIONS[device] == "f32" and is_known(path)):
+        read_graph(path, device=device, scales=scales)
 
 
 def read_graph(path: Path, *, device: str, scales: CacheScales = NO_SCALES) -> tuple[Any, Any, list[str]]:
