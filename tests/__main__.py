@@ -1,11 +1,13 @@
 """`python -m tests`: lint, format, types, import boundaries, and the tests that a change is tried with, in some minutes.
 
 python -m tests                 the checks, and all tests but the slow ones
-python -m tests whole           the checks, types as on Windows and macOS too, and all tests: what continuous integration runs
+python -m tests whole           the checks, types as on Windows and macOS too, and slow tests: what continuous integration runs
+python -m tests whole -m rare   the tests of further types of models, which neither of these runs
 python -m tests tests/runtime   the tests of one part; arguments go to pytest
 python -m tests whole -k stop   the tests of one name, slow ones too
 
-Slow are those marked `slow`: they export large or many models, or make a whole series of what another test tries once.
+Slow are those marked `slow`: they export large or many models, or make a whole series of what another test tries once. Those marked
+`rare` try on further types of models what slow tests try on some.
 """
 
 import subprocess
@@ -21,14 +23,15 @@ OTHER_SYSTEMS = {
     name: ["--platform", platform, "--cache-dir", f".mypy_cache/{platform}"]  # one cache serves one system
     for name, platform in (("Windows", "win32"), ("macOS", "darwin"))
 }
-WORKERS = ["-n", "2", "--dist", "loadfile"]  # by file, so that what a file exports or serves is made once
+WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""By file, so that what a file exports or serves is made once, and in the order of `conftest`: the longest first."""
 
 
 def checks(arguments: list[str]) -> dict[str, list[str]]:
     """Every check and its command, in the order of what they cost."""
     is_whole = arguments[:1] == [WHOLE]
-    selection = arguments[1:] if is_whole else ["-m", "not slow", *arguments]
-    mypy = [sys.executable, "-m", "mypy"]
+    selection = ["-m", "not rare", *arguments[1:]] if is_whole else ["-m", "not slow and not rare", *arguments]
+    mypy = [sys.executable, "-m", "mypy", "--num-workers", "2"]
     return {
         "ruff check": [sys.executable, "-m", "ruff", "check", "."],
         "ruff format": [sys.executable, "-m", "ruff", "format", "--check", "."],

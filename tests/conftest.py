@@ -19,13 +19,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 
 os.environ["ONNX_TEXTGEN_CACHE"] = str(Path(tempfile.gettempdir()) / "no-models-of-onnx-textgen")  # not the user's own
 
-LONGEST = "test_trained_model.py"
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+TESTS = Path(__file__).resolve().parent
+LONGEST = (
+    "export/test_trained_model.py",
+    "export/extra_graphs/test_attention_maps.py",
+    "export/huggingface/test_encoder_decoders.py",
+    "export/exporting/test_adapters.py",
+    "export/huggingface/test_architectures.py",
+)
+SHARED = TESTS.parents[1] / "shared" / "data"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file first, so that it does not go on alone when the others are done."""
-    items.sort(key=lambda item: item.path.name != LONGEST)
+    """The longest files first, so that none goes on alone when the others are done."""
+    places = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,13 @@
 """Packages that several tests look at, each exported once."""
 
+import hashlib
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+import torch
 import transformers
+from torch import nn
 
 import onnx_textgen
 from onnx_textgen.package.manifest import Target
@@ -31,19 +34,36 @@ def tiny_pair(shared: Path, stories: dict[str, Path]) -> tuple[transformers.Llam
     return model, onnx_textgen.load(stories["ort"], device="cpu", threads=1)
 
 
-@pytest.fixture(scope="module")
+def content_of(module: nn.Module) -> tuple[object, ...] | None:
+    """What a module computes: its layers, its config and its numbers. None if some of them are on disk."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if any(tensor.is_meta for _, tensor in tensors):
+        return None
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().flatten().contiguous().view(torch.uint8).numpy())
+    config = getattr(module, "config", None)
+    return type(module), vars(module).get("forward"), repr(module), repr(config), digest.hexdigest()
+
+
+@pytest.fixture(scope="session")
 def graphs() -> dict[tuple[object, ...], ir.Model]:
-    """What `traced_once` has traced in this file: by module, target, and outputs."""
+    """What `traced_once` has traced: by the module's content, by what the source says of it, and by target and outputs."""
     return {}
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def traced_once(graphs: dict[tuple[object, ...], ir.Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports of one and the same module get copies of one graph: tracing it takes longer than all the rest of an export."""
+    """Exports of equal modules get copies of one graph: tracing it takes longer than all the rest of an export."""
     traced = exported_graphs.trace
 
     def trace(source: Source, target: Target, weights: Weights, **outputs: bool) -> ir.Model:
-        key = source.module, target, source.states is None, *sorted(outputs.items())
+        content = content_of(source.module)
+        if content is None:
+            return traced(source, target, weights, **outputs)
+        told = source.geometry, source.cache, source.given, source.attention_path, source.one_token, source.states is None
+        key = *content, repr(told), target, *sorted(outputs.items())
         if key not in graphs:
             graphs[key] = traced(source, target, weights, **outputs)
         return graphs[key].clone()

@@ -15,6 +15,7 @@ from onnx_textgen.package.manifest import ATTENTION_GRAPH, ENCODER_GRAPH, GRAPH
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.extra_graphs import attention_graph
 from onnx_textgen_export.huggingface.encoder_decoder import EncoderDecoder
+from support.costs import by_cost
 from support.encoder_decoder_types import sources
 from support.tiny_encoder_decoders import CONTEXT, END, START, tiny_encoder_decoder
 from support.tiny_models import WINDOW, tiny_model
@@ -98,10 +99,11 @@ def weights_after(model: transformers.PreTrainedModel, ids: list[int], source: l
 
 
 QUICK = ("t5", "bart")
-SLOW = ("encoder-decoder", "fsmt", "longt5", "m2m_100", "marian", "pegasus_x", "plbart", "seamless_m4t", "t5gemma", "t5gemma2")
+SLOW = ("encoder-decoder", "marian", "t5gemma2")
+RARE = ("fsmt", "longt5", "m2m_100", "pegasus_x", "plbart", "seamless_m4t", "t5gemma")
 
 
-@pytest.mark.parametrize("model_type", [*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
+@pytest.mark.parametrize("model_type", by_cost(QUICK, SLOW, RARE))
 def test_maps_over_text_and_source_are_those_of_transformers(model_type: str, tmp_path: Path) -> None:
     reference = tiny_encoder_decoder(model_type)
     made = export(reference, tmp_path / "out", eos_ids=(END,), context_length=CONTEXT // 2, attention_maps=True)

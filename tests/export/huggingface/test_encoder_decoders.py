@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.costs import by_cost
 from tests.support.encoder_decoder_types import first_difference, generated, sources
 from tests.support.make_tiny_packages import make_tokenizer
 from tests.support.tiny_encoder_decoders import CONTEXT, END, START, tiny_encoder_decoder
@@ -16,7 +17,8 @@ from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.huggingface.encoder_decoder_source import source_from_encoder_decoder
 
 QUICK = ("t5", "bart", "m2m_100")
-SLOW = ("encoder-decoder", "fsmt", "longt5", "marian", "pegasus_x", "t5gemma", "t5gemma2")
+SLOW = ("encoder-decoder", "marian", "t5gemma2")
+RARE = ("fsmt", "longt5", "pegasus_x", "t5gemma")
 """One of each kind of positions, attention and cache; `tests/support/encoder_decoder_types.py` tries every type."""
 REFUSED = {
     "led": "computed values",
@@ -27,7 +29,7 @@ REFUSED = {
 """Types that cannot be exported, and why."""
 
 
-@pytest.mark.parametrize("model_type", [*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
+@pytest.mark.parametrize("model_type", by_cost(QUICK, SLOW, RARE))
 def test_texts_are_those_of_transformers_greedy_and_by_beams(model_type: str, tmp_path: Path) -> None:
     model = tiny_encoder_decoder(model_type)
     made = export(model, tmp_path / "package", eos_ids=(END,), context_length=CONTEXT // 2)
