@@ -16,6 +16,7 @@ from ..backends.openvino_session import PRECISIONS, check_readable, open_openvin
 from ..backends.protocol import Graph
 from ..backends.signature import DRAFT_STATES
 from ..errors import DeviceError, OptionError, PackageError
+from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
@@ -108,9 +109,9 @@ def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Gr
             "take the device cpu"
         )
     own = graph.with_name(GRAPH)
-    with checking_files(folder_of(place), manifest, own):
-        scales = read_scales(graph) if has_codes else NO_SCALES
-        check_readable(own, device=device, scales=scales)
+    refuse_other_files(own, manifest.files)  # the hashes of the files were compared when the first engine opened
+    scales = read_scales(graph) if has_codes else NO_SCALES
+    check_readable(own, device=device, scales=scales)
     if has_codes and scales.keys() != {tensor.past for tensor in session.cache_tensors}:
         raise PackageError(f"{graph.name} has no scales for some of its cache of 8 bits; export the model again")
 
