@@ -27,7 +27,7 @@ from .anthropic.models import model_info, page_of_models
 from .anthropic.routes import add_routes as add_anthropic_routes
 from .anthropic.wire import VERSION_HEADER
 from .error_messages import message_for_body, message_for_route
-from .guards import BodyGuard, HostGuard, KeyGuard
+from .guards import BodyGuard, HostGuard, KeyGuard, RestOfBody
 from .home import home_page, routes_of
 from .leases import Leases, hold
 from .measurements import Metrics
@@ -164,6 +164,7 @@ def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
     if settings.origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(HostGuard, names=settings.hosts, refuse=server.refuse)
+    app.add_middleware(RestOfBody)
     return app
 
 

@@ -1,8 +1,9 @@
-"""Middleware for every route: allowed host names, the API key, limits on bodies."""
+"""Middleware for every route: allowed host names, the API key, limits on bodies, and answers to clients that are still sending."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -19,8 +20,8 @@ Refuse = Callable[[Scope, Problem, Mapping[str, str]], Response]
 
 OPEN = frozenset({"/", "/health"})
 """Paths that need no key: the page that says how to send one, and health checks."""
-
-
+LINGER = 2.0
+"""Seconds for which what is left of a refused body is read."""
 HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(:\d*)?")
 
 
@@ -64,6 +65,42 @@ def keys_in(headers: Headers) -> list[bytes]:
     return [key.encode() for key in (bearer.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")) if key]
 
 
+class RestOfBody:
+    """Reads what is left of a body before an answer ends, for at most `LINGER` seconds.
+
+    A connection that is closed with unread bytes is reset, and a client that was still sending loses the answer (RFC 9112, 9.6).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; its answer is sent at once, and ends after the body."""
+        if scope["type"] != "http" or not {"content-length", "transfer-encoding"}.intersection(Headers(scope=scope)):
+            await self.app(scope, receive, send)
+            return
+        is_whole = False
+
+        async def watched() -> Message:
+            nonlocal is_whole
+            message = await receive()
+            is_whole = not message.get("more_body", False)
+            return message
+
+        async def send_last_after_body(message: Message) -> None:
+            if is_whole or message["type"] != "http.response.body" or message.get("more_body", False):
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER):
+                    while not is_whole:
+                        await watched()
+            await send({"type": "http.response.body", "body": b""})
+
+        await self.app(scope, watched, send_last_after_body)
+
+
 class TooLargeError(HTTPException):
     """A body longer than the limit."""
 
@@ -94,7 +131,6 @@ class BodyGuard:
         end = asyncio.get_running_loop().time() + self.seconds
         if length.isdigit() and int(length) > self.most:
             problem = Problem(413, TooLargeError(self.most).detail)
-            # The connection stays open, because a client that is still sending would miss the answer. `connections` closes it.
             await self.refuse(scope, problem, {})(scope, receive, send)
             return
 

@@ -56,11 +56,21 @@ def test_long_bodies_are_refused_whether_they_say_their_length_or_not(story: Mod
         assert 'onnx_textgen_refused_total{reason="413"} 2.0' in patient_http.get(f"{url}/metrics").text
 
 
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
 @pytest.mark.parametrize("says_its_length", [True, False])
-def test_a_client_that_reads_only_after_it_has_sent_a_body_too_long_is_told(story: Model, says_its_length: bool) -> None:
+def test_a_client_that_reads_only_after_it_has_sent_a_body_too_long_is_told(
+    story: Model, says_its_length: bool, connection: str
+) -> None:
     body = b" " * 2**24
     length = f"Content-Length: {len(body)}" if says_its_length else "Transfer-Encoding: chunked"
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode()
+    lines = (
+        "POST /v1/completions HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        f"Connection: {connection}",
+        length,
+    )
+    head = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
     sent = body if says_its_length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     with (
         served({"story": story}) as (url, _),
