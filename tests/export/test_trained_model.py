@@ -24,6 +24,7 @@ from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
 from onnx_textgen_export.proof.measures import log_softmax
 from onnx_textgen_export.tracing.opening import open_source
+from support.costs import by_cost
 from support.smollm2 import smollm2_checkpoint, smollm2_file
 
 PROMPTS = [
@@ -167,7 +168,7 @@ def test_a_quantised_package_holds_its_budget(packages: Packages, precision: str
     assert np.isfinite(model.score(PROMPTS[0] + answer.text).perplexity)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_exactly_four_bits_are_kept_with_a_warning(packages: Packages) -> None:
     made, said = packages.get("4 bits")
     assert "mix" not in made.manifest.quantization
@@ -176,7 +177,7 @@ def test_exactly_four_bits_are_kept_with_a_warning(packages: Packages) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("behind", [2000, 6000])
+@pytest.mark.parametrize("behind", by_cost([2000], rare=[6000]))
 def test_a_cache_of_8_bits_keeps_the_predictions_far_into_a_text(packages: Packages, shared: Path, behind: int) -> None:
     made, _ = packages.get("int8")
     text = (shared / "corpora" / "tinyshakespeare.txt").read_text(encoding="utf-8")[: 4 * (behind + LAST)]
@@ -220,7 +221,7 @@ def test_a_trained_adapter_writes_the_tokens_of_peft_and_the_model_its_own(check
     trained.eval().save_pretrained(tmp_path / "pirate")
     made = export(checkpoint, tmp_path / "out", adapters={"pirate": tmp_path / "pirate"})
     model = onnx_textgen.load(made.folder, device="cpu")
-    for prompt in ("The capital of France is", *PROMPTS[:8]):
+    for prompt in ("The capital of France is", *PROMPTS[:3]):
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         for adapter in ("pirate", None):
             with torch.no_grad(), contextlib.nullcontext() if adapter else trained.disable_adapter():
