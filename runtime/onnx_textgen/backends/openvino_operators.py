@@ -126,10 +126,14 @@ class Operators:
         return placeholders
 
     def tokens(self, shape: Any, last: Any, total: Any) -> tuple[Any, ...]:  # noqa: ANN401 - nodes
-        """Past tokens of each row, start of each row's new tokens, position of every new token, length of the longest row."""
+        """Past tokens of each row, start of each row's new tokens, position of every new token, length of the longest row.
+
+        A row whose mask is shorter than the new tokens is empty, and padded at its end: no earlier token attends to the padding.
+        """
         ops = self.ops
         batch, new = (ops.gather(shape, self.number(axis), self.number(0)) for axis in (0, 1))
-        past = ops.subtract(ops.add(ops.reshape(ops.convert(last, "i64"), self.ints(-1), False), self.number(1)), new)
+        length = ops.add(ops.reshape(ops.convert(last, "i64"), self.ints(-1), False), self.number(1))
+        past = ops.maximum(ops.subtract(length, new), self.number(0))
         rows = ops.range(self.number(0), ops.add(batch, self.number(1)), self.number(1), "i64")
         columns = ops.range(self.number(0), new, self.number(1), "i64")
         positions = ops.add(ops.unsqueeze(past, self.number(1)), columns)

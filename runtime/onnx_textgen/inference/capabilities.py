@@ -35,6 +35,8 @@ class Capabilities:
     """Whether one run takes a token of every row: if their lengths differ, that needs a mask."""
     can_batch_prefill: bool
     """Whether one run takes the whole prompts of several rows, the shorter ones padded."""
+    rows_are_exact: bool
+    """Whether each row of a run gets what it gets alone, to the last bit; on OpenVINO it does not."""
     can_interrupt_prompts: bool
     """Whether short parts of a prompt cost little, as rows need not be joined and split again between them."""
     part_size: int
@@ -89,7 +91,7 @@ class Capabilities:
         single, appends, last_only = tokens == 1 or graph.hints.takes_single_tokens, "use_cache_branch" not in roles, shape[1] == 1
         any_batch, has_mask = not isinstance(batch, int) and graph.joins_rows, "attention_mask" in roles
         pads = has_mask and ("growing" not in kinds or graph.hints.pads_rows)
-        in_place = kinds == {"shared"} and has_mask and graph.rotary_switch is None
+        in_place = kinds in ({"shared"}, {"paged"}) and has_mask and graph.rotary_switch is None
         part_size = graph.part_size
         if not (last_only or roles.keys() & {"logits_positions", "num_logits_to_keep"}):
             part_size = min(part_size, max(SHORTEST_PART, MOST_LOGITS // geometry.vocab_size // 2 * 2))
@@ -102,6 +104,7 @@ class Capabilities:
             rope_switch_length=graph.rotary_switch,
             can_batch_decode=any_batch and (pads or kinds == {"state"}),
             can_batch_prefill=any_batch and in_place and "logits_positions" in roles and not isinstance(tokens, int),
+            rows_are_exact="paged" not in kinds,
             can_interrupt_prompts="growing" not in kinds and appends,
             part_size=SHORTEST_PART if single else part_size if appends else geometry.context_length,
             width=width,

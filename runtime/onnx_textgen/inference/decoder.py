@@ -276,7 +276,8 @@ class Decoder:
                 self.cache, ids, positions, rows, advanced=lengths, scope=scope, mask=mask_of(lengths, ids.shape[1])
             )
             for row, prompt in zip(rows, prompts, strict=True):
-                self.mark_reusable(row, len(prompt))
+                if self.capabilities.rows_are_exact:
+                    self.mark_reusable(row, len(prompt))
                 self.token_ids[row] += prompt
         return logits
 

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
@@ -16,6 +19,7 @@ from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.backends.openvino_session import open_openvino
 from onnx_textgen.errors import DeviceError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.graph_runner import GraphRunner
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.reading import read_manifest
 
@@ -148,6 +152,39 @@ def test_rows_of_unequal_length_step_together_and_idle_rows_stay(theirs: Model, 
         expected, found = (decoder.step([step + 2, step + 3, step + 4], active) for decoder in decoders)
         np.testing.assert_allclose(found[active], expected[active], atol=1e-4)
     assert decoders[1].cache.lengths == [45, 84, 63]
+
+
+@settings(max_examples=20)
+@given(lengths=st.lists(st.integers(20, 30), min_size=2, max_size=5), held=st.integers(0, 3))
+def test_prompts_of_unequal_length_fed_in_one_run_are_those_fed_alone(ours: Model, lengths: list[int], held: int) -> None:
+    """The padding behind a shorter prompt leaves nothing that its later tokens see, in fresh blocks and in ones that were used."""
+    together = Decoder(ours.graph, ours.manifest.geometry, rows=8, capacity=4)
+    prompts = [ids_of(length, row) for row, length in enumerate(lengths)]
+    for row in range(held):
+        together.feed(ids_of(40, 9), row=row)  # rows before the prompts, which stay
+    together.feed(ids_of(70, 8), row=held)
+    together.rewind(0, row=held)
+    assert together.can_prefill_together(lengths, 512)
+    first = together.prefill_rows(prompts, held)
+    then = together.step([5] * (held + len(prompts)), [True] * (held + len(prompts)))[held:]
+    for index, prompt in enumerate(prompts):
+        alone = ours.new_context()
+        np.testing.assert_allclose(first[index], alone.feed(prompt)[-1], atol=1e-4)
+        np.testing.assert_allclose(then[index], alone.feed([5])[-1], atol=1e-4)
+        assert alone.reusable_length[0] == len(prompt)
+        assert together.reusable_length[held + index] == 0  # as rows differ in their last bits
+
+
+def test_prompts_that_arrive_together_are_fed_in_one_run(ours: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, run = list[tuple[int, ...]](), GraphRunner.run
+
+    def recorded(runner: GraphRunner, cache: Any, ids: Any, *arguments: Any, **named: Any) -> Any:
+        shapes.append(ids.shape)
+        return run(runner, cache, ids, *arguments, **named)
+
+    monkeypatch.setattr(GraphRunner, "run", recorded)
+    ours.generate([ids_of(20, 100 + seed) for seed in range(4)], max_new_tokens=5, temperature=0, ignore_eos=True)
+    assert shapes == [(4, 20), *[(4, 1)] * 4]
 
 
 def test_a_row_is_taken_back_forked_and_filled_anew_in_the_blocks_that_there_are(ours: Model) -> None:
