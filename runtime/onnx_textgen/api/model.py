@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 
 from ..backends.freed_memory import return_freed_memory
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..cancellation import Cancellation, CancelScope
-from ..chat.answers import ChatAnswer, ChatChunk
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
 from ..inference.attention_maps import AttentionMaps
@@ -30,15 +30,17 @@ from ..package.retrieval import Pooling
 from ..results import Choice, Chunk, Generation, RankedDocument, Score
 from ..text.prompts import Prompt, is_batch
 from ..text.tokenizer import TextTokenizer
-from .chat_encoder import ChatEncoder
-from .chats import divided, stream_answer
-from .conversation import Conversation
 from .embedder import Embedder
 from .open_model import OpenModel, read_tokenizer
 from .prompt_encoder import PromptEncoder
-from .reranker import Reranker
 from .scorer import Measure, Scorer
 from .text_generator import TextGenerator
+
+if TYPE_CHECKING:  # imported at first use: a text needs none of them, and with what reads answers they take 40 ms
+    from ..chat.answers import ChatAnswer, ChatChunk
+    from .chat_encoder import ChatEncoder
+    from .conversation import Conversation
+    from .reranker import Reranker
 
 Prompts = list[str] | list[list[int]]
 
@@ -69,10 +71,23 @@ class Model:
             *(encoder, prompt_engine, capacity, graph_name),
         )
         self.encoder = PromptEncoder(self.opened)
-        self.chats = ChatEncoder(self.encoder)
         self.generator = TextGenerator(self.opened, self.encoder, self.prefixes, batch_size=batch_size)
         self.scorer = Scorer(self.opened, self.encoder)
-        self.embedder, self.reranker = Embedder(self.opened, self.encoder), Reranker(self.opened, self.chats)
+        self.embedder = Embedder(self.opened, self.encoder)
+
+    @functools.cached_property
+    def chats(self) -> ChatEncoder:
+        """Encodes chats."""
+        from .chat_encoder import ChatEncoder  # noqa: PLC0415
+
+        return ChatEncoder(self.encoder)
+
+    @functools.cached_property
+    def reranker(self) -> Reranker:
+        """Scores documents."""
+        from .reranker import Reranker  # noqa: PLC0415
+
+        return Reranker(self.opened, self.chats)
 
     def close(self) -> None:
         """Release the graph, its weights and all keys and values at once, not at garbage collection; safe to call twice.
@@ -174,6 +189,8 @@ class Model:
         >>> session.generate(max_new_tokens=3, temperature=0).finish_reason
         'length'
         """
+        from .conversation import Conversation  # noqa: PLC0415
+
         self.opened.refuse_encoder_decoder("keeps no session")
         return Conversation(self.generator, inputs)
 
@@ -182,6 +199,8 @@ class Model:
 
         `inputs` are those of `session`; the file does not hold them.
         """
+        from .conversation import Conversation  # noqa: PLC0415
+
         self.opened.refuse_encoder_decoder("keeps no session")
         return Conversation.load(self.generator, path, inputs)
 
@@ -238,6 +257,8 @@ class Model:
         self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
     ) -> Generator[ChatChunk, None, None]:
         """`chat`, one chunk after the other; the last chunk has the whole answer. Closing the iterator ends the answer."""
+        from .chats import divided, stream_answer  # noqa: PLC0415
+
         inputs, others = divided(options)
         return stream_answer(self.generator, self.chats.turn(messages, **inputs), others, cancel)
 

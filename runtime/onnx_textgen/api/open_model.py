@@ -7,14 +7,13 @@ import functools
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..backends.adapter_graph import open_with_adapters
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import DRAFT_STATES, LOGITS, CacheTensor
-from ..chat.chat_format import ChatFormat
 from ..errors import OptionError, PackageError, TemplateError
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
@@ -26,6 +25,9 @@ from ..package.adapters import read_listed_adapters
 from ..package.integrity import checking_files, package_digest
 from ..package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, TOKENIZER, Manifest, adapter_file
 from ..text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from ..chat.chat_format import ChatFormat
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -96,6 +98,8 @@ class OpenModel:
     @functools.cached_property
     def chat_format(self) -> ChatFormat:
         """How chats are written and read; raises `TemplateError` if the package has no chat template."""
+        from ..chat.chat_format import ChatFormat  # noqa: PLC0415 - only chats need what reads answers, which takes 40 ms
+
         self.refuse_encoder_decoder("answers no chat")
         if self.chat_template is None:
             raise TemplateError(f"{self.manifest.name} has no chat template; give it a plain text")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..cancellation import Cancellation, CancelScope
-from ..chat.chat_format import Turn
 from ..errors import OptionError
 from ..generation.beam_driver import BeamDriver, best_drawn, joined
 from ..generation.continuation import Continuation, Limits
@@ -31,6 +30,9 @@ from ..speculation.verification import Verification
 from ..text.prompts import Prompt
 from .open_model import OpenModel
 from .prompt_encoder import PromptEncoder
+
+if TYPE_CHECKING:
+    from ..chat.chat_format import Turn
 
 
 class TextGenerator:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,9 +36,10 @@ def read_text(path: Path, *, most: int = MOST_BYTES, sha256: str = "") -> str:
     if sha256:
         compare_digest(path, hashlib.sha256(content).hexdigest(), sha256)
     try:
-        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PackageError(f"{path} is not UTF-8 text (byte {error.start}); export or fetch the model again") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def compare_digest(path: Path, found: str, expected: str) -> None:
