@@ -74,6 +74,16 @@ def test_the_command_line_leaves_the_model_code_alone_until_a_command_needs_it()
     assert fresh_python(code).stdout == "[]\n"
 
 
+def test_a_text_imports_nothing_that_only_chats_need():
+    code = """
+import onnx_textgen
+print(onnx_textgen.load().generate("Once upon a time", max_new_tokens=2).finish_reason)
+print([name for name in sys.modules if name.startswith("onnx_textgen.chat")])
+"""
+    done = fresh_python(code, forbidden=("regex", "jinja2"))
+    assert (done.stdout, done.stderr) == ("length\n[]\n", "")
+
+
 def test_the_doctor_comes_to_a_machine_where_onnx_runtime_cannot_be_imported():
     done = fresh_python("import onnx_textgen.cli as c; sys.exit(c.run(['doctor']))", forbidden=("onnxruntime",))
     assert done.returncode == 1
