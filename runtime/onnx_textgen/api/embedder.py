@@ -69,8 +69,8 @@ class Embedder:
         kept = width if dimensions is None else whole_number("dimensions", dimensions, 1, width)
 
         def fits(lengths: Sequence[int]) -> bool:
-            is_exact = together.capabilities.rows_are_exact  # a text's vector does not depend on the texts next to it
-            return is_exact and len(lengths) <= ROWS and together.can_prefill_together(lengths, MOST_TOGETHER)
+            is_invariant = together.capabilities.is_batch_invariant  # a vector does not depend on the texts next to its own
+            return is_invariant and len(lengths) <= ROWS and together.can_prefill_together(lengths, MOST_TOGETHER)
 
         vectors: Vectors = np.empty((len(encoded), kept), np.float32)
         with scope.active():

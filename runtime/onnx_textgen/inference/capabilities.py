@@ -35,8 +35,8 @@ class Capabilities:
     """Whether one run takes a token of every row: if their lengths differ, that needs a mask."""
     can_batch_prefill: bool
     """Whether one run takes the whole prompts of several rows, the shorter ones padded."""
-    rows_are_exact: bool
-    """Whether each row of a run gets what it gets alone, to the last bit; on OpenVINO it does not."""
+    is_batch_invariant: bool
+    """Whether a row gets the same numbers in a run of several rows as alone, to the last bit; not so on OpenVINO."""
     can_interrupt_prompts: bool
     """Whether short parts of a prompt cost little, as rows need not be joined and split again between them."""
     part_size: int
@@ -104,7 +104,7 @@ class Capabilities:
             rope_switch_length=graph.rotary_switch,
             can_batch_decode=any_batch and (pads or kinds == {"state"}),
             can_batch_prefill=any_batch and in_place and "logits_positions" in roles and not isinstance(tokens, int),
-            rows_are_exact="paged" not in kinds,
+            is_batch_invariant="paged" not in kinds,
             can_interrupt_prompts="growing" not in kinds and appends,
             part_size=SHORTEST_PART if single else part_size if appends else geometry.context_length,
             width=width,

@@ -276,7 +276,7 @@ class Decoder:
                 self.cache, ids, positions, rows, advanced=lengths, scope=scope, mask=mask_of(lengths, ids.shape[1])
             )
             for row, prompt in zip(rows, prompts, strict=True):
-                if self.capabilities.rows_are_exact:
+                if self.capabilities.is_batch_invariant:
                     self.mark_reusable(row, len(prompt))
                 self.token_ids[row] += prompt
         return logits
