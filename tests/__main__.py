@@ -25,6 +25,7 @@ OTHER_SYSTEMS = {
 }
 WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 """By file, so that what a file exports or serves is made once, and in the order of `conftest`: the longest first."""
+DURATIONS = ["--durations", "30", "--junitxml", "build/tests.xml"]
 
 
 def checks(arguments: list[str]) -> dict[str, list[str]]:
@@ -38,7 +39,7 @@ def checks(arguments: list[str]) -> dict[str, list[str]]:
         "mypy": mypy,
         **{f"mypy for {name}": [*mypy, *options] for name, options in OTHER_SYSTEMS.items() if is_whole},
         "lint-imports": [str(SCRIPTS / "lint-imports")],
-        "pytest": [sys.executable, "-m", "pytest", *WORKERS, *selection],
+        "pytest": [sys.executable, "-m", "pytest", *WORKERS, *DURATIONS, *selection],
     }
 
 

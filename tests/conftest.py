@@ -1,5 +1,6 @@
 """What every test may ask for."""
 
+import collections
 import os
 import signal
 import tempfile
@@ -42,3 +43,20 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the test data folder ../shared/data, which is not part of the repository")
     return SHARED
+
+
+MOST_FILES = 30
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print which files take longest, with what their fixtures take, where `--durations` asks for times."""
+    if not terminalreporter.config.getoption("durations"):
+        return
+    seconds: collections.Counter[str] = collections.Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.location[0]] += report.duration
+    terminalreporter.section(f"files that take longest, of {seconds.total():.0f} s in {len(seconds)}")
+    for name, duration in seconds.most_common(MOST_FILES):
+        terminalreporter.write_line(f"{duration:8.1f} s  {name}")

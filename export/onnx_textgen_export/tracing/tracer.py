@@ -36,6 +36,7 @@ from ..sources.hidden_inputs import inputs_of
 from ..sources.output_layer import only_these_positions
 from ..sources.source import CacheTensor, Source
 from ..weights.streamed import UNMATERIALIZED_FROM, OwnWeights, Weights
+from .decomposition import run_decompositions
 from .interface import finish_interface, input_names, output_names
 
 OPSET = 23
@@ -181,6 +182,7 @@ def trace(
             flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
             exported = torch.export.export(flat, example, dynamic_shapes=shapes, strict=False)
             check_ranges(exported, source)
+            exported.run_decompositions = functools.partial(run_decompositions, exported)
             program = torch.onnx.export(
                 exported,
                 (),
