@@ -106,11 +106,6 @@ OPTIONS: Mapping[str, Given] = {
         "text, and may be repeated.",
         metavar="[NAME=]DIR",
     ),
-    "draft_head": Given(
-        str | None,
-        "An EAGLE-3 head of the model, which guesses its next tokens: its folder, or owner/name on the hub.",
-        metavar="DIR",
-    ),
     "tokenizer": Given(Path | None, "A tokenizer.json, for a source without one."),
     "eos_id": Given(list[int] | None, "An id that ends a text, for a source that names none."),
     "context_length": Given(int | None, "Longest context, if the source does not say.", least=2),
@@ -210,7 +205,6 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
     size = given["target_size"]
     merged, kept = adapters_from(given["adapter"] or ())
     same = (
-        "draft_head",
         "tokenizer",
         "context_length",
         "name",
@@ -309,8 +303,6 @@ def show(made: Exported) -> None:
         console.print(f"With the same rounded weights PyTorch's logits differ by {error:.1e}: the rest is rounding")
     if rounded := manifest.certificate.get("int8_cache"):
         console.print(f"With keys and values at 8 bits ({INT8_CACHE_GRAPH}): {summary_in_words(rounded)}")
-    if (head := manifest.certificate.get("draft_head")) is not None:
-        console.print(f"Draft head: its logits differ from PyTorch's by {head['logits_error']:.1e}")
     for name, record in manifest.adapters.items():
         console.print(f"With the adapter {name}: {summary_in_words(record.certificate.get('summary', {}))}")
     if untested := manifest.certificate["untested"]:

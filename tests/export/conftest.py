@@ -58,7 +58,7 @@ def traced_once(graphs: dict[tuple[object, ...], ir.Model], monkeypatch: pytest.
     traced = exported_graphs.trace
 
     def trace(source: Source, target: Target, weights: Weights, **outputs: bool) -> ir.Model:
-        told = source.geometry, source.cache, source.given, source.attention_path, source.one_token, source.states is None
+        told = source.geometry, source.cache, source.attention_path, source.one_token
         key = *content_of(source.module), repr(told), target, *sorted(outputs.items())
         if key not in graphs:
             graphs[key] = traced(source, target, weights, **outputs)

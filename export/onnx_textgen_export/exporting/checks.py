@@ -52,7 +52,6 @@ def refuse_of_encoder_decoder(options: ExportOptions) -> None:
         "--adapter NAME=DIR": options.adapters,
         "--int8-cache": options.int8_cache,
         "--hidden-states": options.hidden_states,
-        "--draft-head": options.draft_head,
     }
     if found := [name for name, value in asked.items() if value]:
         raise ExportError(f"{found[0]} is for decoders, and the source is an encoder-decoder; leave it out")

@@ -25,7 +25,6 @@ from ..tracing.turns import in_turn
 from ..weights.streamed import Weights
 from .adapters import check_adapters, open_adapters, prove_adapters, write_adapters
 from .checks import check_kept, check_source, estimate_line, forecast_of, retrieval_lines
-from .draft_head import add_draft_head, open_draft_head
 from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
@@ -89,7 +88,6 @@ def export_source(
     check_source(source, assets, options, quantization)
     check_target(target, force=options.force)
     adapters = open_adapters(options.adapters, source.module, allow_pickle=options.allow_pickle, report=report)
-    source, head = open_draft_head(source, weights, options, report)
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
     check_disk(target, expected.package_bytes)
@@ -114,23 +112,10 @@ def export_source(
             write_int8_cache_graph(source, folder, assets.tokenizer)
         roundings = rounded.roundings if rounded is not None else None
         proven = prove_package(source, weights, folder, ids, roundings, options=options, report=report)
-        record = None
-        if head is not None:
-            record, proven.more["draft_head"] = add_draft_head(
-                head,
-                source,
-                weights,
-                folder,
-                ids,
-                quantization=quantization if rounded is None else rounded.attempt.options,
-                roundings=roundings,
-                options=options,
-                report=report,
-            )
         write_adapters(folder, adapters)
         kept = prove_adapters(source, weights, folder, ids, adapters=adapters, roundings=roundings, options=options, report=report)
         manifest = make_manifest(source, assets, folder, proven, rounded, weights=weights, options=options)
-        manifest = dataclasses.replace(manifest, adapters=kept, draft_head=record)
+        manifest = dataclasses.replace(manifest, adapters=kept)
         write_manifest(folder, manifest)
     return Exported(target, manifest)
 

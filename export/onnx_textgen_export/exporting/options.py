@@ -40,8 +40,6 @@ class ExportOptions:
     replace the source's."""
     adapters: Mapping[str, str | Path] = dataclasses.field(default_factory=dict)
     """LoRA adapters that are kept apart, each by the name that a text chooses it by, as `adapter` is given."""
-    draft_head: str | Path | None = None
-    """An EAGLE-3 head of the model, which guesses its next tokens, as its folder or `owner/name` on the hub."""
     eos_ids: tuple[int, ...] = ()
     """Ids that end a text, where the source names none."""
     context_length: int | None = None
@@ -120,7 +118,6 @@ class ExportKeywords(TypedDict, total=False):
     tokenizer: str | Path | Tokenizer | None
     adapter: str | Path | None
     adapters: Mapping[str, str | Path]
-    draft_head: str | Path | None
     eos_ids: tuple[int, ...]
     context_length: int | None
     name: str | None

@@ -13,9 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes import common
 
-from onnx_textgen.backends.signature import DRAFT_STATES
 from onnx_textgen.package.manifest import GRAPH, SHARED_FOLDER, SHARED_NAMES
 
 from ..passes.graph.linear import add_constant, sizes_of
@@ -55,10 +53,6 @@ def weights_name(settings: Settings) -> str:
 def write_shared_graph(folder: Path, settings: Settings) -> str:
     """Write the graph next to the weights; returns its name."""
     model = ir.load(folder / GRAPH)
-    for value in list(model.graph.outputs):
-        if value.name == DRAFT_STATES:  # others have no draft heads
-            model.graph.outputs.remove(value)
-            common.RemoveUnusedNodesPass()(model)
     for_others(model.graph, folder)
     ir.save(model, folder / graph_name(settings))
     return graph_name(settings)

@@ -80,16 +80,6 @@ class EncoderPart:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StatesOutput:
-    """A further output of a decoder: hidden states that enter some of its modules."""
-
-    name: str
-    """Of the output."""
-    modules: tuple[nn.Module, ...]
-    """Their inputs [batch, new, width], joined along the last axis, are the output."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Source:
     """A decoder, ready for tracing and for comparison."""
 
@@ -119,10 +109,6 @@ class Source:
     """The other half of an encoder-decoder; then `call` takes the encoder's mask and `EncoderPart.cross` after the pasts."""
     rotary_switch: int | None = None
     """Beyond this many tokens keys are rotated by other frequencies, so the cache of a text that crosses it is recomputed."""
-    given: tuple[CacheTensor, ...] = ()
-    """Inputs that are no ids and not carried from run to run, by `name`; `call` takes them after the pasts."""
-    states: StatesOutput | None = None
-    """Hidden states that the graph gives besides the logits, of every new token."""
 
     def logits(self, ids: Sequence[int], source_ids: Sequence[int] = ()) -> Tensor:
         """PyTorch's logits [tokens, vocabulary] of a text, and of an encoder-decoder after a source."""

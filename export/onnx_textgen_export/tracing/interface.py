@@ -19,7 +19,7 @@ SOURCE_IDS, SOURCE_MASK = "source.input_ids", "source.attention_mask"
 
 def input_names(source: Source) -> list[str]:
     """Names of the graph's inputs, in their order."""
-    names = ["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in (*source.cache, *source.given))]
+    names = ["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)]
     if source.encoder is None:
         return names
     return [*names, ENCODER_MASK, *(tensor.name for tensor in source.encoder.cross), SOURCE_IDS, SOURCE_MASK]
@@ -29,7 +29,6 @@ def output_names(source: Source, *, hidden_states: bool, attention_maps: bool) -
     """Names of the graph's outputs, in their order."""
     maps = attention_names(source) if attention_maps else []
     names = ["logits", *(tensor.present for tensor in source.cache), *maps, *([HIDDEN_STATES] if hidden_states else [])]
-    names += [] if source.states is None else [source.states.name]
     return names if source.encoder is None else [*names, LAST_HIDDEN_STATE, *(tensor.present for tensor in source.encoder.cross)]
 
 
@@ -56,12 +55,8 @@ def finish_interface(model: ir.Model, source: Source, target: Target, outputs: S
     if source.encoder is not None:
         shapes |= {name: ["batch", "source_length"] for name in (ENCODER_MASK, SOURCE_IDS, SOURCE_MASK)}
         shapes |= {name: list(tensor.shape) for tensor in source.encoder.cross for name in (tensor.name, tensor.present)}
-    shapes |= {tensor.name: list(tensor.shape) for tensor in source.given}
     for value, name in zip(graph.outputs, outputs, strict=True):
         value.name = name  # a tensor that is returned twice has a copy with another name
-        if source.states is not None and name == source.states.name:
-            assert value.shape is not None and isinstance(value.shape[-1], int), "layers have a fixed width"
-            shapes[name] = ["batch", "new", value.shape[-1]]
         if name.startswith((ATTENTIONS, CROSS_ATTENTIONS)):
             heads = value.shape[1] if value.shape is not None else None
             columns = "total_length" if name.startswith(ATTENTIONS) else "source_length"

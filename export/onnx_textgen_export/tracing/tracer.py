@@ -2,7 +2,6 @@
 
 Inputs: `input_ids` and `attention_mask`, `logits_positions` (optional, default [-1]: only the last position's logits are
 computed), `past_key_values.{i}.key|value`. Outputs: `logits`, `present.{i}.key|value`, and `hidden_states` on request.
-A draft head and the model that it reads have further inputs and outputs (`Source.given`, `Source.states`).
 The decoder of an encoder-decoder also takes `encoder_attention_mask` and `past_key_values.{i}.encoder.key|value`. Its encoder is
 a second half of the same graph, which no node connects with the first, until `passes/graph/encoder_decoder` divides them: so
 passes and calibration see all weights at once. Inputs of that half: `source.input_ids` and `source.attention_mask`; outputs:
@@ -32,7 +31,6 @@ from ..errors import ExportError, innermost
 from ..huggingface.experts import experts_for
 from ..passes.graph.provenance import Parameter, Piece, made_of
 from ..passes.order import Settings, run_passes
-from ..sources.hidden_inputs import inputs_of
 from ..sources.output_layer import only_these_positions
 from ..sources.source import CacheTensor, Source
 from ..weights.streamed import UNMATERIALIZED_FROM, OwnWeights, Weights
@@ -92,26 +90,19 @@ class FlatDecoder(nn.Module):
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor], source: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
         """Logits [batch, k, vocabulary] at the given positions, presents in the order of the pasts, hidden states on request.
 
-        Then `Source.states`, if it has any, and what the encoder gives for the source. An encoder-decoder's attention weights, on
-        request, follow the presents.
+        Then what the encoder gives for the source. An encoder-decoder's attention weights, on request, follow the presents.
         """
-        states = self.source.states
-        with (
-            only_these_positions(self.source.head, logits_positions) as taken,
-            inputs_of(() if states is None else states.modules) as entered,
-            experts_for(self.target),
-        ):
+        with only_these_positions(self.source.head, logits_positions) as taken, experts_for(self.target):
             logits, presents = self.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
             logits = logits[:, logits_positions]
         encoder = self.source.encoder
         with experts_for(self.target):
             encoded = [] if encoder is None else encoder.call(*source)
-        joined = [torch.cat(entered, dim=-1)] if entered else []
-        return logits, presents, taken if self.hidden_states else [], joined, encoded
+        return logits, presents, taken if self.hidden_states else [], encoded
 
 
 @contextlib.contextmanager
@@ -164,7 +155,7 @@ def trace(
         torch.arange(2 * new).reshape(2, new) % geometry.vocab_size,
         torch.ones(2, EXAMPLE_LENGTHS["length"] + new, dtype=torch.int64),
         torch.tensor([new - 1] if source.one_token else [5, 6]),
-        [*example_tensors(source.cache), *from_encoder, *example_tensors(source.given)],
+        [*example_tensors(source.cache), *from_encoder],
         read,
     )
     ids = {0: dynamic} if source.one_token else {0: dynamic, 1: dynamic}
@@ -173,7 +164,7 @@ def trace(
         ids,
         {0: dynamic, 1: dynamic},
         positions,
-        [*dynamic_dimensions(source.cache), *its_shapes, *dynamic_dimensions(source.given)],
+        [*dynamic_dimensions(source.cache), *its_shapes],
         read_shapes,
     )
     outputs = output_names(source, hidden_states=hidden_states, attention_maps=attention_maps)

@@ -1,4 +1,4 @@
-"""Makes a model of an open package: with its encoder, its second engine, and what drafts for it."""
+"""Makes a model of an open package: with its encoder, its second engine, and its draft model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.openvino_session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
-from ..backends.signature import DRAFT_STATES
 from ..errors import DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
 from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
-from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import available_bytes, plan
 from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
-from ..package.manifest import DRAFT_HEAD_GRAPH, DRAFT_HEAD_WEIGHTS, ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest
-from ..speculation.draft_head import open_head_decoder
+from ..package.manifest import ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest
 from ..speculation.draft_model import Source, step_seconds
 from .model import Model
 from .opening import OpenPackage
@@ -153,23 +150,6 @@ def set_assistant(model: Model, other: Model) -> None:
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
     )
     model.generator.assistant = Source(other.opened.new_graph_context, other.prefixes, seconds / seconds_of_model)
-
-
-def set_draft_head(model: Model) -> None:
-    """Open the draft head of a package, so that it drafts; not on engines that give no hidden states, which the log says."""
-    opened, manifest = model.opened, model.manifest
-    graph, folder = opened.graph, model.folder
-    if not isinstance(graph, Session) or DRAFT_STATES not in graph.outputs:
-        LOG.info("%s: its draft head is not used on %s", folder, graph.device)
-        return
-    with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / DRAFT_HEAD_GRAPH):
-        head = open_session(folder / DRAFT_HEAD_GRAPH, device=str(graph.device), threads=graph.threads)
-    new_decoder = functools.partial(open_head_decoder, head, manifest.geometry)
-    new_decoder()  # raises for a graph that is no head
-    own_bytes = manifest.files[DRAFT_HEAD_WEIGHTS].size
-    seconds = step_seconds(manifest.geometry.layers, package_bytes(folder, manifest))
-    opened.gives_states = True
-    model.generator.assistant = Source(new_decoder, PrefixStore(0), step_seconds(1, own_bytes) / seconds, is_head=True)
 
 
 def difference_of_ids(model: Model, other: Model) -> str:

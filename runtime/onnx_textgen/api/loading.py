@@ -51,7 +51,7 @@ def load(
     - `prefix_folder_bytes`: most bytes of the files in that folder.
     - `batch_size`: most texts, of all callers, that are decoded together.
     - `assistant_model`: a smaller model with the same tokenizer, as a folder or open, that drafts tokens; the large model verifies
-      a draft in one run (see `num_assistant_tokens`). It replaces the draft head of a package that has one.
+      a draft in one run (see `num_assistant_tokens`).
     - `response_template`: how answers are divided into text, thinking and tool calls, as JSON or a file (default: its own).
     - `whole_past`: hold keys and values of whole texts in layers with a sliding window too. That takes more memory, and lets any
       prompt reuse what it has in common with an earlier one.
@@ -72,7 +72,7 @@ def load(
     place = locate(package)
     second, device = PROMPT_DEVICES.get(device), "cpu" if device in PROMPT_DEVICES else device
     found = open_package(place, device=device, threads=threads, whole_past=whole_past, meanwhile=read_meanwhile)
-    from .assembly import make_model, set_assistant, set_draft_head  # noqa: PLC0415 - see `read_meanwhile`
+    from .assembly import make_model, set_assistant  # noqa: PLC0415 - see `read_meanwhile`
     from .model import Model  # noqa: PLC0415
 
     model = make_model(
@@ -92,8 +92,6 @@ def load(
                 assistant_model, device=device, threads=threads, prefix_cache=prefix_cache, whole_past=whole_past
             )
         set_assistant(model, assistant_model)
-    elif found.manifest.draft_head is not None:
-        set_draft_head(model)
     return model
 
 

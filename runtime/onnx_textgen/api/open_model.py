@@ -13,7 +13,7 @@ from ..backends.adapter_graph import open_with_adapters
 from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.protocol import ClosedGraph, Graph
-from ..backends.signature import DRAFT_STATES, LOGITS, CacheTensor
+from ..backends.signature import LOGITS, CacheTensor
 from ..errors import OptionError, PackageError, TemplateError
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
@@ -49,8 +49,6 @@ class OpenModel:
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
-    gives_states: bool = False
-    """Whether decoders keep the hidden states that a draft head reads."""
     opening: threading.RLock = dataclasses.field(default_factory=threading.RLock)
     """Held while the graph with adapters is opened."""
 
@@ -134,7 +132,6 @@ class OpenModel:
             rows=rows,
             capacity=self.capacity,
             output=output,
-            extra_outputs=(DRAFT_STATES,) if self.gives_states and output == LOGITS else (),
             capabilities=opened.capabilities if output == LOGITS else None,
             adapter=adapter,
             encoder=self.encoder,

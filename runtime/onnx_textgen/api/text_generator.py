@@ -22,7 +22,6 @@ from ..options.generation_config import GenerationConfig, make_generation_config
 from ..results import Chunk, Generation
 from ..sampling.grammar import Rules
 from ..sampling.thinking import Rule
-from ..speculation.draft_head import DraftHead
 from ..speculation.draft_model import Assistant, Source
 from ..speculation.drafter import RUN_COSTS, Drafter
 from ..speculation.prompt_lookup import PromptLookup
@@ -48,7 +47,7 @@ class TextGenerator:
         self.rules = Rules(opened.optional_tokenizer, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
         self.verification = Verification(opened.graph, geometry)
         self.assistant: Source | None = None
-        """The draft model, if one was loaded, else the package's draft head."""
+        """The draft model, if one was loaded."""
         self.adapted: TextGenerator | None = None
         """Generates texts with adapters, once there are any: the graph without them is faster."""
 
@@ -74,9 +73,7 @@ class TextGenerator:
         """The options of a call: `options`, then the package's defaults; raises `OptionError`."""
         config = make_generation_config(self.opened.manifest.generation, options)
         if self.assistant is None and options.get("num_assistant_tokens"):
-            raise OptionError(
-                "num_assistant_tokens needs a draft model or a draft head that runs on this device; pass assistant_model to load()"
-            )
+            raise OptionError("num_assistant_tokens needs a draft model; pass assistant_model to load()")
         if (record := self.opened.manifest.encoder) is not None and record.suppressed_ids:
             config = dataclasses.replace(config, suppress_tokens=(*config.suppress_tokens, *record.suppressed_ids))
         return config
@@ -197,7 +194,7 @@ class TextGenerator:
         return [], self.encoder.encode(prompt, new_tokens=needed)
 
     def drafter(self, prompt_ids: Sequence[int], config: GenerationConfig, sample: int) -> Drafter | None:
-        """The drafter of a text: prompt lookup, the draft model or head, or None."""
+        """The drafter of a text: prompt lookup, the draft model, or None."""
         if config.has_several_texts:
             return None
         if config.prompt_lookup_num_tokens:
@@ -208,5 +205,4 @@ class TextGenerator:
         tokenizer = self.opened.optional_tokenizer
         piece = tokenizer.piece if tokenizer is not None else None
         vocab_size, eos_ids = self.limits.vocab_size, self.limits.eos_ids
-        make = DraftHead if self.assistant.is_head else Assistant
-        return make(self.assistant, prompt_ids, config, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece, sample=sample)
+        return Assistant(self.assistant, prompt_ids, config, vocab_size=vocab_size, eos_ids=eos_ids, piece=piece, sample=sample)

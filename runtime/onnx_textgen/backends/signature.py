@@ -39,9 +39,6 @@ ENCODER_MASK, LAST_HIDDEN_STATE = "encoder_attention_mask", "last_hidden_state"
 """The mask of the source that an encoder-decoder's decoder takes, and the output of its encoder that is no key or value."""
 ENCODER_STATES = "encoder_hidden_states"
 """What other exporters' decoders may take of an encoder, besides the keys and values of their cross-attention."""
-DRAFT_STATES, OWN_STATES, NEXT_STATES = "draft_states", "own_states", "next_states"
-"""The model's hidden states that its draft head reads, an output of the model and an input of the head; states of the head itself,
-which it reads in their place for tokens that it has guessed; and those that it gives for its next guess."""
 WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS = "window_lengths", "window_total", "window_positions"
 """The inputs that say where layers with a sliding window are in the text; see `windowed_graph`."""
 ROLES = {
@@ -53,8 +50,6 @@ ROLES = {
     "use_cache_branch": ("b", "true or false"),
     ENCODER_MASK: ("ifb", "numbers"),
     ADAPTER_MASK: ("f", "numbers"),
-    DRAFT_STATES: ("f", "numbers"),
-    OWN_STATES: ("f", "numbers"),
     **dict.fromkeys((WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS), ("i", "integers")),
 }
 """The inputs outside the cache that a decoder can provide, with their kinds of types, in NumPy's letters and in words."""

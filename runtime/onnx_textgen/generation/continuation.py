@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..inference.graph_runner import Listener, Logits
+from ..inference.graph_runner import Logits
 from ..inference.scoring import mean_logprob, most_likely_tokens, target_logprobs
 from ..options.generation_config import GenerationConfig
 from ..results import Alternative, Chunk, FinishReason, Generation, Stats
@@ -210,11 +210,6 @@ class Continuation:
     def score(self) -> float:
         """The mean log-probability per token, which ranks the scored texts of a prompt."""
         return mean_logprob(self.scored)
-
-    @property
-    def listener(self) -> Listener | None:
-        """Who gets the model's hidden states of this text: a drafter that reads them."""
-        return None if self.drafter is None else self.drafter.listener
 
     def close(self) -> None:
         """Release what is needed only during generation."""

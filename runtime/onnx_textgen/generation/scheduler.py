@@ -74,8 +74,6 @@ class Scheduler:
         """
         self.release_finished()
         self.admit()
-        if self.decoder is not None:
-            self.decoder.runner.listeners = [request.continuation.listener for request in self.rows]
         if prefilling := self.prefilling:
             if len(together := self.prefill_batch(prefilling)) > 1:
                 self.feed_prompts(together)
@@ -289,7 +287,6 @@ class Scheduler:
             self.rows.pop(row)
             return
         request = self.rows[row]
-        self.decoder.runner.listeners = []  # the next step has those of the texts that are left
         roll_back_draft(self.decoder, request.continuation, row)
         request.continuation.close()
         try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..backends.protocol import Graph, Run
-from ..backends.signature import ADAPTER_MASK, DRAFT_STATES, ENCODER_MASK, WINDOW_LENGTHS
+from ..backends.signature import ADAPTER_MASK, ENCODER_MASK, WINDOW_LENGTHS
 from ..cancellation import CancelScope
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..speculation.verification import Verifier
 
 Logits = npt.NDArray[np.float32]
-Listener = Callable[[int, npt.NDArray[np.float32]], None]
-"""Gets the hidden states [tokens, width] that a draft head reads, after each run of a row, and where their first token is in it."""
 
 
 class GraphRunner:
@@ -40,10 +38,6 @@ class GraphRunner:
         """The source of each row of an encoder-decoder."""
         self.adapter_mask: npt.NDArray[np.float32] = np.zeros((rows, 1, len(graph.adapters)), np.float32)
         """[rows, 1, adapters]: 1 for the adapter of each row."""
-        self.extra_inputs: dict[str, npt.NDArray[np.float32]] = {}
-        """Further inputs of the next run, by role: the hidden states that a draft head reads."""
-        self.listeners: Sequence[Listener | None] = ()
-        """Who gets the hidden states of each row, if the extra outputs have them; rows beyond the end have nobody."""
 
     def run(
         self,
@@ -80,8 +74,6 @@ class GraphRunner:
                 self.set_input(run, "num_logits_to_keep", np.array(1 if positions is self.last_only else 0))  # 0: all
             if ADAPTER_MASK in self.roles:
                 self.set_input(run, ADAPTER_MASK, self.adapter_mask[rows.start : rows.stop])
-            for role, states in self.extra_inputs.items():
-                self.set_input(run, role, states)
             for name, array in self.sources.inputs(rows).items():
                 if name == ENCODER_MASK:
                     self.set_input(run, name, array)
@@ -95,20 +87,8 @@ class GraphRunner:
             shape = len(ids), self.rows_of_logits(new, positions), self.capabilities.width
             found, self.last_extra_outputs = scope.run(lambda: run.compute(self.output, shape, self.extra_outputs), run.stop)
             logits: Logits = np.asarray(found, dtype=np.float32)
-            starts = [cache.lengths[row] for row in rows]
             cache.end(rows, advanced)
-        self.tell_listeners(rows, starts, advanced)
         return logits
-
-    def tell_listeners(self, rows: range, starts: Sequence[int], advanced: Sequence[int]) -> None:
-        """Give the hidden states of a run to those who listen."""
-        if DRAFT_STATES not in self.extra_outputs:
-            return
-        states = self.last_extra_outputs[self.extra_outputs.index(DRAFT_STATES)]
-        for index, (row, start, count) in enumerate(zip(rows, starts, advanced, strict=True)):
-            listener = self.listeners[row] if row < len(self.listeners) else None
-            if listener is not None and count:
-                listener(start, np.asarray(states[index, :count], dtype=np.float32))
 
     def rows_of_logits(self, new: int, positions: npt.NDArray[np.int64]) -> int:
         """For how many of `new` tokens the graph returns logits, if those at `positions` are requested."""

@@ -25,8 +25,6 @@ WEIGHTS = "model.onnx.data"
 """The weights of packages of format version 1."""
 ENCODER_GRAPH = "encoder_model.onnx"
 """The encoder of an encoder-decoder, over the same weights."""
-DRAFT_HEAD_GRAPH, DRAFT_HEAD_WEIGHTS = "draft_head.onnx", "onnx/draft_head.onnx_data"
-"""The draft head, and its own weights; it looks tokens up in the model's embedding."""
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 RESPONSE_TEMPLATE = "response_template.json"
@@ -54,11 +52,11 @@ SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATI
 """With these onnxruntime-genai and transformers.js open the folder; this runtime reads none of them."""
 ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
     {GRAPH, ENCODER_GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
-    | {GENAI_GRAPH, WASM_GRAPH, DRAFT_HEAD_GRAPH, DRAFT_HEAD_WEIGHTS}
+    | {GENAI_GRAPH, WASM_GRAPH}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
-NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids", "draft_head"})
+NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids"})
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
 """The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
@@ -173,16 +171,6 @@ class AdapterRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DraftHeadRecord:
-    """A head over the model's hidden states, which guesses its next tokens."""
-
-    layers: tuple[int, ...]
-    """The layers of the model whose inputs it reads, counted from 0."""
-    source: str = ""
-    """Where it came from."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
     """The description of a model folder."""
 
@@ -214,8 +202,6 @@ class Manifest:
     """How the model makes vectors of texts; None if its makers say nothing of it."""
     reranking: RerankingSettings | None = None
     """How the model scores documents; None if it is no reranker."""
-    draft_head: DraftHeadRecord | None = None
-    """What guesses the model's next tokens from its hidden states; None if the package has no draft head."""
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
     """Digest of the rest of the manifest, see `manifest_digest`; empty in packages that are older than this field."""
@@ -352,8 +338,6 @@ def manifest_from_json(value: object) -> Manifest:
         check_ids(manifest.encoder.start_ids + manifest.encoder.suppressed_ids, vocab_size, "encoder")
         if ENCODER_GRAPH not in manifest.files:
             raise PackageError(f"{MANIFEST} describes an encoder, and lists no {ENCODER_GRAPH}; export the model again")
-    if manifest.draft_head is not None and not {DRAFT_HEAD_GRAPH, DRAFT_HEAD_WEIGHTS} <= manifest.files.keys():
-        raise PackageError(f"{MANIFEST} describes a draft head, and lists no {DRAFT_HEAD_GRAPH}; export the model again")
     if (reranking := manifest.reranking) is not None:
         answers = (reranking.true_id, *([] if reranking.false_id is None else [reranking.false_id]))
         check_ids(answers, vocab_size, "reranking")

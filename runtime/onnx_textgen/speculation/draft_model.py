@@ -37,8 +37,6 @@ class Source:
     """The draft model's prefix cache."""
     cost: float
     """Time of a run of the draft model, as a share of the large model's."""
-    is_head: bool = False
-    """Whether it is a draft head, which reads the large model's hidden states: see `draft_head`."""
 
 
 def step_seconds(layers: int, weight_bytes: int) -> float:

@@ -2,7 +2,7 @@
 
 Each token is still chosen by the model's own logits: drafts save runs, and do not change a text that `verification` checks. The
 number of tokens in a draft depends on how many were accepted so far, never on the clock, so a call always drafts the same tokens.
-`prompt_lookup`, `draft_model` and `draft_head` make the guesses.
+`prompt_lookup` and `draft_model` make the guesses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import abc
 from collections.abc import Sequence
 
 from ..cancellation import CancelScope
-from ..inference.graph_runner import Listener
 
 COST_PER_TOKEN = 0.25
 """Time that one more token adds to a run, as a share of a run of one token; about right for 4-bit products on a CPU."""
@@ -66,11 +65,6 @@ class Drafter(abc.ABC):
     @abc.abstractmethod
     def guess(self, most: int, scope: CancelScope) -> list[int]:
         """Tokens that may follow `text`; at most `most` of them, often none."""
-
-    @property
-    def listener(self) -> Listener | None:
-        """Who gets the model's hidden states of the text; None if drafts do not need them."""
-        return None
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the memory that drafts need; the counts stay."""
