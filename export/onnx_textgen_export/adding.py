@@ -12,24 +12,23 @@ from tokenizers import Tokenizer
 from onnx_textgen.backends.adapter_file import Changes, write_adapter
 from onnx_textgen.backends.adapter_graph import linear_layers
 from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.files.replace import replaced_file
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.integrity import check_files, file_record
 from onnx_textgen.package.manifest import (
     GRAPH,
-    MANIFEST,
     TOKENIZER,
     UNKNOWN,
     AdapterRecord,
     Manifest,
     adapter_file,
-    manifest_to_json,
 )
 from onnx_textgen.package.reading import read_manifest
 
 from .errors import ExportError
 from .exporting.adapters import REMEDY, KeptAdapter, check_adapters, open_adapters
 from .exporting.checks import check_same_sizes
-from .package.folder import flush, only_writer, writing
+from .package.folder import only_writer, replace_manifest, writing
 from .proof.adapters import ProvenAdapter
 from .proof.certificate import make_certificate, prove
 from .proof.measures import TOLERANCES
@@ -125,16 +124,12 @@ def compare(folder: Path, manifest: Manifest, base: Base, adapter: ProvenAdapter
 
 def put_adapter(folder: Path, manifest: Manifest, name: str, changes: Changes, record: AdapterRecord) -> None:
     """Write the adapter's file, then the manifest; a kill in between leaves the package unchanged, or without the adapter."""
-    path, partial = folder / adapter_file(name), folder / f".{name}.partial"
-    try:
+    path = folder / adapter_file(name)
+    with replaced_file(path) as partial:
         write_adapter(partial, changes)
-        flush(partial)
         if name in manifest.adapters:
             manifest = without_adapter(manifest, name)
             replace_manifest(folder, manifest)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     files, adapters = {**manifest.files, path.name: file_record(path)}, {**manifest.adapters, name: record}
     replace_manifest(folder, dataclasses.replace(manifest, files=files, adapters=adapters))
 
@@ -155,15 +150,3 @@ def without_adapter(manifest: Manifest, name: str) -> Manifest:
     left = {each: known for each, known in manifest.adapters.items() if each != name}
     files = {each: known for each, known in manifest.files.items() if each != adapter_file(name)}
     return dataclasses.replace(manifest, adapters=left, files=files)
-
-
-def replace_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace `manifest.json` in one step."""
-    partial = folder / f".{MANIFEST}.partial"
-    try:
-        partial.write_text(manifest_to_json(manifest), encoding="utf-8")
-        flush(partial)
-        partial.replace(folder / MANIFEST)
-        flush(folder)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -12,25 +12,16 @@ from pathlib import Path
 
 from onnx_textgen.errors import OnnxTextgenError
 from onnx_textgen.package.integrity import check_files
-from onnx_textgen.package.manifest import MANIFEST
 from onnx_textgen.package.reading import read_manifest
 
-from .package.folder import flush, hidden, write_manifest
+from .package.folder import replace_manifest
 
 
 def seal_package(folder: Path) -> None:
     """Rewrite a package's manifest after checking its files against it; raises `PackageError` if they differ."""
     manifest = read_manifest(folder)
     check_files(folder, manifest)
-    partial = hidden(folder, "partial")
-    partial.mkdir()
-    try:
-        write_manifest(partial, manifest)
-        flush(partial / MANIFEST)
-        (partial / MANIFEST).replace(folder / MANIFEST)
-    finally:
-        (partial / MANIFEST).unlink(missing_ok=True)
-        partial.rmdir()
+    replace_manifest(folder, manifest)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

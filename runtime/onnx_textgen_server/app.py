@@ -96,8 +96,9 @@ class Server:
         return name, *found
 
     async def model(self, http: Request, name: str | None) -> tuple[str, Model]:
-        """A model by `find`, opened if necessary; it stays open until the response to `http` is sent or its client has left.
+        """A model by `find`, opened if necessary.
 
+        It stays open until the response to `http` begins, or its client has left; that of `deliver` until the texts have ended.
         Raises 404, and the errors of `ModelPool.use`.
         """
         name, member, _ = self.find(name)

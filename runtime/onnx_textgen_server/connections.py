@@ -1,7 +1,8 @@
-"""Limits on connections: seconds until the headers are complete, and how many may be open.
+"""Limits on connections: seconds until the headers are complete, seconds without reading, and how many may be open.
 
-A connection that sends nothing, or half a request, costs a client nothing and the server one open file. uvicorn waits for it
-without end. Here it is closed after a time limit; if there are too many, the one that has waited longest is closed first.
+A connection that sends nothing, or half a request, or reads nothing, costs a client nothing and the server one open file. uvicorn
+waits for it without end. Here it is closed after a time limit. If there are too many, the one that has waited longest for its
+request is closed first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if sys.platform != "win32":
 
 NOT_HTTP = Problem(400, "this is not an HTTP request that the server can read; it reads nothing more from this connection")
 HEADER_SECONDS = 10.0
+SEND_SECONDS = 30.0
+"""A connection is closed if its client has read nothing between two checks at this interval: after at most twice as long."""
 MAX_CONNECTIONS = 4096
 DEFAULT_OPEN_FILES = 1024
 COUNTER = itertools.count()
@@ -52,6 +55,8 @@ class TimedProtocol(H11Protocol):
     number = 0
     """Counts connections; a smaller number is older."""
     header_timer: asyncio.TimerHandle | None = None
+    send_timer: asyncio.TimerHandle | None = None
+    """Runs while bytes wait for the client to read."""
 
     @property
     def is_idle(self) -> bool:
@@ -66,6 +71,7 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Accept a connection; if there are too many, close the oldest that has no complete request."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` is then called whenever bytes wait
         self.number = next(COUNTER)
         self.update_timer()
         if len(self.connections) > max_connections():
@@ -81,6 +87,31 @@ class TimedProtocol(H11Protocol):
         """Forget the connection."""
         super().connection_lost(exc)
         self.stop_timer()
+        self.stop_send_timer()
+
+    def pause_writing(self) -> None:
+        """Begin to check that the client reads."""
+        super().pause_writing()
+        self.send_timer = self.loop.call_later(SEND_SECONDS, self.check_progress, None)
+
+    def resume_writing(self) -> None:
+        """Everything is sent."""
+        super().resume_writing()
+        self.stop_send_timer()
+
+    def check_progress(self, before: int | None) -> None:
+        """Close the connection if as many bytes wait as at the last check; `before`: how many those were."""
+        waiting = self.transport.get_write_buffer_size()
+        if before is not None and waiting >= before:
+            self.close_now()
+        else:
+            self.send_timer = self.loop.call_later(SEND_SECONDS, self.check_progress, waiting)
+
+    def stop_send_timer(self) -> None:
+        """Cancel the checks."""
+        if self.send_timer is not None:
+            self.send_timer.cancel()
+            self.send_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """Answer 400 to bytes that are not HTTP. Once an answer has begun, only close the connection. `msg` is uvicorn's."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx_textgen
-from onnx_textgen.api.session_file import LONGEST_SAVE_SECONDS
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.files.replace import LONGEST_WRITE_SECONDS
 from onnx_textgen.package.integrity import check_files
 from onnx_textgen.package.reading import read_manifest
 
@@ -157,7 +157,7 @@ def session_case(work: Worker, how: str, at: int, act: str, folder: Path) -> Ver
     verdict = check_outcome(told, text_of(target), before, "new", act)
     check_left(told, folder, target, at)
     for path in folder.iterdir():
-        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - LONGEST_SAVE_SECONDS - 1))
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - LONGEST_WRITE_SECONDS - 1))
     again = work.do(target, text="end")
     if again["killed"] or again["error"] or again["traceback"] or text_of(target) != "end":
         raise Violation(f"the next save: {again}")

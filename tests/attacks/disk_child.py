@@ -30,6 +30,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # a process that has threads should not for
 
 import onnx_textgen
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.files import replace
 
 PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
 CALLS = ("open", "fsync", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "truncate", "ftruncate")
@@ -116,7 +117,6 @@ def exports() -> Work:
 
     from onnx_textgen_export import DecoderConfig, TinyTransformer, export  # noqa: PLC0415
     from onnx_textgen_export.exporting import exporter  # noqa: PLC0415
-    from onnx_textgen_export.package import folder  # noqa: PLC0415
 
     class TracedError(Exception):
         """Ends the export that the graph is taken from."""
@@ -134,7 +134,7 @@ def exports() -> Work:
                 return False
             return not wish["in_two_steps"] and at_once(one, other)
 
-        folder.exchange = exchange
+        replace.exchange = exchange
         target, more = Path(wish["target"]), {"tokenizer": PACKAGE / "tokenizer.json", "eos_ids": (1,)}
         return lambda: export(decoder, target, name="new", force=wish["force"], **more)
 
@@ -142,7 +142,7 @@ def exports() -> Work:
     torch.manual_seed(0)
     sizes = {"vocab_size": 258, "width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "feed_forward": 32, "context_length": 64}
     decoder = TinyTransformer(DecoderConfig(**sizes))
-    made, optimized_graph, at_once = list[Any](), exporter.optimized_graph, folder.exchange
+    made, optimized_graph, at_once = list[Any](), exporter.optimized_graph, replace.exchange
     exporter.optimized_graph = keep
     with tempfile.TemporaryDirectory() as where, contextlib.suppress(TracedError):
         export(decoder, Path(where) / "none")

@@ -269,7 +269,7 @@ def test_whatever_goes_wrong_in_a_stream_is_told(story: Model, monkeypatch: pyte
 def test_a_deadline_ends_a_text(live: tuple) -> None:
     slow = LONG | {"model": "story", "context_limit": "shift", "max_tokens": 100_000, "max_time": 0.3}
     answer = patient_http.post(f"{live[0]}/v1/completions", json=slow).json()
-    assert answer["choices"][0]["finish_reason"] == "length"
+    assert (answer["choices"][0]["finish_reason"], answer["choices"][0]["stop_reason"]) == ("length", "deadline")
     assert answer["usage"]["completion_tokens"] < 100_000
 
 
@@ -340,6 +340,8 @@ def test_a_server_that_ends_tells_its_clients(story: Model) -> None:
         streamed, whole = (each.result() for each in waiting)
         assert streamed.text.endswith("data: [DONE]\n\n")
         assert (whole.status_code, whole.json()["choices"][0]["finish_reason"]) == (200, "length")
+        assert whole.json()["choices"][0]["stop_reason"] == "cancelled"
+        assert '"finish_reason":"length","stop_reason":"cancelled"' in streamed.text
         assert wait_until(lambda: not server.slots.jobs)
 
 
@@ -353,8 +355,15 @@ ROUTES = {
     "/api/generate": {"prompt": "Once upon a time"},
 }
 """Every route that generates, with what it is asked."""
-CUT_OFF = {"/v1/responses": "max_output_tokens", "/v1/messages": "max_tokens"}
-"""What a text that was cut off is told to have ended by; else `length`."""
+OUT_OF_TIME = {
+    "/v1/completions": {"finish_reason": "length", "stop_reason": "deadline"},
+    "/v1/chat/completions": {"finish_reason": "length", "stop_reason": "deadline"},
+    "/v1/responses": {"status": "incomplete", "incomplete_details": {"stop_reason": "deadline"}},
+    "/v1/messages": {"stop_reason": "pause_turn"},
+    "/api/chat": {"done": True, "done_reason": None},
+    "/api/generate": {"done": True, "done_reason": None},
+}
+"""What each route tells of a text that the server cut off: no client takes it for one that reached its `max_tokens`."""
 MOST_TOKENS = {"/v1/responses": "max_output_tokens", "/api/chat": "num_predict", "/api/generate": "num_predict"}
 
 
@@ -367,6 +376,13 @@ def asked(path: str, tokens: int, *, stream: bool = False, **more: object) -> di
 def endless(path: str, *, stream: bool = False) -> dict:
     """A request for a text without end."""
     return asked(path, 10**6, stream=stream, context_limit="shift")
+
+
+def fields_of_end(event: dict) -> dict:
+    """The part of an answer or of an event that says why the text ended; empty if none does."""
+    places = [event, event.get("response"), event.get("delta"), *event.get("choices", ())]
+    names = ("finish_reason", "stop_reason", "incomplete_details", "done")
+    return next((each for each in places if isinstance(each, dict) and any(each.get(name) for name in names)), {})
 
 
 def problem_in(answer: httpx.Response) -> str:
@@ -415,7 +431,11 @@ def test_every_route_refuses_texts_when_the_server_is_full(chatty: Model, monkey
 def test_no_route_takes_longer_than_the_server_allows(chatty: Model, path: str, stream: bool) -> None:
     with served({"chatty": chatty}, max_seconds=0.3) as (url, server):
         answer = patient_http.post(url + path, json=endless(path, stream=stream))
-        assert (answer.status_code, f'"{CUT_OFF.get(path, "length")}"' in answer.text) == (200, True)
+        assert answer.status_code == 200
+        lines = [line.removeprefix("data: ") for line in answer.text.splitlines()]
+        events = [json.loads(line) for line in lines if line.startswith("{")]
+        found = next(fields for event in reversed(events) if (fields := fields_of_end(event)))
+        assert {name: found.get(name) for name in OUT_OF_TIME[path]} == OUT_OF_TIME[path]
         assert wait_until(lambda: server.slots.taken == 0)
 
 

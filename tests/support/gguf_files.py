@@ -40,9 +40,18 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write_gguf(
-    path: Path, model: Any, architecture: str, *, kind: str = "F32", extra: Mapping[str, np.ndarray] | None = None
+    path: Path,
+    model: Any,
+    architecture: str,
+    *,
+    kind: str = "F32",
+    extra: Mapping[str, np.ndarray] | None = None,
+    settings: Mapping[str, str | float] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Write a model; matrices in the quantisation `kind`. Returns the values by the module's names, as the file has them."""
+    """Write a model; matrices in the quantisation `kind`. Returns the values by the module's names, as the file has them.
+
+    extra: further tensors. settings: further metadata of the architecture, by the key without its prefix.
+    """
     config, writer = model.config, gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_context_length(config.max_position_embeddings)
@@ -54,6 +63,9 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
+    add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    for key, value in (settings or {}).items():
+        add[type(value)](f"{architecture}.{key}", value)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(WORDS)
     writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(WORDS) - 3))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 import transformers.modeling_gguf_pytorch_utils as translation
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from onnx_textgen.errors import first_line
 
@@ -26,12 +26,12 @@ from ..weights.adapter import Adapter
 from ..weights.gguf_file import PLAIN_KINDS, GGUFFile
 from ..weights.streamed import StreamedWeights
 from .checkpoint import Plan, make_skeleton, stream
+from .gguf_settings import INSTEAD, make_config
 
 OUTPUT_LAYER = "output.weight"
 ROTARY_FACTORS = "rope_freqs.weight"
 """[rotary size / 2]: what the wavelengths of the rotation are multiplied by; files of Llama 3.1 and later have it."""
 END_OF_TURN = "tokenizer.ggml.eot_token_id"
-INSTEAD = "export the checkpoint that the file was made from"
 
 
 class Translator:
@@ -99,11 +99,12 @@ def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
     load = cast("Callable[..., dict[str, Any]]", translation.load_gguf_checkpoint)
     try:
         settings: dict[str, Any] = load(str(file.paths[0]), return_tensors=False)["config"]
+        settings.pop("rope_scaling", None)  # which it misreads
         if OUTPUT_LAYER in file.tensors:  # perhaps in a later part, into which transformers does not look
             settings["tie_word_embeddings"] = False
         if ROTARY_FACTORS in file.tensors:
             settings["rope_parameters"] = rotation(file.read(ROTARY_FACTORS).tolist(), settings)
-        return AutoConfig.for_model(**settings), settings
+        return make_config(file, settings), settings
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, NotImplementedError) as error:
         kind = file.metadata.get("general.architecture", "no architecture")
         raise ExportError(f"transformers cannot read {file.paths[0]} ({kind}): {first_line(error)}; {INSTEAD}") from error

@@ -1,50 +1,32 @@
 """Writes a model folder completely or not at all, despite errors, a full disk, a kill, or another export to the same place.
 
-The folder is made under a hidden name next to the target, flushed to disk, and renamed into place at the end. If anything fails
-before that, no file is left and the former target is unchanged. A lock file next to the target excludes a second export; a killed
-process loses its lock, and the next export removes what it left.
+If anything fails, no file is left and the former target is unchanged (`onnx_textgen.files.replace`). A lock file next to the target
+excludes a second export; a killed process loses its lock, and the next export removes what it left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import gc
 import os
-import re
-import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.files.replace import flush, hidden, put_folder, replaced_file, sweep
 from onnx_textgen.package.integrity import check_files, file_record, package_files
 from onnx_textgen.package.manifest import MANIFEST, FileRecord, Manifest, is_allowed, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 
 from ..errors import ExportError
 
-if sys.platform != "win32":  # Windows has no such locks, and no other process can remove a folder in use there
-    import fcntl
-
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS})
 """Errors of file systems without locks; exports to them proceed without one."""
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Linux, linux/fcntl.h and linux/fs.h."""
-
-
-def flush(path: Path) -> None:
-    """Wait until a file or a folder's entries are on disk."""
-    if sys.platform == "win32" and path.is_dir():
-        return  # Windows opens no folders
-    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)  # Windows flushes only writable files
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def is_model_folder(path: Path) -> bool:
@@ -99,7 +81,7 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             with only_writer(target):
-                sweep(target)
+                sweep(target, older_than=0.0, is_whole=is_complete)
                 partial = hidden(target, "partial")
                 try:
                     partial.mkdir()
@@ -125,11 +107,6 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def hidden(target: Path, kind: str) -> Path:
-    """An unused name next to the target, for a folder in the making (`partial`) or one being replaced (`old`)."""
-    return target.with_name(f".{target.name}.{kind}-{secrets.token_hex(4)}")
-
-
 def explain(error: OSError, target: Path) -> str:
     """One line for an error of the file system."""
     where = next((parent for parent in target.parents if is_there(parent)), Path(target.anchor))
@@ -152,94 +129,33 @@ def is_there(path: Path) -> bool:
 def only_writer(target: Path) -> Iterator[None]:
     """Hold the lock of `target`; raises `ExportError` immediately if another export holds it."""
     path = target.with_name(f".{target.name}.lock")
-    handle = take_lock(path)
-    if handle is None:
-        raise ExportError(f"another export is writing {target}; wait until it ends, or give another --out")
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ExportError(f"another export is writing {target}; wait until it ends, or give another --out") from error
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
     try:
         yield
     finally:
         with contextlib.suppress(OSError):  # the folder is in place, or its error is raised; a leftover lock file excludes nobody
             path.unlink()  # before the lock is released: a waiting process finds that the file is gone
-        os.close(handle)
-
-
-def take_lock(path: Path) -> int | None:
-    """Open and lock a file; None if another process holds it."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if sys.platform != "win32":
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), path.stat()):
-                return handle
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                return handle
-            os.close(handle)
-            raise
-        os.close(handle)  # its holder removed it in between
+        lock.release()
 
 
 def finish(partial: Path, target: Path, parents: list[Path], *, force: bool) -> None:
-    """Flush everything, then rename the finished folder into place; `parents`: folders in which folders were created."""
-    for path in partial.rglob("*"):
-        flush(path)
-    flush(partial)
+    """Put the finished folder into place; `parents`: folders in which folders were created."""
     gc.collect()  # closes sessions of the proof: they map weights, and Windows cannot rename a folder with a mapped file
-    put_in_place(partial, target, force=force)
-    for parent in (target.parent, *parents):
-        flush(parent)
-
-
-def put_in_place(partial: Path, target: Path, *, force: bool) -> None:
-    """Give the finished folder its name; an existing folder is exchanged with it and then removed."""
     check_target(target, force=force)
-    if not target.exists():
-        try:
-            partial.rename(target)
-        except OSError:
-            check_target(target, force=force)  # another process made it a moment ago
-            raise
-    elif exchange(partial, target):
-        shutil.rmtree(partial, ignore_errors=True)
-    else:
-        old = hidden(target, "old")
-        target.rename(old)
-        try:
-            partial.rename(target)
-        except BaseException:
-            old.rename(target)
-            raise
-        old.rename(partial)  # so that a half-removed folder is never restored
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders in one step; False if the system cannot."""
-    if sys.platform == "win32":
-        return False
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # only Linux has it
-    if rename is None:
-        return False
-    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
-
-
-def sweep(target: Path) -> None:
-    """Remove what killed exports to `target` left; if the target is missing, a complete old folder is restored."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-(\d+-)?[0-9a-f]{{8}}")
-    for path in list(target.parent.iterdir()):
-        found = pattern.fullmatch(path.name)
-        if found is None:
-            continue
-        if found[1] == "old" and not target.exists() and is_complete(path):
-            path.rename(target)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+    try:
+        put_folder(partial, target)
+    except OSError:
+        check_target(target, force=force)  # another process made it a moment ago
+        raise
+    for parent in parents:
+        flush(parent)
 
 
 def records(folder: Path) -> dict[str, FileRecord]:
@@ -250,3 +166,9 @@ def records(folder: Path) -> dict[str, FileRecord]:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`, the last file of a folder."""
     (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
+
+
+def replace_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace `manifest.json` in one step."""
+    with replaced_file(folder / MANIFEST) as partial:
+        partial.write_text(manifest_to_json(manifest), encoding="utf-8")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from onnx_textgen.files.replace import replaced_file
+
 from ..sources.tiny_transformer import TinyTransformer
 from .recipes import Recipe
 
@@ -32,9 +34,8 @@ def rate_factor(progress: float, decay_share: float) -> float:
 
 def save_state(path: Path, model: TinyTransformer, optimizers: list[torch.optim.Optimizer], step: int) -> None:
     """Write everything that a later run needs to resume, completely or not at all."""
-    partial = path.with_suffix(".partial")
-    torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step}, partial)
-    partial.replace(path)
+    with replaced_file(path) as partial:
+        torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step}, partial)
 
 
 def load_state(path: Path, model: TinyTransformer, optimizers: list[torch.optim.Optimizer]) -> int:

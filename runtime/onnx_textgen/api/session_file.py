@@ -9,10 +9,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
-import re
-import secrets
-import time
 import tokenize
 import zipfile
 import zlib
@@ -23,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import PackageError, first_line
+from ..files.replace import replaced_file
 from ..inference.decoder import Decoder
 from ..kv_cache.snapshot import Arrays, Origin, Snapshot
 
@@ -37,8 +34,6 @@ BROKEN = (
 """The exceptions of zipfile, NumPy and JSON for a damaged file, or one of another kind."""
 MOST_HEADER_BYTES = 64 * 2**20
 TOO_LARGE = "it is larger than any session of this model"
-LONGEST_SAVE_SECONDS = 3600
-"""A partial file older than this belongs to no save that still runs."""
 
 
 def write_session(
@@ -65,7 +60,6 @@ def write_session(
         header["engine"] = snapshot.origin.engine
     try:
         written = json.dumps(header).encode()
-        partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
     except (TypeError, ValueError) as error:
         raise PackageError(f"the session cannot be saved as {str(path)!r} ({first_line(error)})") from error
     arrays: Arrays = {HEADER: np.frombuffer(written, np.uint8), TOKENS: np.asarray(token_ids, np.int64)}
@@ -75,26 +69,10 @@ def write_session(
         arrays |= {f"{STATE}{length}/{name}": array for name, array in states.items()}
     arrays[DIGEST] = arrays_digest(arrays)
     try:
-        remove_partial_files(path)
-        with partial.open("wb") as file:
+        with replaced_file(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
     except (OSError, ValueError) as error:
         raise PackageError(f"{str(path)!r} cannot be written ({first_line(error)}); give another place") from error
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            partial.unlink(missing_ok=True)
-
-
-def remove_partial_files(path: Path) -> None:
-    """Remove the partial files of saves to `path` that were killed: those so old that no running save can own them."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.partial-[0-9a-f]{{8}}")
-    with contextlib.suppress(OSError):  # files of another user, or removed by another save: this save does not need them
-        for left in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
-            if time.time() - left.stat().st_mtime > LONGEST_SAVE_SECONDS:
-                left.unlink()
 
 
 @contextlib.contextmanager

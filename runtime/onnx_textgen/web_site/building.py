@@ -8,15 +8,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError, PackageError
-from ..files.text_files import read_text
+from ..files.replace import LONGEST_WRITE_SECONDS, hidden, put_folder, sweep
+from ..files.text_files import read_json, read_text
 from ..package.integrity import check_files, file_record
 from ..package.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
 from ..package.reading import read_manifest
@@ -30,6 +31,10 @@ SERVICE_WORKER = "service_worker.js"
 """It is at the root of the site, because a service worker answers for its own folder only."""
 MODEL_FOLDER, LIBRARY_FOLDER = "model", "lib"
 TEXTS = (TOKENIZER, CHAT_TEMPLATE)
+NO_JEKYLL = ".nojekyll"
+SHELL = "self.SHELL = "
+"""Before the page's files, in the first line of the service worker."""
+MADE_BY = "onnx-textgen "
 FORMAT_VERSION = 2
 
 
@@ -64,7 +69,7 @@ def build_site(package: Path, out: Path, *, prompts: Sequence[str] = (), cdn: bo
     copies = None if cdn else cached_libraries()
     description = {
         "format_version": FORMAT_VERSION,
-        "made_by": f"onnx-textgen {version('onnx-textgen')}",
+        "made_by": f"{MADE_BY}{version('onnx-textgen')}",
         "name": manifest.name,
         "precision": manifest.precision,
         "prompts": list(prompts),
@@ -73,17 +78,20 @@ def build_site(package: Path, out: Path, *, prompts: Sequence[str] = (), cdn: bo
         "graphs": {device: dataclasses.asdict(graph) for device, graph in graphs.items()},
         "libraries": {name: library_entry(each, cdn=cdn) for name, each in libraries.items()},
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
-        new = Path(temporary) / "site"
+    target = Path(os.path.realpath(out))  # a link is kept, and what it points to is replaced
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sweep(target, older_than=LONGEST_WRITE_SECONDS, is_whole=lambda old: stranger(old) is None)
+    new = hidden(target, "partial")
+    try:
         for name in names:
             copy(package / name, new / MODEL_FOLDER / name)
         for each in libraries.values() if copies else ():
             copy(copies / each.local_name, new / LIBRARY_FOLDER / each.local_name)  # type: ignore[operator]
         write_page(new, description)
-        if out.exists():
-            out.rename(Path(temporary) / "old")
-        new.rename(out)
+        check_place(package, out, replace=replace)
+        put_folder(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
     return Built(out, visitor_bytes(description), max(path.stat().st_size for path in out.rglob("*") if path.is_file()))
 
 
@@ -93,10 +101,28 @@ def check_place(package: Path, out: Path, *, replace: bool) -> None:
         raise OptionError(f"--out {out} is the model folder or contains it; choose another folder")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not (out / SITE).is_file():
-        raise OptionError(f"--out {out} exists and is not a site of onnx-textgen; choose another folder")
+    if (name := stranger(out)) is not None:
+        raise OptionError(f"--out {out} exists and is not a site of onnx-textgen, which has no {name}; choose another folder")
     if not replace:
         raise OptionError(f"--out {out} has a site already; choose another folder, or replace it with --force")
+
+
+def stranger(out: Path) -> str | None:
+    """The name of a file in a folder that a site of onnx-textgen has not; None if the folder is a site.
+
+    A site names its files: those of the page in the service worker, the others in `site.json`.
+    """
+    try:
+        description = read_json(out / SITE)
+        first = read_text(out / SERVICE_WORKER).partition("\n")[0]
+        shell = json.loads(first.removeprefix(SHELL).removesuffix(";"))
+        entries = [*description["files"].values(), *description["libraries"].values()]
+        known = {SITE, SERVICE_WORKER, NO_JEKYLL, *shell["files"], *(entry["url"] for entry in entries)}
+        is_ours = str(description["made_by"]).startswith(MADE_BY) and description["format_version"] <= FORMAT_VERSION
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, PackageError):
+        is_ours, known = False, set()
+    names = (path.relative_to(out).as_posix() for path in sorted(out.rglob("*")) if path.is_symlink() or not path.is_dir())
+    return next((name for name in names if not is_ours or name not in known), None if is_ours else SITE)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -120,14 +146,14 @@ def library_entry(library: Library, *, cdn: bool) -> dict[str, Any]:
 def write_page(new: Path, description: dict[str, Any]) -> None:
     """Write the page, its modules, `site.json` and the service worker, which keeps all of these for visits without a network."""
     (new / SITE).write_text(json.dumps(description, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (new / ".nojekyll").touch()  # GitHub Pages publishes every file unchanged
+    (new / NO_JEKYLL).touch()  # GitHub Pages publishes every file unchanged
     for source, name in page_files():
         copy(source, new / name)
     shell = {name: hashlib.sha256((new / name).read_bytes()).hexdigest() for name in [SITE, *(name for _, name in page_files())]}
     listed = json.dumps({"version": hashlib.sha256(json.dumps(shell).encode()).hexdigest()[:16], "files": list(shell)})
     # A browser installs a service worker again if its text has changed, which it has if any file of the page has.
     program = read_text(web_folder() / "site" / SERVICE_WORKER)
-    (new / SERVICE_WORKER).write_text(f"self.SHELL = {listed};\n{program}", encoding="utf-8")
+    (new / SERVICE_WORKER).write_text(f"{SHELL}{listed};\n{program}", encoding="utf-8")
 
 
 def page_files() -> Iterator[tuple[Path, str]]:

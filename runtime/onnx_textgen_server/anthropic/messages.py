@@ -13,6 +13,7 @@ from onnx_textgen.chat.answers import whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
 from ..serving.chat_job import ChatCall, ChatJob
+from ..serving.jobs import ENDED_EARLY
 from ..serving.problems import Problem
 from .blocks import Blocks, content_of
 from .conversion import to_chat
@@ -99,6 +100,8 @@ def ending(text: Continuation, reader: AnswerReader) -> dict[str, str | None]:
         reason = "stop_sequence"
     elif text.finish_reason in ("eos", "stop", "loop"):
         reason = "tool_use" if whole_calls(reader.calls) else "end_turn"
+    elif text.finish_reason in ENDED_EARLY:
+        reason = "pause_turn"  # the client may send the answer back, to be continued
     else:
         reason = "model_context_window_exceeded" if text.finish_reason == "context" else "max_tokens"
     return {"stop_reason": reason, "stop_sequence": stop}

@@ -13,6 +13,7 @@ from onnx_textgen.generation.continuation import Continuation
 
 from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.infill import ends_of_infill
+from ..serving.jobs import ENDED_EARLY
 from ..serving.plain_job import PlainJob
 from ..serving.problems import Problem
 from .conversion import to_chat
@@ -70,10 +71,10 @@ class Answer:
 
 def ending(text: Continuation) -> dict[str, Any]:
     """The end of an answer, with its counts and times."""
-    stats = text.stats()
+    stats, reason = text.stats(), "stop" if text.finish_reason in ("eos", "stop", "loop") else "length"
     return {
         "done": True,
-        "done_reason": "stop" if text.finish_reason in ("eos", "stop", "loop") else "length",
+        **({} if text.finish_reason in ENDED_EARLY else {"done_reason": reason}),  # Ollama too leaves it out when a text breaks off
         "total_duration": nanoseconds(stats.total_seconds),
         "load_duration": 0,
         "prompt_eval_count": stats.prompt_tokens,

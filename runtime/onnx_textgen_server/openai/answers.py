@@ -12,7 +12,7 @@ from onnx_textgen import Alternative, Model
 from onnx_textgen.results import FinishReason
 from onnx_textgen.text.stream_decoder import StreamDecoder
 
-from ..serving.jobs import Job
+from ..serving.jobs import ENDED_EARLY, Job
 
 Kind = Literal["text_completion", "chat.completion"]
 ENDINGS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "loop": "stop"}
@@ -20,11 +20,16 @@ ENDINGS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "loop": "stop
 Alternatives = Sequence[Sequence[Alternative]]
 
 
-def ending(reason: FinishReason | None, *, calls: int = 0) -> str | None:
-    """OpenAI's `finish_reason`; None while the text is not finished. `calls`: number of tool calls in the text."""
+def ending(reason: FinishReason | None, *, calls: int = 0) -> dict[str, str | None]:
+    """The fields of a choice that say why a text ended; `finish_reason` is None until then. `calls`: tool calls in the text.
+
+    OpenAI has no `finish_reason` for a text that a deadline or the server's end cut off. It is `length`, and `stop_reason`, which
+    vLLM's answers have too, says more.
+    """
     if reason is None:
-        return None
-    return "tool_calls" if calls and reason in ENDINGS else ENDINGS.get(reason, "length")
+        return {"finish_reason": None}
+    finish = "tool_calls" if calls and reason in ENDINGS else ENDINGS.get(reason, "length")
+    return {"finish_reason": finish, **({"stop_reason": reason} if reason in ENDED_EARLY else {})}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

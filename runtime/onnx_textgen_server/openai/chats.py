@@ -43,7 +43,7 @@ class Chat:
                 message |= {"reasoning_content": reader.reasoning, "reasoning": reader.reasoning}
             logprobs = self.logprobs(each.token_ids, each.logprobs, each.alternatives)
             reason = ending(each.finish_reason, calls=len(whole_calls(reader.calls)))
-            choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
+            choices.append({"index": index, "message": message, "logprobs": logprobs, **reason})
         return self.envelope.wrap(choices, usage=usage(self.job))
 
     def logprobs(self, *tokens: Any) -> dict[str, Any] | None:  # noqa: ANN401 - the fields of a text or a chunk
@@ -56,7 +56,7 @@ class Chat:
         def event(index: int, delta: dict[str, Any], chunk: Chunk) -> dict[str, Any]:
             logprobs = self.logprobs(chunk.token_ids, chunk.logprobs, chunk.alternatives) if chunk.token_ids else None
             reason = ending(chunk.finish_reason, calls=len(whole_calls(self.chat.readers[index].calls)))
-            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            choice = {"index": index, "delta": delta, "logprobs": logprobs, **reason}
             return self.envelope.wrap([choice], is_chunk=True)
 
         for index in range(len(self.job.continuations)):

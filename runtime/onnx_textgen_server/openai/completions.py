@@ -67,7 +67,7 @@ class Completion:
         for group, beginning, score in zip(groups, self.beginnings, scores, strict=True):
             for each in best_drawn(group, self.texts, compares=body.best_of is not None):
                 choice = {"text": beginning + each.text, "logprobs": self.logprobs(each, score)}
-                choices.append({"index": len(choices), **choice, "finish_reason": ending(each.finish_reason) or "length"})
+                choices.append({"index": len(choices), **choice, **ending(each.finish_reason or "length")})
         return self.envelope.wrap(choices, usage=usage(job))
 
     async def score(self, continuation: Continuation) -> Score | None:
@@ -96,8 +96,8 @@ class Completion:
         """See `Answer`."""
         offsets = [TextOffsets(self.model, each.prompt_ids) for each in self.job.continuations]
 
-        def event(index: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None) -> dict[str, Any]:
-            choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        def event(index: int, text: str, logprobs: dict[str, Any] | None = None, chunk: Chunk | None = None) -> dict[str, Any]:
+            choice = {"index": index, "text": text, "logprobs": logprobs, **ending(None if chunk is None else chunk.finish_reason)}
             return self.envelope.wrap([choice], is_chunk=True)
 
         def logprobs_of(index: int, chunk: Chunk) -> dict[str, Any] | None:
@@ -111,7 +111,7 @@ class Completion:
             async for index, chunk in chunks:
                 logprobs = logprobs_of(index, chunk)
                 if chunk.text or logprobs or chunk.finish_reason:
-                    yield event(index, chunk.text, logprobs, ending(chunk.finish_reason))
+                    yield event(index, chunk.text, logprobs, chunk)
         if self.body.includes_usage:
             yield self.envelope.wrap([], is_chunk=True, usage=usage(self.job))
 

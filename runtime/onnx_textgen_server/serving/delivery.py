@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 from onnx_textgen import OnnxTextgenError
 from onnx_textgen.backends.onnxruntime_session import LOG
 
+from ..leases import taken_over
 from ..measurements import Metrics
-from .jobs import Slots
+from .jobs import Job, Slots
 from .problems import CLOSED_BY_CLIENT, problem_of
 from .wire import Answer
 
@@ -30,66 +31,85 @@ async def deliver(
 ) -> Response:
     """Make an answer of `count` texts, run it, and send it whole or streamed; raises `BusyError` if the slots do not suffice."""
     start, outcome = time.perf_counter(), "cancelled"
-    slots.acquire(count)
-    try:
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(taken_over(http))
+        slots.acquire(count)
+        held.callback(slots.release, count)
         answer = await asyncio.to_thread(make)  # tokenizes, and compiles constraints
-    except BaseException:
-        slots.release(count)
-        raise
+        answer.job.unread = slots.unread
+        slots.jobs.add(answer.job)
+        held.callback(slots.jobs.discard, answer.job)
 
-    slots.jobs.add(answer.job)
+        def report() -> None:
+            stats = [each.stats() for each in answer.job.continuations]
+            metrics.answered(answer.operation, answer.name, outcome, time.perf_counter() - start, stats)
 
-    def done() -> None:
-        slots.jobs.discard(answer.job)
-        slots.release(count)
-        stats = [each.stats() for each in answer.job.continuations]
-        metrics.answered(answer.operation, answer.name, outcome, time.perf_counter() - start, stats)
+        async def events() -> AsyncGenerator[str, None]:
+            nonlocal outcome
+            try:
+                async with contextlib.aclosing(answer.events()) as stream:
+                    async for event in stream:
+                        yield answer.wire.event(event)
+            except Exception as error:  # noqa: BLE001 - the status has been sent
+                outcome = "error"
+                LOG.warning("a stream ended early (%s)", type(error).__name__, exc_info=not isinstance(error, OnnxTextgenError))
+                yield answer.wire.event(answer.failed(problem_of(error)))
+                return
+            outcome = "done"
+            if answer.wire.end:
+                yield answer.wire.end
 
-    async def events() -> AsyncGenerator[str, None]:
-        nonlocal outcome
+        if streams:
+            return EventStream(events(), answer.wire.media_type, answer.job, held.pop_all(), report)
         try:
-            async with contextlib.aclosing(answer.events()) as stream:
-                async for event in stream:
-                    yield answer.wire.event(event)
-        except Exception as error:  # noqa: BLE001 - the status has been sent
+            content = await unless_disconnected(http, answer.whole())
+            outcome = "done"
+            return JSONResponse(content)
+        except HTTPException:
+            raise  # the client disconnected
+        except Exception:
             outcome = "error"
-            LOG.warning("a stream ended early (%s)", type(error).__name__, exc_info=not isinstance(error, OnnxTextgenError))
-            yield answer.wire.event(answer.failed(problem_of(error)))
-            return
-        outcome = "done"
-        if answer.wire.end:
-            yield answer.wire.end
-
-    if streams:
-        return EventStream(events(), answer.wire.media_type, done)
-    try:
-        content = await unless_disconnected(http, answer.whole())
-        outcome = "done"
-        return JSONResponse(content)
-    except HTTPException:
-        raise  # the client disconnected
-    except Exception:
-        outcome = "error"
-        raise
-    finally:
-        done()
+            raise
+        finally:
+            report()
 
 
 class EventStream(StreamingResponse):
-    """The events of an answer. `done` is called at the end, whether all were sent or the client disconnected."""
+    """The events of an answer.
 
-    def __init__(self, events: AsyncGenerator[str, None], media_type: str, done: Callable[[], None]) -> None:
+    `held` is closed when the texts have ended: what the client has not read by then needs no model. `report` is called at the end,
+    whether all events were sent or the client disconnected.
+    """
+
+    def __init__(
+        self,
+        events: AsyncGenerator[str, None],
+        media_type: str,
+        job: Job,
+        held: contextlib.AsyncExitStack,
+        report: Callable[[], None],
+    ) -> None:
         super().__init__(events, media_type=media_type, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        self.events, self.done = events, done
+        self.events, self.job, self.held, self.report = events, job, held, report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
+        release = asyncio.create_task(self.release())
         try:
             await super().__call__(scope, receive, send)
         finally:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.events.aclose()
-            self.done()
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.events.aclose()
+            finally:
+                self.job.ended.set()  # also if no text has begun
+                await release
+                self.report()
+
+    async def release(self) -> None:
+        """Close what is held as soon as the texts have ended."""
+        await self.job.ended.wait()
+        await self.held.aclose()
 
 
 async def unless_disconnected(http: Request, work: Coroutine[Any, Any, T]) -> T:

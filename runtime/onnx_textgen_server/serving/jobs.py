@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -18,16 +19,54 @@ from onnx_textgen.generation.continuation import Continuation
 from onnx_textgen.generation.engine import Engine
 from onnx_textgen.generation.request import Request
 from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen.results import FinishReason
 from onnx_textgen.text.prompts import Prompt
 
 T = TypeVar("T")
+ENDED_EARLY: frozenset[FinishReason] = frozenset({"deadline", "cancelled"})
+"""Reasons for which a text ended that are neither its own nor a number of tokens: its time was over, or the server ends."""
 MAX_UNREAD = 2**17
 """Chunks and alternatives that may wait for a client that does not read; beyond that, its texts are cancelled."""
+MAX_UNREAD_IN_ALL = 2**21
+"""Over all clients; beyond that, each may leave only `FEW_UNREAD` unread."""
+FEW_UNREAD = 2**10
 
 
 def memory_units(chunk: Chunk) -> int:
     """The approximate memory of a chunk, in units of `MAX_UNREAD`."""
     return 1 + sum(map(len, chunk.alternatives))
+
+
+class Unread:
+    """Counts the chunks and alternatives that wait for clients, also those of texts that have ended."""
+
+    def __init__(self) -> None:
+        self.units, self.lock = 0, threading.Lock()
+        self.streams: dict[object, int] = {}
+
+    @contextlib.contextmanager
+    def counting(self, stream: object) -> Iterator[None]:
+        """While the context is open, `add` counts for a stream; then nothing of it waits any more."""
+        self.streams[stream] = 0
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.units -= self.streams.pop(stream)
+
+    def add(self, stream: object, units: int) -> int:
+        """Count units of a stream, or fewer if negative, and return how many of its units wait; for any thread."""
+        with self.lock:
+            if stream not in self.streams:
+                return 0
+            self.units += units
+            self.streams[stream] += units
+            return self.streams[stream]
+
+    @property
+    def most(self) -> int:
+        """The most that one client may leave unread now."""
+        return MAX_UNREAD if self.units < MAX_UNREAD_IN_ALL else FEW_UNREAD
 
 
 class Slots:
@@ -39,6 +78,7 @@ class Slots:
         """A quarter is reserved for requests of one text, so that a client with many texts does not block the others."""
         self.jobs: set[Job] = set()
         """The running jobs."""
+        self.unread = Unread()
         self.others: set[Cancellation] = set()
         """Those of running work that is no job."""
 
@@ -73,7 +113,7 @@ class Slots:
             cancel.cancel()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Job:
     """The texts of one request, in the order of its choices: all of the first prompt, then all of the second."""
 
@@ -83,6 +123,10 @@ class Job:
     """The first text of each prompt."""
     scope: CancelScope
     cancel: Cancellation
+    unread: Unread = dataclasses.field(default_factory=Unread)
+    """What clients have not read, over all jobs that share it."""
+    ended: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    """Set when all texts of a stream have ended, whether or not the client has read them."""
 
     @classmethod
     def begin(
@@ -123,13 +167,11 @@ class Job:
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Yield the chunks of all texts, each with the index of its text. Closing the iterator cancels the texts."""
-        mailbox, made, taken = Mailbox[tuple[int, Chunk | Exception | None]](), 0, 0
+        mailbox = Mailbox[tuple[int, Chunk | Exception | None]]()
 
         def put(place: int, chunks: Sequence[Chunk]) -> None:
             """Called by the thread that leads, which is one at a time."""
-            nonlocal made
-            made += sum(map(memory_units, chunks))
-            if made - taken > MAX_UNREAD:
+            if self.unread.add(self, sum(map(memory_units, chunks))) > self.unread.most:
                 self.cancel.cancel()
             mailbox.put((place, chunk) for chunk in chunks)
 
@@ -143,19 +185,22 @@ class Job:
                 mailbox.put([(place, None)])
 
         tasks = [asyncio.create_task(run(*each)) for each in enumerate(self.continuations)]
+        all_ended = asyncio.gather(*tasks, return_exceptions=True)
+        all_ended.add_done_callback(lambda _: self.ended.set())
         try:
-            left = len(tasks)
-            while left:
-                place, item = await mailbox.take()
-                if isinstance(item, Exception):
-                    raise item
-                if item is None:
-                    left -= 1
-                else:
-                    taken += memory_units(item)
-                    yield place, item
+            with self.unread.counting(self):
+                left = len(tasks)
+                while left:
+                    place, item = await mailbox.take()
+                    if isinstance(item, Exception):
+                        raise item
+                    if item is None:
+                        left -= 1
+                    else:
+                        self.unread.add(self, -memory_units(item))
+                        yield place, item
         finally:
             self.cancel.cancel()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await all_ended

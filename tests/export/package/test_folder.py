@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from onnx_textgen.files import replace
 from onnx_textgen.package.locate import find_package
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.package import folder as folder_module
 from onnx_textgen_export.package.folder import check_target, is_complete, new_folder
 
 
@@ -53,7 +53,7 @@ def test_the_old_package_comes_back_when_the_new_one_cannot_take_its_place(tmp_p
         return rename(self, other)
 
     monkeypatch.setattr(Path, "rename", failing)
-    monkeypatch.setattr(folder_module, "exchange", lambda *_: False)  # as where the system has no such step
+    monkeypatch.setattr(replace, "exchange", lambda *_: False)  # as where the system has no such step
     with pytest.raises(ExportError, match="No space left on device"):
         fill(target, force=True)
     assert names(tmp_path) == before

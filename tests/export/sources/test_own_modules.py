@@ -303,11 +303,11 @@ def test_a_folder_gets_its_name_when_no_file_in_it_is_mapped(
 ) -> None:
     seen = []
 
-    def put_in_place(partial: Path, target: Path, **options: bool) -> None:
+    def put_folder(partial: Path, target: Path) -> None:
         seen.append([line for line in Path("/proc/self/maps").read_text().splitlines() if str(partial) in line])
         partial.rename(target)
 
-    monkeypatch.setattr(folder, "put_in_place", put_in_place)
+    monkeypatch.setattr(folder, "put_folder", put_folder)
     module = TinyTransformer(DecoderConfig(vocab_size=4096, layers=1, heads=2, width=64, context_length=64))
     export(module, tmp_path / "package", precision=precision)
     assert seen == [[]]

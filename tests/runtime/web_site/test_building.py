@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from onnx_textgen.errors import OptionError, PackageError
+from onnx_textgen.files import replace as replacing
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import MANIFEST, manifest_digest
 from onnx_textgen.package.reading import read_manifest
@@ -99,21 +100,70 @@ def test_a_damaged_model_becomes_no_site(tmp_path, tiny):
 def test_a_folder_that_is_no_site_is_not_replaced(tmp_path):
     out = tmp_path / "mine"
     out.mkdir()
-    (out / "letter.txt").write_text("Dear", encoding="utf-8")
-    for replace in (False, True):
-        with pytest.raises(OptionError, match="exists and is not a site"):
-            build_site(TINY, out, cdn=True, replace=replace)
-    assert files_of(out) == {"letter.txt"}
+    for name, text in [("letter.txt", "Dear"), ("site.json", '{"title": "mine"}')]:
+        (out / name).write_text(text, encoding="utf-8")
+        for replace in (False, True):
+            with pytest.raises(
+                OptionError, match=r"exists and is not a site of onnx-textgen, which has no (letter\.txt|site\.json)"
+            ):
+                build_site(TINY, out, cdn=True, replace=replace)
+    assert files_of(out) == {"letter.txt", "site.json"}
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", ".git/config", "textgen/mine.js", "model/other.onnx"])
+def test_a_site_with_a_file_that_no_site_has_is_not_replaced(tmp_path, name):
+    out = build_site(TINY, tmp_path / "site", cdn=True).folder
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("mine", encoding="utf-8")
+    with pytest.raises(OptionError, match=f"is not a site of onnx-textgen, which has no {re.escape(name)}; choose another folder"):
+        build_site(TINY, out, cdn=True, replace=True)
+    assert (out / name).read_text(encoding="utf-8") == "mine"
 
 
 def test_an_older_site_is_replaced_only_by_request(tmp_path):
     out = tmp_path / "site"
     build_site(TINY, out, cdn=True)
-    (out / "old.txt").write_text("old", encoding="utf-8")
+    shell, program = (out / "service_worker.js").read_text(encoding="utf-8").split("\n", 1)
+    listed = json.loads(shell.removeprefix("self.SHELL = ").removesuffix(";"))
+    listed["files"].append("old.js")  # which the page had then
+    (out / "service_worker.js").write_text(f"self.SHELL = {json.dumps(listed)};\n{program}", encoding="utf-8")
+    (out / "old.js").write_text("old", encoding="utf-8")
     with pytest.raises(OptionError, match=r"has a site already; .* --force"):
         build_site(TINY, out, cdn=True)
     build_site(TINY, out, cdn=True, replace=True)
-    assert "old.txt" not in files_of(out)
+    assert "old.js" not in files_of(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_link_stays_a_link_and_the_site_it_points_to_is_replaced(tmp_path):
+    build_site(TINY, tmp_path / "real", cdn=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    build_site(TINY, tmp_path / "link", cdn=True, replace=True, prompts=["Hello"])
+    assert (tmp_path / "link").is_symlink()
+    assert description(tmp_path / "real")["prompts"] == ["Hello"]
+    assert {path.name for path in tmp_path.iterdir()} == {"real", "link"}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one step", "in two steps"])
+def test_an_older_site_stays_if_the_new_one_cannot_take_its_place(tmp_path, monkeypatch, at_once):
+    out = build_site(TINY, tmp_path / "site", cdn=True).folder
+    before, rename = files_of(out), Path.rename
+
+    def failing(self, other):
+        if ".partial-" in self.name:
+            raise PermissionError(13, "Permission denied")
+        return rename(self, other)
+
+    def exchange(*_):
+        if at_once:
+            raise PermissionError(13, "Permission denied")
+        return False  # as where the system has no such step
+
+    monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(replacing, "exchange", exchange)
+    with pytest.raises(PermissionError):
+        build_site(TINY, out, cdn=True, replace=True)
+    assert files_of(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 

@@ -26,7 +26,7 @@ def make_site(
     cdn: Annotated[
         bool, typer.Option("--cdn", help="Browsers fetch the libraries from cdn.jsdelivr.net, and compare their sha256.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an older site.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an older site, if it has no other files.")] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Then serve it on this machine until Ctrl-C.")] = False,
     port: Annotated[
         int, typer.Option(metavar="N", help="With --preview: the port; 0 chooses a free one.", min=0, max=65535)

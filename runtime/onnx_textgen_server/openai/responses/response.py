@@ -12,6 +12,7 @@ from onnx_textgen import Model
 from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, message_of
 
 from ...serving.chat_job import ChatCall, ChatJob
+from ...serving.jobs import ENDED_EARLY
 from ...serving.problems import Problem
 from ...serving.turns import append_message
 from ...serving.wire import WireFormat, server_sent
@@ -78,7 +79,9 @@ class Response:
     async def done(self) -> dict[str, Any]:
         """The finished response, which is kept if the request allows it."""
         is_cut = self.is_cut
-        details = {"reason": "max_output_tokens"} if is_cut else None
+        reason = self.job.continuations[0].finish_reason
+        cut = {"stop_reason": reason} if reason in ENDED_EARLY else {"reason": "max_output_tokens"}  # OpenAI has no such `reason`
+        details = cut if is_cut else None
         response = self.response("incomplete" if is_cut else "completed")
         response |= {"incomplete_details": details, "completed_at": int(time.time()), "usage": await self.usage()}
         if self.body.store is not False:
