@@ -1,10 +1,10 @@
-"""`onnx-textgen bench`: how fast a model runs on this machine, and whether another form or device would be faster."""
+"""`onnx-textgen bench`: how fast a model runs on this machine, and which device is fastest."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,11 +16,8 @@ from ..terminal import screen, tables
 if TYPE_CHECKING:
     from ...diagnostics.benchmark import Measurement
     from ...diagnostics.device_speed import DeviceSpeed
-    from ...diagnostics.product_speed import FormSpeeds
 
 DEVICE_VARIABLE = "ONNX_TEXTGEN_DEVICE"
-SLOWER = 0.95
-"""Below this multiple of the package's speed, a form that is recommended for something else is said to be slower."""
 MARK = "*"
 """Before the best value of a column, for readers without colours."""
 
@@ -42,9 +39,6 @@ def measure_speed(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     devices: Annotated[bool, typer.Option("--devices", help="Measure on each device of this installation.")] = False,
-    forms: Annotated[
-        bool, typer.Option("--forms", help="int8, int4: time the products in other forms too: bits, blocks, zero points.")
-    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Measure how fast a model runs here.
@@ -55,17 +49,15 @@ def measure_speed(
         onnx-textgen bench
         onnx-textgen bench DIR --prompt-tokens 1024 --threads 2 --json
         onnx-textgen bench DIR --devices
-        onnx-textgen bench DIR --forms
     """
     place = options.one_folder(folder, model)
     if devices:
-        if forms or device not in ("auto", os.environ.get(DEVICE_VARIABLE)):
-            raise OptionError(f"--devices measures on all devices; leave out {'--forms' if forms else '--device'}")
+        if device not in ("auto", os.environ.get(DEVICE_VARIABLE)):
+            raise OptionError("--devices measures on all devices; leave out --device")
         lengths = {"--prompt-tokens": prompt_tokens, "--new-tokens": new_tokens, "--rounds": rounds, "--threads": threads}
         given = [f"{name}={value}" for name, value in lengths.items() if value is not None]
         measure_devices(place, given, as_json=as_json)
         return
-    compare = FormComparison(place, device, threads) if forms else None
     from ...diagnostics.benchmark import measure  # noqa: PLC0415  (imports the model's code)
 
     measured = measure(
@@ -73,43 +65,15 @@ def measure_speed(
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         rounds=rounds,
-        device=device if compare is None else "cpu",
+        device=device,
         threads=threads,
         on_round=lambda number: screen.progress(f"round {number} of {rounds}"),
     )
     screen.progress("")
-    speeds = None if compare is None else compare.run()
     if as_json:
-        screen.print_json(dataclasses.asdict(measured) | ({} if speeds is None else {"forms": speeds}))
-        return
-    print_measurement(measured)
-    if speeds is not None:
-        print_forms(speeds)
-
-
-class FormComparison:
-    """The comparison that `--forms` asks for: checked before the model is measured, run afterwards."""
-
-    def __init__(self, place: str | None, device: str, threads: int | None) -> None:
-        """Raise `OptionError` if the device or the package has no such products."""
-        from ...diagnostics.product_forms import package_products  # noqa: PLC0415
-        from ...package.hub import locate  # noqa: PLC0415
-
-        if device not in ("auto", "cpu"):
-            raise OptionError(f"--forms times ONNX Runtime's products on the CPU, and the device is {device}; take --device cpu")
-        self.products, manifest = package_products(locate(place))
-        self.width, self.threads = manifest.geometry.hidden_size, threads
-
-    def run(self) -> FormSpeeds:
-        """Time the forms."""
-        from ...diagnostics.product_speed import compare_forms  # noqa: PLC0415
-
-        def show(number: int, count: int) -> None:
-            screen.progress(f"products: shape {number} of {count}")
-
-        speeds = compare_forms(self.products, self.width, threads=self.threads, on_shape=show)
-        screen.progress("")
-        return speeds
+        screen.print_json(dataclasses.asdict(measured))
+    else:
+        print_measurement(measured)
 
 
 def print_measurement(measured: Measurement) -> None:
@@ -129,41 +93,6 @@ def print_measurement(measured: Measurement) -> None:
             ("peak memory", "not known here" if memory is None else f"{memory:.0f} MiB"),
         ]
     )
-
-
-def print_forms(speeds: FormSpeeds) -> None:
-    """Print the forms of products, compared with the package's own, and which is faster here."""
-    typer.echo()
-    numbers = frozenset({"text", "prompts", "size"})
-    table = tables.Table(("form of the weights", "text", "prompts", "size"), numbers, frozenset({"form of the weights"}))
-    table.add(f"{speeds.package} (this package)", "1.00", "1.00", "1.00")
-    for each in speeds.forms:
-        table.add(each.form, f"{each.text:.2f}", f"{each.prompt:.2f}", f"{each.size:.2f}")
-    tables.show_table(table)
-    for sentence in remarks(speeds):
-        tables.print_sentence(sentence)
-
-
-def remarks(speeds: FormSpeeds) -> Iterator[str]:
-    """What the figures mean, and which form is faster."""
-    yield "Speed of the matrix products alone, and size of their weights, as multiples of this package's."
-    if speeds.keeps_8_bits:
-        yield "Matrices that have 8 bits in this package, to hold its budget, keep them in the forms of int4."
-    if speeds.has_only_8_bits:
-        yield "An export at int4 keeps 8 bits where its budget requires them: its speed and size lie between int8 and int4."
-    if speeds.disturbed:
-        yield "Other work slowed the measurement down, so no form is recommended: repeat it while the machine is idle."
-        return
-    found = {what: fastest for what in ("text", "prompts") if (fastest := speeds.fastest(what)) is not None}
-    for form in dict.fromkeys(found.values()):
-        gains = {"text": form.text, "prompts": form.prompt}
-        named = " and ".join(f"{gains[what]:.2f} times as fast for {what}" for what in form.faster_for)
-        named += "".join(f", but {gain:.2f} times for {what}" for what, gain in gains.items() if gain < SLOWER)
-        most = "up to " if speeds.has_only_8_bits and form.form.startswith("int4") else ""
-        yield f"Faster here: products of {form.form}, {most}{named}; export with {form.export_options}."
-        yield "docs/precision.md says what it costs in quality."
-    if not found:
-        yield "No other form is at least 1.1 times as fast here, in both halves of the rounds."
 
 
 def measure_devices(place: str | None, lengths: Sequence[str], *, as_json: bool) -> None:

@@ -91,5 +91,3 @@ def test_what_cannot_be_done_is_one_line(arguments, words, capsys, monkeypatch, 
 def test_bench_times_a_source_and_no_texts_together(capsys):
     assert run(["bench", FOLDER, "--rounds", "1", "--new-tokens", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batch_tokens_per_second"] is None
-    assert run(["bench", FOLDER, "--forms"]) == 2
-    assert "this is an encoder-decoder" in capsys.readouterr().err

@@ -1,123 +1,18 @@
-"""`onnx-textgen bench --forms` and `--devices`: what else would be faster here, as a table and as JSON."""
+"""`onnx-textgen bench --devices`: which device is fastest here, as a table and as JSON."""
 
 import dataclasses
 import json
 import re
 import subprocess
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from onnx_textgen.cli import run
-from onnx_textgen.cli.commands.bench import remarks
-from onnx_textgen.diagnostics import benchmark, device_speed, product_speed
+from onnx_textgen.diagnostics import device_speed
 from onnx_textgen.diagnostics.benchmark import Measurement
 from onnx_textgen.diagnostics.device_speed import DeviceSpeed, best_of
-from onnx_textgen.diagnostics.product_speed import FormSpeeds
-from support.cli_model import CharacterModel
 
-PACKAGES = Path(__file__).parents[3] / "packages"
 QUICK = ["--rounds", "1", "--prompt-tokens", "8", "--new-tokens", "4", "--threads", "1"]
-
-
-def timing(*, text: dict[int, float], prompt: dict[int, float], busy: float = 1.0):
-    """A stand-in for `time_shape`, in which seconds depend on bits, and every other round takes `busy` times as long."""
-
-    def time_shape(product, forms, threads):
-        return {form: np.array([[text[form.bits]] * 8, [prompt[form.bits]] * 8]) * ([1, 1] + [busy] * 6) for form in forms}
-
-    return time_shape
-
-
-@pytest.fixture
-def loaded(monkeypatch):
-    """What `bench` loaded its model with."""
-    model, calls = CharacterModel(), []
-
-    def load(package, **options):
-        calls.append((package, options))
-        return model
-
-    monkeypatch.setattr(benchmark, "load", load)
-    monkeypatch.setenv("COLUMNS", "200")
-    return calls
-
-
-def test_another_form_that_is_faster_is_named_with_the_options_that_make_it(loaded, monkeypatch, capsys):
-    monkeypatch.setattr(product_speed, "time_shape", timing(text={4: 0.5, 8: 1.0}, prompt={4: 1.2, 8: 1.0}))
-    assert run(["bench", "story", "--forms", *QUICK]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert loaded == [("story", {"device": "cpu", "threads": 1})]
-    assert any(line.startswith("prompt ") for line in lines), "the usual lines come first"
-    assert "int8, blocks of 32 (this package) 1.00 1.00 1.00" in lines
-    assert "int4, blocks of 64 2.00 0.83 0.50" in lines
-    assert "Speed of the matrix products alone, and size of their weights, as multiples of this package's." in lines
-    assert any("An export at int4 keeps 8 bits where its budget requires them" in line for line in lines)
-    assert lines[-2:] == [
-        "Faster here: products of int4, blocks of 32, up to 2.00 times as fast for text, but 0.83 times for prompts; export with "
-        "--precision int4 --block-size 32 --symmetric.",
-        "docs/precision.md says what it costs in quality.",
-    ]
-
-
-def test_a_package_whose_form_is_the_fastest_hears_that(loaded, monkeypatch, capsys):
-    monkeypatch.setattr(product_speed, "time_shape", timing(text={4: 1.0, 8: 1.0}, prompt={4: 1.0, 8: 1.0}))
-    assert run(["bench", "story", "--forms", *QUICK]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "No other form is at least 1.1 times as fast here, in both halves of the rounds."
-
-
-def test_on_a_busy_machine_no_form_is_recommended(loaded, monkeypatch, capsys):
-    monkeypatch.setattr(product_speed, "time_shape", timing(text={4: 0.5, 8: 1.0}, prompt={4: 0.5, 8: 1.0}, busy=3))
-    assert run(["bench", "story", "--forms", *QUICK]) == 0
-    *_, last = capsys.readouterr().out.splitlines()
-    assert last == "Other work slowed the measurement down, so no form is recommended: repeat it while the machine is idle."
-
-
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        ({"keeps_8_bits": True}, "Matrices that have 8 bits in this package, to hold its budget, keep them in the forms of int4."),
-        ({"has_only_8_bits": True}, "An export at int4 keeps 8 bits where its budget requires them"),
-        ({}, None),
-    ],
-)
-def test_what_an_export_does_with_8_bits_is_said_where_it_matters(own, said):
-    record = {"package": "int4, blocks of 32", "text_ms": 1.0, "prompt_ms": 9.0, "forms": (), "disturbed": False}
-    found = list(remarks(FormSpeeds(**record, **({"keeps_8_bits": False, "has_only_8_bits": False} | own))))
-    assert [any(line.startswith(said or "An export") for line in found), len(found)] == [said is not None, 2 + bool(said)]
-
-
-def test_json_has_the_forms_as_data(loaded, monkeypatch, capsys):
-    monkeypatch.setattr(product_speed, "time_shape", timing(text={4: 0.5, 8: 1.0}, prompt={4: 0.5, 8: 1.0}))
-    assert run(["bench", "story", "--forms", "--json", *QUICK]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["decode_tokens_per_second"] > 0
-    assert found["forms"]["package"] == "int8, blocks of 32"
-    assert found["forms"]["forms"][0] == {
-        "form": "int4, blocks of 32",
-        "export_options": "--precision int4 --block-size 32 --symmetric",
-        "text": 2.0,
-        "prompt": 2.0,
-        "size": pytest.approx(0.515, abs=0.001),
-        "faster_for": ["text", "prompts"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([str(PACKAGES / "ort"), "--forms"], "has no MatMulNBits"),
-        (["story", "--forms", "--device", "openvino"], "--forms times ONNX Runtime's products on the CPU"),
-        (["story", "--forms", "--devices"], "leave out --forms"),
-        (["story", "--devices", "--device", "cpu"], "leave out --device"),
-    ],
-)
-def test_what_cannot_take_effect_is_refused_before_anything_is_measured(loaded, capsys, arguments, said):
-    assert run(["bench", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n"), said in err, loaded) == ("", 1, True, [])
 
 
 MEASURED = Measurement(
@@ -180,6 +75,12 @@ def test_the_devices_as_json(devices, capsys):
     assert found["cpu"] == dataclasses.asdict(MEASURED)
     assert found["hybrid"] == {"problem": "a second engine is not possible; take the device cpu"}
     assert all("--" not in options for options in devices), "no model is named, so the default is measured"
+
+
+def test_a_device_beside_all_devices_is_refused_before_anything_is_measured(devices, capsys):
+    assert run(["bench", "story", "--devices", "--device", "cpu"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), "leave out --device" in err, devices) == ("", 1, True, [])
 
 
 def test_a_model_that_runs_on_no_device_is_a_failure(monkeypatch, capsys):
