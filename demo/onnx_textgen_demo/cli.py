@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onnx_textgen.cli.extensions import explain_missing
 from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.cli.hosts import is_public
@@ -35,9 +33,6 @@ def demo(
     ] = "auto",
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; all cores unless given.")] = None,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    mcp: Annotated[
-        bool, typer.Option("--mcp", help="Offer generate as a tool of the Model Context Protocol too; needs the extra mcp.")
-    ] = False,
     tools: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A Python file with functions that the model may call in Chat, each after asking you."),
@@ -57,12 +52,8 @@ def demo(
     """
     from .app import make_page  # noqa: PLC0415  (see above)
     from .models import make_registry, opener  # noqa: PLC0415
-    from .serving.mcp_guard import MCP_PATH  # noqa: PLC0415
     from .serving.server import serve  # noqa: PLC0415
 
-    if mcp:
-        with explain_missing("--mcp", "mcp"):
-            importlib.import_module("mcp")
     own = None if tools is None else read_tools(tools, host)
     if response_template is not None:
         check_template(response_template, packages or [])
@@ -72,12 +63,10 @@ def demo(
     can_fetch = not is_public(host)  # others should not fill this machine's disk
     query = "" if own is None else own.query
     page = make_page(registry, opener_of=functools.partial(opener, device=device, threads=threads) if can_fetch else None, own=own)
-    served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, query=query, mcp=mcp)
+    served = serve(page, host=host, port=port, allow_public=allow_public, open_browser=open_browser, query=query)
     if is_public(host):
         typer.echo(f"warning: everyone who can reach {host} can use this page", err=True)
     typer.echo(f"{', '.join(registry.names)}: {served.address}{query} (Ctrl-C ends it)", err=True)
-    if mcp:
-        typer.echo(f"a tool for MCP clients: {served.address.rstrip('/')}{MCP_PATH}/", err=True)
     try:
         while True:
             time.sleep(3600)  # Ctrl-C interrupts it on Windows too, where it interrupts no wait for a lock

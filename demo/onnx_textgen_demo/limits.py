@@ -14,7 +14,7 @@ MAX_PROMPT_CHARS = 50_000
 LONGEST_TEXT = 1024
 """Largest value of the length slider; a slider over 100,000 tokens could not be set precisely."""
 MOST_SECONDS = 600.0
-"""Time limit of a text for another program, because the page does not notice when an MCP client disconnects."""
+"""Time limit of a text for another program, because the page does not notice when that program disconnects."""
 
 
 class Runs(TypedDict):

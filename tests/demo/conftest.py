@@ -21,7 +21,6 @@ collect_ignore_glob = ["test_*.py", "chat/test_*.py"] if MISSING else []
 if not MISSING:
     from onnx_textgen_demo.app import make_page
     from onnx_textgen_demo.models import ModelRegistry
-    from onnx_textgen_demo.serving.mcp_guard import MCP_PATH, McpGuard
     from onnx_textgen_demo.serving.server import serve
     from support import browser as browser_tools
 
@@ -55,38 +54,13 @@ def closed_loops():
 @contextlib.contextmanager
 def served_page(*models, opener_of=None, own=None, **more):
     """The address of a page for these models, each under its own name; `more` goes to `serve`, the others to `make_page`."""
-    with closed_loops(), counted_calls() as running:
+    with closed_loops():
         page = make_page(registry_of(*models), opener_of=opener_of, own=own)
         served = serve(page, host="127.0.0.1", port=0, **more)
         try:
             yield served.address
-            wait_until_none(running)  # a call of MCP has streams to close behind its answer; the end of the server leaves them open
         finally:
             served.close()
-
-
-@contextlib.contextmanager
-def counted_calls():
-    """Gives the calls of MCP that are at work."""
-    running, call = [], McpGuard.__call__
-
-    async def counted(guard, scope, receive, send):
-        if scope.get("path", "").startswith(MCP_PATH):
-            running.append(scope)
-        try:
-            await call(guard, scope, receive, send)
-        finally:
-            running[:] = [each for each in running if each is not scope]
-
-    with mock.patch.object(McpGuard, "__call__", counted):
-        yield running
-
-
-def wait_until_none(running):
-    end = time.monotonic() + LONGEST_WAIT
-    while running:
-        assert time.monotonic() < end, "a call does not end"
-        time.sleep(0.01)
 
 
 def registry_of(*models):

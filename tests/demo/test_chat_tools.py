@@ -1,13 +1,11 @@
 """Functions of the user's own in a chat: run by a press, and by nobody who does not have the page's key."""
 
-import importlib
 import itertools
 import json
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from demo.test_mcp import ask
 from onnx_textgen.chat.own_functions import MOST_ROUNDS, NOT_ALLOWED, OwnFunctions
 from onnx_textgen_demo.chat.message_tree import ROOT, MessageTree
 from onnx_textgen_demo.chat.own_tools import OwnTools
@@ -263,17 +261,12 @@ def test_a_page_of_another_origin_gets_nothing_to_run_a_function_with(served, ow
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_the_functions_are_neither_of_the_api_nor_tools_of_mcp(served, own, marks):
-    pytest.importorskip("mcp", reason='needs the extra mcp: pip install "onnx-textgen[mcp]"')
-    importlib.import_module("mcp")
-    address = served(make_calling(), own=own, mcp=True)
+def test_the_functions_are_not_of_the_api(served, own, marks):
+    address = served(make_calling(), own=own)
     offered = patient_http.get(f"{address}gradio_api/info").json()
     assert list(offered["named_endpoints"]) == ["/generate"]
     config = patient_http.get(f"{address}config").json()
     assert [each["api_name"] for each in config["dependencies"] if each["api_visibility"] != "private"] == ["generate"]
     (decide,) = [each for each in config["dependencies"] if each["api_name"] == "decide"]
     assert decide["queue"] is not False
-    tools, answers = ask(f"{address}", ("decide", {}), ("mark", {"name": "x"}), ("say", {"text": "x"}))
-    assert [tool.name for tool in tools] == ["generate"]
-    assert all("Unknown tool" in each.content[0].text for each in answers)
     assert marks() == []

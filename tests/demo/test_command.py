@@ -46,7 +46,6 @@ def test_help_names_every_option():
         "--device",
         "--threads",
         "--no-open",
-        "--mcp",
         "--tools",
         "--response-template",
         "--allow-public",

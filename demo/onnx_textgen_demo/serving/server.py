@@ -25,7 +25,6 @@ from onnx_textgen.cli.hosts import EVERY_ADDRESS, in_url, is_public, listen, nam
 from onnx_textgen.errors import OptionError
 
 from .content_policy import PolicyGuard
-from .mcp_guard import McpGuard
 
 ROOM = Path(__file__).parents[1]
 QUEUE_LENGTH = 16
@@ -85,12 +84,10 @@ def serve(
     allow_public: bool = False,
     open_browser: bool = False,
     query: str = "",
-    mcp: bool = False,
 ) -> Served:
     """Start serving in the background.
 
-    `port`: 0 takes a free one. `query`: follows the address that the browser opens. `mcp`: offer the page's function `generate`
-    as a tool of the Model Context Protocol too.
+    `port`: 0 takes a free one. `query`: follows the address that the browser opens.
 
     Raises `OptionError` for an invalid host, a host that others can reach without `allow_public`, a port in use, and an
     environment that would open more than the page.
@@ -108,7 +105,7 @@ def serve(
         show_error=False,
         max_file_size=1,  # No component of the page accepts a file.
         ssr_mode=False,
-        mcp_server=mcp,
+        mcp_server=False,
         enable_monitoring=False,
         run_history=False,
         footer_links=[],  # no links, no footer
@@ -118,7 +115,6 @@ def serve(
             "middleware": [
                 Middleware(PolicyGuard),
                 Middleware(TrustedHostMiddleware, allowed_hosts=names_of(host)),
-                Middleware(McpGuard),
             ],
             "docs_url": None,
             "redoc_url": None,

@@ -31,7 +31,6 @@ EXTRA_MODULES = {
         | {"google", "regex", "huggingface_hub"}
     ),
     "demo": frozenset({"gradio"}),
-    "mcp": frozenset({"mcp"}),
     "serve": frozenset({"fastapi", "uvicorn", "prometheus_client"}),
 }
 
