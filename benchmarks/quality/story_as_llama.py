@@ -1,6 +1,6 @@
 """A folder that every converter reads, of a trained `story`: the same weights under the names of transformers' Llama.
 
-    python -m onnx_textgen_export.train story --corpora CORPORA --out STORY --tokens 3000000
+    python -m artifacts.train story --corpora CORPORA --out STORY --tokens 3000000
     python benchmarks/quality/story_as_llama.py STORY LLAMA
 
 Its weights never lay on the grid of a quantised form. Fails where the two do not give the same logits.

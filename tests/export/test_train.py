@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import zstandard
+from artifacts.train import corpora as corpus_files
+from artifacts.train import recipes
+from artifacts.train.optimizers import rate_factor
+from artifacts.train.training_run import train
 
 from onnx_textgen_export import TinyTransformer
 from onnx_textgen_export.tokenization.text_assets import read_text_assets
-from onnx_textgen_export.train import corpora as corpus_files
-from onnx_textgen_export.train import recipes
-from onnx_textgen_export.train.optimizers import rate_factor
-from onnx_textgen_export.train.training_run import train
 
 STORY = "The cat sat on the mat. The dog sat on the log. The cat and the dog sat in the sun all day long.\n"
 

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..sources.tiny_transformer import TinyTransformer
+from onnx_textgen_export import TinyTransformer
+
 from .corpora import BOS_ID, EOS_ID, Rows, load_or_train_tokenizer, read_documents
 from .curve import append_row, held_out_bits_per_byte, plot_curve
 from .optimizers import load_state, make_optimizers, rate_factor, save_state

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from ..sources.tiny_transformer import TinyTransformer
+from onnx_textgen_export import TinyTransformer
 
 
 def held_out_bits_per_byte(model: TinyTransformer, tokenizer: Tokenizer, documents: list[str]) -> float:

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from onnx_textgen.files.replace import replaced_file
+from onnx_textgen_export import TinyTransformer
 
-from ..sources.tiny_transformer import TinyTransformer
 from .recipes import Recipe
 
 

@@ -1,4 +1,4 @@
-"""The command `python -m onnx_textgen_export.train`."""
+"""The command `python -m artifacts.train`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..sources.tiny_transformer import DecoderConfig
+from onnx_textgen_export import DecoderConfig
 
 STORIES, STORYBOOKS = "tinystories_sample.txt.zst", "storybooks_ccby.txt.zst"
 BOOKS = ("childrens_books_gitenberg.txt.zst", "childrens_books_chilit.txt.zst")
