@@ -37,7 +37,7 @@ CHOOSING: Examples = [
     ),
     ({"temperature": 1, "mirostat": 2, "mirostat_tau": 2}, "Truncates so that the surprise of each token is about two bits."),
     ({"temperature": 0, "logit_bias": {457: -5}}, 'The logit of one token, " girl", lowered by 5.'),
-    ({"temperature": 0, "suppress_tokens": [457]}, "A token that must not appear."),
+    ({"temperature": 0, "bad_words_ids": [[457]]}, "A token that must not appear."),
     ({"temperature": 0, "bad_words_ids": [[457, 448]]}, 'A sequence that must not appear, " girl named", although its tokens may.'),
     ({"temperature": 0, "num_beams": 4}, "The most likely text as a whole, from four candidates at a time."),
     ({"temperature": 0, "stop": ["."]}, "Ends before a full stop."),

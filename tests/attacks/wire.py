@@ -394,7 +394,7 @@ COSTLY = {
     "100,000 biases": wish('"logit_bias": {' + ", ".join(f'"{i}": 1' for i in range(100_000)) + "}"),
     "a bias of an id with 5,000 digits": wish(f'"logit_bias": {{"{LONG_DIGITS}": 1}}'),
     "biases that rule out all": wish('"logit_bias": {' + ", ".join(f'"{i}": -1e30' for i in range(258)) + "}"),
-    "all tokens suppressed": wish('"suppress_tokens": ' + str(list(range(258)))),
+    "all tokens suppressed": wish('"bad_words_ids": ' + str([[i] for i in range(258)])),
     "100,000 names that are none": wish(", ".join(f'"x{i}": 1' for i in range(100_000))),
     "a name of 1 MB": wish(f'"{"a" * 1_000_000}": 1'),
     "a model's name of 1 MB": BODY.replace(b"plain", b"a" * 1_000_000),

@@ -152,7 +152,7 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"logit_bias": {"cat": 1}}, "logit_bias names 'cat'"),
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias names '9999"),
         ({"logit_bias": {"99999": 1}}, "outside the vocabulary"),
-        ({"extra_body": {"suppress_tokens": list(range(4096))}}, "the options together rule out every token"),
+        ({"extra_body": {"bad_words_ids": [[i] for i in range(4096)]}}, "the options together rule out every token"),
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": []}, "1 to 256 prompts"),
         ({"prompt": [99999]}, "outside the vocabulary"),

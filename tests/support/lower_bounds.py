@@ -1,6 +1,6 @@
 """Prints the lowest versions that pyproject.toml allows, as constraints for pip; arguments are the extras that they are for.
 
-    python tests/support/lower_bounds.py export serve grammar openvino train > low.txt
+    python tests/support/lower_bounds.py export serve grammar openvino > low.txt
     pip install -c low.txt -e ".[export,serve,grammar,openvino]"
 
 What `dev` pins exactly (torch) is printed in the place of a lower bound.

@@ -54,7 +54,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
     {"presence_penalty": 0.5, "frequency_penalty": 0.3},
     {"dry_multiplier": 0.8, "dry_allowed_length": 1},
-    {"min_new_tokens": 30, "logit_bias": {13: -100, 268: 2}, "bad_words_ids": [[267, 263]], "suppress_tokens": [15]},
+    {"min_new_tokens": 30, "logit_bias": {13: -100, 268: 2}, "bad_words_ids": [[267, 263], [15]]},
 ]
 
 
@@ -152,7 +152,7 @@ def test_a_model_generates_one_text_at_a_time(node: Node, opened: int) -> None:
         ("a", {"top_k": 2.5}, "top_k should be a whole number of at least 0, found 2.5"),
         ("a", {"stop": [""]}, 'each stop string should have 1 to 256 characters, found ""'),
         ("a", {"logit_bias": {"x": 1}}, "each id of logit_bias should be a whole number of at least 0, found "),
-        ("a", {"suppress_tokens": [9999]}, "suppress_tokens names id 9999, which is outside the vocabulary; ids go from 0 to 4095"),
+        ("a", {"bad_words_ids": [[9999]]}, "bad_words_ids names id 9999, which is outside the vocabulary; ids go from 0 to 4095"),
         (
             "a",
             {"temperature": 0, "top_k": 3},

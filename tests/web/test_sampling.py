@@ -75,7 +75,6 @@ def test_logits_with_ties_and_exact_borders_leave_the_same_candidates(node: Node
     assert sum(one != other for one, other in zip(wanted, theirs, strict=True)) <= 1
 
 
-some_ids = st.lists(st.integers(0, VOCAB - 1), max_size=4)
 options_of_a_text = st.fixed_dictionaries(
     {"seed": st.integers(0, 2**63 - 1), "temperature": st.sampled_from([0.5, 1.0, 1.7])},
     optional={
@@ -92,7 +91,6 @@ options_of_a_text = st.fixed_dictionaries(
         "dry_multiplier": st.floats(0.1, 3),
         "logit_bias": st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100), max_size=3),
         "bad_words_ids": st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3), max_size=2),
-        "suppress_tokens": some_ids,
         "min_new_tokens": st.integers(1, 6),
     },
 )

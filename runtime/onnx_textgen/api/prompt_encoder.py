@@ -131,7 +131,6 @@ class PromptEncoder:
             raise OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens")
         named = {
             "logit_bias": [token_id for token_id, _ in config.logit_bias],
-            "suppress_tokens": config.suppress_tokens,
             "bad_words_ids": [token_id for each in config.bad_words_ids for token_id in each],
         }
         for name, ids in named.items():

@@ -75,7 +75,8 @@ class TextGenerator:
         if self.assistant is None and options.get("num_assistant_tokens"):
             raise OptionError("num_assistant_tokens needs a draft model; pass assistant_model to load()")
         if (record := self.opened.manifest.encoder) is not None and record.suppressed_ids:
-            config = dataclasses.replace(config, suppress_tokens=(*config.suppress_tokens, *record.suppressed_ids))
+            suppressed = tuple((token_id,) for token_id in record.suppressed_ids)
+            config = dataclasses.replace(config, bad_words_ids=(*config.bad_words_ids, *suppressed))
         return config
 
     def stream(

@@ -19,7 +19,7 @@ from ..sampling.draw import most_likely
 from ..sampling.sampler import NOTHING_LEFT
 from ..sampling.thinking import Rule
 from ..sampling.truncation import Floats
-from .beam_search import Beam, BeamSearch, Finished, with_diversity_penalty
+from .beam_search import Beam, BeamSearch, Finished
 from .continuation import Continuation
 
 
@@ -40,20 +40,17 @@ class BeamDriver:
         self.decoder, self.continuation, config = decoder, continuation, continuation.config
         room = continuation.limits.context_length - len(continuation.prompt_ids)
         self.max_new_tokens = min(config.max_new_tokens, room)
-        self.groups = [
-            BeamSearch(
-                beams=config.num_beams // config.num_beam_groups,
-                max_new_tokens=self.max_new_tokens,
-                length_penalty=config.length_penalty,
-                early_stopping=config.early_stopping,
-                eos_count=len(continuation.limits.eos_ids),
-            )
-            for _ in range(config.num_beam_groups)
-        ]
-        self.rows = [[0] for _ in self.groups]
-        """Per group and running beam, the row of the decoder that holds its text."""
-        self.constraints = [[continuation.constraint] for _ in self.groups]
-        """Per group and running beam, its constraint."""
+        self.beams = BeamSearch(
+            beams=config.num_beams,
+            max_new_tokens=self.max_new_tokens,
+            length_penalty=config.length_penalty,
+            early_stopping=config.early_stopping,
+            eos_count=len(continuation.limits.eos_ids),
+        )
+        self.rows = [0]
+        """The row of the decoder that holds the text of each running beam."""
+        self.constraints = [continuation.constraint]
+        """The constraint of each running beam."""
         self.first_token = self.ended = 0.0
 
     def search(self, scope: CancelScope) -> Generation:
@@ -65,13 +62,13 @@ class BeamDriver:
                 while True:
                     self.step(logits)
                     self.first_token = self.first_token or time.perf_counter()
-                    if all(group.is_done for group in self.groups):
+                    if self.beams.is_done:
                         break
                     logits = self.feed(scope)
             except InterruptedRunError as interrupted:
                 reason = interrupted.reason
         self.ended = time.perf_counter()
-        found = [self.result(each, reason) for group in self.groups for each in group.best()]
+        found = [self.result(each, reason) for each in self.beams.best()]
         if not found:
             raise OptionError(NOTHING_LEFT)
         found.sort(key=lambda each: (each.follows_rule is False, -(each.score or 0.0)))  # unfinished constraints come last
@@ -89,18 +86,12 @@ class BeamDriver:
             self.continuation.prefill_seconds = time.perf_counter() - start
 
     def step(self, logits: Logits) -> None:
-        """Let each group choose its next beams; later groups know the tokens that earlier ones took."""
-        taken: list[int] = []
-        for index, group in enumerate(self.groups):
-            if group.is_done:
-                continue
-            constraints = self.constraints[index]
-            beams = zip(self.rows[index], group.running, constraints, strict=True)
-            scores = np.stack([self.scores(logits[row], beam, constraint) for row, beam, constraint in beams])
-            scores = with_diversity_penalty(scores, taken, self.continuation.config.diversity_penalty)
-            group.step(scores, functools.partial(self.ends, constraints))
-            self.constraints[index] = [constraint_after(constraints[beam.parent], beam.token_ids[-1]) for beam in group.running]
-            taken += [beam.token_ids[-1] for beam in group.running]
+        """Choose the next beams by the logits [rows, vocabulary] of the running ones."""
+        constraints = self.constraints
+        running = zip(self.rows, self.beams.running, constraints, strict=True)
+        scores = np.stack([self.scores(logits[row], beam, constraint) for row, beam, constraint in running])
+        self.beams.step(scores, functools.partial(self.ends, constraints))
+        self.constraints = [constraint_after(constraints[beam.parent], beam.token_ids[-1]) for beam in self.beams.running]
 
     def scores(self, logits: Logits, beam: Beam, constraint: Rule | None) -> Floats:
         """Log-probabilities [vocabulary] of the next token of a beam, with its constraint and penalties applied."""
@@ -118,25 +109,22 @@ class BeamDriver:
 
     def feed(self, scope: CancelScope) -> Logits:
         """Give each beam a row with its text but the last token, then feed that token; returns logits [rows, vocabulary]."""
-        groups = [[] if group.is_done else group.running for group in self.groups]
-        self.rows = self.assign_rows([[rows[beam.parent] for beam in beams] for beams, rows in zip(groups, self.rows, strict=True)])
+        running = self.beams.running
+        self.rows = self.assign_rows([self.rows[beam.parent] for beam in running])
         token_ids, active = [0] * self.decoder.rows, [False] * self.decoder.rows
-        for beams, rows in zip(groups, self.rows, strict=True):
-            for beam, row in zip(beams, rows, strict=True):
-                token_ids[row], active[row] = beam.token_ids[-1], True
+        for beam, row in zip(running, self.rows, strict=True):
+            token_ids[row], active[row] = beam.token_ids[-1], True
         return self.decoder.step(token_ids, active, scope=scope)
 
-    def assign_rows(self, sources: list[list[int]]) -> list[list[int]]:
+    def assign_rows(self, sources: list[int]) -> list[int]:
         """Rows for beams that continue the rows `sources`: the first beam of a row keeps it, the others get copies in free rows."""
-        free = sorted(set(range(self.decoder.rows)) - {row for rows in sources for row in rows})
-        kept, assigned = set[int](), list[list[int]]()
-        for rows in sources:
-            assigned.append([])
-            for row in rows:
-                target = row if row not in kept else free.pop()
-                self.decoder.fork(row, target)
-                kept.add(row)
-                assigned[-1].append(target)
+        free = sorted(set(range(self.decoder.rows)) - set(sources))
+        kept, assigned = set[int](), list[int]()
+        for row in sources:
+            target = row if row not in kept else free.pop()
+            self.decoder.fork(row, target)
+            kept.add(row)
+            assigned.append(target)
         return assigned
 
     def result(self, found: Finished, interrupted: FinishReason | None) -> Generation:

@@ -2,15 +2,14 @@
 
 The algorithm is that of transformers' `generate`. Each step considers the most likely continuations of all running texts, enough
 that `num_beams` can continue even if the others end. Those among the first `num_beams` that end are finished, with a score of
-log-probability divided by length to the power of the length penalty. Diverse groups (Vijayakumar et al. 2016) search one after the
-other at each step; a token loses `diversity_penalty` for each beam of an earlier group that has just taken it.
+log-probability divided by length to the power of the length penalty.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -41,7 +40,7 @@ class Finished:
 
 
 class BeamSearch:
-    """One group of beams over one prompt."""
+    """The beams of one prompt."""
 
     def __init__(
         self,
@@ -109,13 +108,3 @@ class BeamSearch:
         """The finished texts, best first; then the running ones, if the search was ended early."""
         rest = [Finished(each.token_ids, self.score(each.log_probability, max(1, len(each.token_ids)))) for each in self.running]
         return [*self.finished, *rest][: self.width]
-
-
-def with_diversity_penalty(log_probabilities: Floats, taken: Sequence[int], penalty: float) -> Floats:
-    """Log-probabilities [running, vocabulary], less the penalty for each time that an earlier group took the token."""
-    if not taken or not penalty:
-        return log_probabilities
-    tokens, counts = np.unique(np.asarray(taken), return_counts=True)
-    changed = log_probabilities.copy()
-    changed[:, tokens] -= np.float32(penalty) * counts.astype(np.float32)
-    return changed

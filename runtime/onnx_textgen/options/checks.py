@@ -60,6 +60,11 @@ def optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
+def switch_or(check: Check) -> Check:
+    """Make a check for a number that a bool may stand for, as in OpenAI's API: True for 0, False for None."""
+    return lambda name, value: (0 if value else None) if isinstance(value, bool) else check(name, value)
+
+
 def one_of(*choices: str | bool) -> Check:
     """Make a check for one of a few values."""
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ..errors import OptionError, PackageError
 from . import checks
 from .checks import Check, shown
+from .other_names import NAMES_ELSEWHERE, in_todays_names
 from .resolve import check_effect
 
 MOST_ALTERNATIVES = 64
@@ -85,8 +86,6 @@ class GenerationConfig:
     """Numbers added to the logits of token ids, -100 to 100; -100 in effect excludes a token."""
     bad_words_ids: tuple[tuple[int, ...], ...] = option((), checks.token_id_lists)
     """Sequences of token ids that must not occur."""
-    suppress_tokens: tuple[int, ...] = option((), checks.token_ids)
-    """Token ids that must not occur."""
 
     seed: int | None = option(None, checks.optional(checks.whole(0, checks.MAX_SEED)))
     """0 to 2**63 - 1: the same seed draws the same tokens; None draws a new seed."""
@@ -97,10 +96,6 @@ class GenerationConfig:
     """Draw this many texts and return those most likely per token; None = as many as are returned."""
     num_beams: int = option(1, checks.whole(1, MOST_SEQUENCES))
     """Search for the most likely text with this many beams; 1 = no search."""
-    num_beam_groups: int = option(1, checks.whole(1, MOST_SEQUENCES))
-    """Number of groups of beams that `diversity_penalty` makes differ (Vijayakumar et al. 2016)."""
-    diversity_penalty: float = option(0.0, checks.real("from 0 to 100", lambda p: 0 <= p <= 100))
-    """Subtracted from a token's score for each earlier group that chooses it at the same step."""
     length_penalty: float = option(1.0, checks.real("from -10 to 10", lambda p: -10 <= p <= 10))
     """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10,
     so that the score is finite at any length."""
@@ -146,8 +141,8 @@ class GenerationConfig:
     tgt_lang: str | None = option(None, checks.optional(checks.name))
     """Of an encoder-decoder with many languages: the code of the text's language; None = the package's own."""
 
-    logprobs: int | None = option(None, checks.optional(checks.whole(0, MOST_ALTERNATIVES)))
-    """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
+    logprobs: int | None = option(None, checks.optional(checks.switch_or(checks.whole(0, MOST_ALTERNATIVES))))
+    """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither, True = 0."""
 
     logits_processor: Callable[[list[int], Any], Any] | None = option(None, checks.optional(checks.function))  # noqa: RUF009 - `option` gives a field
     """Your function that changes logits, after all penalties; see `LogitsProcessor`. Beam search passes log-probabilities."""
@@ -202,10 +197,23 @@ def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, An
 
 
 def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the options that are None; raises `OptionError` for an unknown name, with the closest name that exists."""
+    """Leave out the options that are None; raises `OptionError` for an unknown name, with the name that was meant."""
+    options = in_todays_names(options)
     for name in options:
         if name not in OPTION_NAMES:
-            closest = difflib.get_close_matches(str(name), OPTION_NAMES, n=1)
-            hint = f"did you mean {closest[0]}?" if closest else f"the options are {', '.join(OPTION_NAMES)}"
-            raise OptionError(f"there is no option {shown(name)}; {hint}")
+            raise OptionError(f"there is no option {shown(name)}; {hint_for(str(name))}")
     return {name: value for name, value in options.items() if value is not None}
+
+
+def hint_for(name: str) -> str:
+    """Say which option was probably meant by a name that does not exist.
+
+    >>> hint_for("do_sample")
+    'take temperature: 0 takes the most likely token, above 0 draws'
+    >>> hint_for("topk")
+    'did you mean top_k?'
+    """
+    if name in NAMES_ELSEWHERE:
+        return f"take {NAMES_ELSEWHERE[name]}"
+    closest = difflib.get_close_matches(name, OPTION_NAMES, n=1)
+    return f"did you mean {closest[0]}?" if closest else f"the options are {', '.join(OPTION_NAMES)}"

@@ -76,8 +76,6 @@ class Options(TypedDict, total=False):
     """Numbers added to the logits of token ids, -100 to 100; -100 in effect excludes a token."""
     bad_words_ids: Sequence[Sequence[int]] | None
     """Sequences of token ids that must not occur."""
-    suppress_tokens: Sequence[int] | None
-    """Token ids that must not occur."""
     seed: int | None
     """0 to 2**63 - 1: the same seed draws the same tokens; None draws a new seed."""
     num_return_sequences: int | None
@@ -86,10 +84,6 @@ class Options(TypedDict, total=False):
     """Draw this many texts and return those most likely per token; None = as many as are returned."""
     num_beams: int | None
     """Search for the most likely text with this many beams; 1 = no search."""
-    num_beam_groups: int | None
-    """Number of groups of beams that `diversity_penalty` makes differ (Vijayakumar et al. 2016)."""
-    diversity_penalty: float | None
-    """Subtracted from a token's score for each earlier group that chooses it at the same step."""
     length_penalty: float | None
     """A beam's score is its log-probability divided by its length to this power; above 0 favours longer texts. -10 to 10,
     so that the score is finite at any length."""
@@ -130,8 +124,8 @@ class Options(TypedDict, total=False):
     """Of an encoder-decoder with many languages: the code of the source's language; None = the tokenizer's own."""
     tgt_lang: str | None
     """Of an encoder-decoder with many languages: the code of the text's language; None = the package's own."""
-    logprobs: int | None
-    """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither."""
+    logprobs: int | bool | None
+    """Return each token's log-probability, and this many of the most likely tokens at its position; None = neither, True = 0."""
     logits_processor: LogitsProcessor | None
     """Your function that changes logits, after all penalties; see `LogitsProcessor`. Beam search passes log-probabilities."""
     stopping_criterion: StoppingCriterion | None

@@ -1,6 +1,7 @@
 """Refuses options that cannot take effect together with the others, instead of ignoring them.
 
-This holds for the options of the caller. A package's defaults that cannot take effect are ignored.
+This holds for the options of the caller. A package's defaults that cannot take effect are ignored, and so is truncation at
+temperature 0: programs send their `top_p` with every call, and the text is the same.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
     "n_keep": (lambda config: config.context_limit == "shift", 'context_limit "shift"'),
     "length_penalty": (lambda config: config.num_beams > 1, "num_beams above 1"),
     "early_stopping": (lambda config: config.num_beams > 1, "num_beams above 1"),
-    "num_beam_groups": (lambda config: config.num_beams > 1, "num_beams above 1"),
-    "diversity_penalty": (lambda config: config.num_beam_groups > 1, "num_beam_groups above 1"),
 }
 """Options that need another one: when that is on, and how a message says it."""
 DRAFTS = ("prompt_lookup_num_tokens", "num_assistant_tokens")
@@ -53,7 +52,7 @@ def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
         if config.context_limit == "shift":
             refuse(names & {"context_limit"}, 'as "shift" with num_beams, whose texts end with the context')
     elif config.temperature == 0:
-        refuse(names & {*TRUNCATION, "best_of", "num_return_sequences"}, "at temperature 0, which takes the most likely token")
+        refuse(names & {"best_of", "num_return_sequences"}, "at temperature 0, which takes the most likely token")
         if config.loop_guard == "resample":
             refuse(names & {"loop_guard"}, 'as "resample" at temperature 0 (as "penalise" it can)')
     elif config.mirostat:
@@ -76,10 +75,6 @@ def check_combinations(config: GenerationConfig) -> None:
         raise OptionError(f"best_of {config.best_of} is less than num_return_sequences {config.num_return_sequences}; raise it")
     if 1 < config.num_beams < config.num_return_sequences:
         raise OptionError(f"num_return_sequences {config.num_return_sequences} is more than num_beams {config.num_beams}; lower it")
-    if config.num_beams % config.num_beam_groups:
-        raise OptionError(f"num_beams {config.num_beams} does not divide into {config.num_beam_groups} groups; change one of them")
-    if config.num_beam_groups > 1 and config.diversity_penalty == 0:
-        raise OptionError("num_beam_groups cannot take effect without diversity_penalty above 0; give that too")
 
 
 def is_neutral(config: GenerationConfig, name: str) -> bool:
@@ -92,10 +87,9 @@ def is_neutral(config: GenerationConfig, name: str) -> bool:
 
 OFF: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_k", "min_p", "top_n_sigma", "xtc_probability", "mirostat", "min_new_tokens", "dry_multiplier"), (0,)),
-    **dict.fromkeys(("top_p", "typical_p", "num_return_sequences", "num_beam_groups"), (1,)),
+    **dict.fromkeys(("top_p", "typical_p", "num_return_sequences"), (1,)),
     **dict.fromkeys((*CONSTRAINTS, "logprobs"), (None,)),
     "best_of": (None, 1),
-    "diversity_penalty": (0,),
     "n_keep": (0,),
     **dict.fromkeys(DRAFTS, (0,)),
     "length_penalty": (1,),

@@ -66,7 +66,7 @@ class Chooser:
         self.history, self.prompt_ids = History(prompt_ids), list(prompt_ids)
         self.bias_ids = np.array([token_id for token_id, _ in config.logit_bias], dtype=np.intp)
         self.biases = np.array([bias for _, bias in config.logit_bias], dtype=np.float32)
-        self.never = [*config.suppress_tokens, *(each[0] for each in config.bad_words_ids if len(each) == 1)]
+        self.never = [each[0] for each in config.bad_words_ids if len(each) == 1]
         self.never += list(eos_ids) if config.ignore_eos else []
         self.sequences = [each for each in config.bad_words_ids if len(each) > 1]
         self.breaks = SequenceBreakers(config.dry_sequence_breakers, piece)

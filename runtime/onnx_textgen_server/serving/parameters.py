@@ -10,7 +10,7 @@ from onnx_textgen.options.generation_config import OPTION_NAMES
 
 from .unknown_names import unknown_parameter
 
-SEARCH_FIELDS = frozenset({"best_of", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping"})
+SEARCH_FIELDS = frozenset({"best_of", "num_beams", "length_penalty", "early_stopping"})
 """Options of a search among whole texts, which the server does not support."""
 NO_OP_VALUES: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
@@ -46,6 +46,5 @@ def read_parameters(
 
 
 def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are given. At temperature 0 `top_p` is ignored, because clients send both."""
-    ignored = {"top_p"} if options.get("temperature") == 0 else ()
-    return {name: value for name, value in options.items() if value is not None and name not in ignored}
+    """Options that are given."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -68,8 +68,8 @@ def test_bad_words_equal_transformers(logits, prompt, new, words):
 
 @given(rows, prompts, ids, st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4, unique=True))
 @settings(deadline=None)
-def test_suppressed_tokens_equal_transformers(logits, prompt, new, tokens):
-    ours = chooser(prompt, suppress_tokens=tokens).process(logits, new)
+def test_bad_words_of_one_token_equal_suppressed_ones_of_transformers(logits, prompt, new, tokens):
+    ours = chooser(prompt, bad_words_ids=[[token] for token in tokens]).process(logits, new)
     np.testing.assert_array_equal(ours, theirs([SuppressTokensLogitsProcessor(tokens)], prompt, new, logits))
 
 
@@ -105,14 +105,13 @@ def test_typical_p_equals_transformers(logits, p):
 @settings(deadline=None)
 def test_processors_together_equal_transformers(logits, prompt, new, numbers):
     penalty, size, least = numbers
-    words, biases = [[1], [2, 7]], {0: 1.5, 4: -2.0}
+    words, biases = [[1], [2, 7], [9]], {0: 1.5, 4: -2.0}
     ours = chooser(
         prompt,
         repetition_penalty=penalty,
         no_repeat_ngram_size=size,
         bad_words_ids=words,
         logit_bias=biases,
-        suppress_tokens=[9],
         min_new_tokens=least,
     ).process(logits, new)
     chain = [
@@ -121,7 +120,6 @@ def test_processors_together_equal_transformers(logits, prompt, new, numbers):
         NoRepeatNGramLogitsProcessor(size),
         NoBadWordsLogitsProcessor(words, EOS),
         MinNewTokensLengthLogitsProcessor(len(prompt), least, EOS),
-        SuppressTokensLogitsProcessor([9]),
     ]
     np.testing.assert_allclose(ours, theirs(chain, prompt, new, logits), rtol=1e-6, atol=1e-6)
 
@@ -148,7 +146,7 @@ OPTIONS = [
     {"repetition_penalty": 1.3},
     {"no_repeat_ngram_size": 2},
     {"min_new_tokens": 20},
-    {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "bad_words_ids": [[7], [11, 12]], "suppress_tokens": [20, 21]},
+    {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "bad_words_ids": [[7], [11, 12], [20]]},
 ]
 
 

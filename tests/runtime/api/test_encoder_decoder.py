@@ -129,7 +129,7 @@ def test_a_text_is_scored_after_its_source(numbers: onnx_textgen.Model) -> None:
 
 def test_options_of_the_text_concern_the_text_alone(numbers: onnx_textgen.Model) -> None:
     forty = numbers.tokenizer.encode("forty", add_special_tokens=False)
-    assert "forty" not in numbers.generate("42", temperature=0, suppress_tokens=forty).text
+    assert "forty" not in numbers.generate("42", temperature=0, bad_words_ids=[[i] for i in forty]).text
     assert numbers.generate("4040", temperature=0, stop="thousand").text == "four "
     assert numbers.generate("22222", temperature=0, no_repeat_ngram_size=1).text != words(22222)
 

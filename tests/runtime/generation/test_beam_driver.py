@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx_textgen import Cancellation
 from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.generation.beam_driver import log_softmax
-from onnx_textgen.generation.beam_search import BeamSearch, with_diversity_penalty
+from onnx_textgen.generation.beam_search import BeamSearch
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefix_cache import SHORTEST
 from onnx_textgen.options.defaults import ROWS
@@ -99,16 +99,6 @@ def test_one_beam_would_be_greedy(story):
     assert story.generate(PROMPT, max_new_tokens=15, temperature=0, num_beams=1).token_ids == greedy.token_ids
 
 
-def test_groups_give_different_texts_and_the_first_group_is_a_search_of_its_own(story):
-    options = {"max_new_tokens": 15}
-    grouped = story.generate(PROMPT, num_beams=6, num_beam_groups=3, diversity_penalty=5.0, num_return_sequences=6, **options)
-    alone = story.generate(PROMPT, num_beams=2, num_return_sequences=2, **options)
-    texts = {text.token_ids for text in grouped.sequences}
-    assert {text.token_ids for text in alone.sequences} <= texts
-    plain = story.generate(PROMPT, num_beams=6, num_return_sequences=6, **options)
-    assert len({ids[0] for ids in texts}) > len({text.token_ids[0] for text in plain.sequences})
-
-
 def test_a_stop_string_ends_a_beam_and_is_left_out(story):
     result = story.generate(PROMPT, num_beams=3, num_return_sequences=3, max_new_tokens=40, stop=["."])
     assert {text.finish_reason for text in result.sequences} <= {"stop", "eos"}
@@ -169,12 +159,6 @@ def test_any_length_penalty_that_is_taken_gives_texts_of_any_length_a_score(leng
     assert (longer >= shorter) if penalty >= 0 else (longer <= shorter)
 
 
-def test_diverse_groups_lose_on_tokens_that_were_taken():
-    scores = np.zeros((2, 4), np.float32)
-    np.testing.assert_array_equal(with_diversity_penalty(scores, [1, 1, 3], 0.5), [[0, -1, 0, -0.5]] * 2)
-    assert with_diversity_penalty(scores, [], 0.5) is scores
-
-
 def test_options_say_how_many_rows_are_needed():
     assert GenerationConfig(num_beams=4).texts == 4
     assert GenerationConfig(num_return_sequences=3).texts == 3
@@ -189,10 +173,10 @@ WAYS = [{"temperature": 0}, {"temperature": 1, "top_k": 5}, {"num_beams": 2}, {"
 def test_options_that_leave_nothing_to_choose_are_to_blame_and_not_the_model(story, way):
     everything = list(range(story.manifest.geometry.vocab_size))
     with pytest.raises(OptionError, match="the options together rule out every token; leave some out"):
-        story.generate(PROMPT, suppress_tokens=everything, **way)
+        story.generate(PROMPT, bad_words_ids=[[i] for i in everything], **way)
     ends = set(story.manifest.eos_ids)
     with pytest.raises(OptionError, match="rule out every token"):
-        story.generate(PROMPT, suppress_tokens=[i for i in everything if i not in ends], min_new_tokens=2, **way)
+        story.generate(PROMPT, bad_words_ids=[[i] for i in everything if i not in ends], min_new_tokens=2, **way)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -202,4 +186,4 @@ def test_logits_that_are_no_numbers_are_the_models_fault_whatever_the_options(st
         real = getattr(Decoder, name)
         monkeypatch.setattr(Decoder, name, lambda *given, real=real, **more: np.full_like(real(*given, **more), bad))
     with pytest.raises(ModelError, match=r"the model's logits are no numbers to choose by .* verify DIR"):
-        story.generate(PROMPT, suppress_tokens=[5], **way)
+        story.generate(PROMPT, bad_words_ids=[[5]], **way)

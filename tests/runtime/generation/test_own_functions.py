@@ -30,7 +30,7 @@ def penalise_repetition(token_ids, logits):
 @pytest.mark.parametrize("options", [DRAWN, {"max_new_tokens": 20, "temperature": 0}, {"max_new_tokens": 12, "num_beams": 3}])
 def test_a_processor_that_does_what_an_option_does_gives_its_text(story, options):
     banned = story.generate(PROMPT, **options).token_ids[0]
-    want = story.generate(PROMPT, suppress_tokens=[banned], **options)
+    want = story.generate(PROMPT, bad_words_ids=[[banned]], **options)
     assert story.generate(PROMPT, logits_processor=rule_out(banned), **options).token_ids == want.token_ids
     want = story.generate(PROMPT, repetition_penalty=1.3, **options)
     assert story.generate(PROMPT, logits_processor=penalise_repetition, **options).token_ids == want.token_ids

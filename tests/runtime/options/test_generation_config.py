@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig, make_generation_config
 from onnx_textgen.options.keywords import Options
+from onnx_textgen.options.other_names import NAMES_ELSEWHERE
 
 NAN, INF = float("nan"), float("inf")
 
@@ -19,7 +20,7 @@ NAN, INF = float("nan"), float("inf")
 def is_wrong(name, value):
     """Some options take truth values, and some take text."""
     if isinstance(value, bool):
-        return name not in ("early_stopping", "ignore_eos")
+        return name not in ("early_stopping", "ignore_eos", "logprobs")
     return not (
         isinstance(value, str) and name in ("stop", "dry_sequence_breakers", "regex", "grammar", "adapter", "src_lang", "tgt_lang")
     )
@@ -156,12 +157,36 @@ def test_one_stop_string_stands_for_a_tuple_of_it():
     assert make_generation_config({}, {"stop": ["a", "b"]}).stop == ("a", "b")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "closest"), [("topk", "top_k"), ("temprature", "temperature"), ("max_tokens", "max_new_tokens"), ("stops", "stop")]
-)
+@pytest.mark.parametrize(("wrong", "closest"), [("topk", "top_k"), ("temprature", "temperature"), ("stops", "stop")])
 def test_an_unknown_option_is_named_with_the_closest_that_exists(wrong, closest):
     with pytest.raises(OptionError, match=rf"there is no option '{wrong}'; did you mean {closest}\?"):
         make_generation_config({}, {wrong: 1})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES_ELSEWHERE if not name.startswith("stream")])
+def test_a_name_of_another_library_is_answered_with_the_option_here(name):
+    with pytest.raises(OptionError, match=rf"there is no option '{name}'; take \w+") as error:
+        make_generation_config({}, {name: 1})
+    assert str(error.value).split("; take ")[1].split(",")[0].split(":")[0] in OPTION_NAMES
+
+
+def test_names_of_version_0_2_warn_or_say_what_to_do_instead():
+    with pytest.warns(DeprecationWarning, match="bad_words_ids"):
+        config = make_generation_config({}, {"suppress_tokens": [5, 7], "bad_words_ids": [[1, 2]]})
+    assert config.bad_words_ids == ((1, 2), (5,), (7,))
+    with pytest.warns(DeprecationWarning, match="num_beam_groups was removed"):
+        make_generation_config({}, {"num_beam_groups": 1})
+    with pytest.raises(OptionError, match=r"num_beam_groups was removed in version 0\.3; take num_beams"):
+        make_generation_config({}, {"num_beams": 4, "num_beam_groups": 2})
+
+
+@pytest.mark.parametrize("truncation", [{"top_k": 5}, {"top_p": 0.5, "min_p": 0.1}, {"mirostat": 2}])
+def test_truncation_at_temperature_0_changes_nothing_and_is_no_error(truncation):
+    assert make_generation_config({}, {"temperature": 0, **truncation}).temperature == 0
+
+
+def test_logprobs_may_be_a_switch():
+    assert [make_generation_config({}, {"logprobs": value}).logprobs for value in (True, False, 0, 3)] == [0, None, 0, 3]
 
 
 def test_an_unknown_option_like_no_other_is_answered_with_all_of_them():
@@ -180,8 +205,6 @@ def test_the_typed_dictionary_lists_the_options_in_their_order():
 
 
 NO_EFFECT = [
-    ({"temperature": 0, "top_k": 5}, "top_k cannot take effect at temperature 0"),
-    ({"temperature": 0, "top_p": 0.5, "min_p": 0.1}, "min_p and top_p cannot take effect at temperature 0"),
     ({"temperature": 0, "best_of": 3}, "best_of cannot take effect at temperature 0"),
     ({"temperature": 0, "num_return_sequences": 3}, "num_return_sequences cannot take effect at temperature 0"),
     ({"temperature": 0, "loop_guard": "resample"}, 'loop_guard cannot take effect as "resample" at temperature 0'),
@@ -191,9 +214,6 @@ NO_EFFECT = [
     ({"mirostat": 2, "top_k": 5}, "top_k cannot take effect with mirostat"),
     ({"n_keep": 3}, 'n_keep cannot take effect without context_limit "shift"'),
     ({"length_penalty": 2}, "length_penalty cannot take effect without num_beams above 1"),
-    ({"num_beams": 4, "diversity_penalty": 0.5}, "diversity_penalty cannot take effect without num_beam_groups"),
-    ({"num_beams": 4, "num_beam_groups": 2}, "num_beam_groups cannot take effect without diversity_penalty"),
-    ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 0.5}, "does not divide into 3 groups"),
     ({"num_beams": 4, "temperature": 0.7}, "temperature cannot take effect with num_beams"),
     ({"num_beams": 4, "top_k": 5}, "top_k cannot take effect with num_beams"),
     ({"num_beams": 4, "context_limit": "shift"}, 'context_limit cannot take effect as "shift" with num_beams'),

@@ -23,8 +23,6 @@ NOT_IN_A_CHAT = (
     "num_return_sequences",
     "best_of",
     "num_beams",
-    "num_beam_groups",
-    "diversity_penalty",
     "length_penalty",
     "early_stopping",
     "logprobs",

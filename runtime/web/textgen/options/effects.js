@@ -42,8 +42,7 @@ export function checkEffect(config, asked) {
     }
   }
   const truncation = names.filter((name) => TRUNCATION.includes(name));
-  if (config.temperature === 0) refuse(truncation, "at temperature 0, which takes the most likely token");
-  else if (config.mirostat) {
+  if (config.temperature !== 0 && config.mirostat) {
     refuse(
       truncation.filter((name) => name !== "mirostat"),
       "with mirostat, which replaces other truncations",

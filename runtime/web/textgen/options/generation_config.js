@@ -34,7 +34,6 @@ import { checkEffect } from "./effects.js";
  * @property {readonly string[]} dry_sequence_breakers
  * @property {readonly (readonly [number, number])[]} logit_bias pairs of id and bias; a mapping is taken too
  * @property {readonly (readonly number[])[]} bad_words_ids
- * @property {readonly number[]} suppress_tokens
  * @property {number | bigint} seed drawn if the caller gives none
  * @property {readonly string[]} stop
  * @property {boolean} ignore_eos
@@ -78,7 +77,6 @@ const OPTIONS = {
   dry_sequence_breakers: [["\n", ":", '"', "*"], strings(64, 64)],
   logit_bias: [[], biases],
   bad_words_ids: [[], idLists],
-  suppress_tokens: [[], ids],
   seed: [null, seed],
   stop: [[], strings(16, 256)],
   ignore_eos: [false, oneOf(false, true)],
@@ -89,7 +87,7 @@ const OPTIONS = {
 
 /** Options that only Python has. */
 const PYTHON_ONLY = new Set(
-  `num_return_sequences best_of num_beams num_beam_groups diversity_penalty length_penalty early_stopping n_keep
+  `num_return_sequences best_of num_beams length_penalty early_stopping n_keep
   prompt_lookup_num_tokens max_matching_ngram_size num_assistant_tokens assistant_confidence_threshold draft_verification loop_guard
   json_schema regex grammar adapter logits_processor stopping_criterion`.split(/\s+/),
 );
@@ -146,7 +144,6 @@ function checked(options) {
 export function checkIds(config, vocabSize) {
   const named = {
     logit_bias: config.logit_bias.map(([id]) => id),
-    suppress_tokens: config.suppress_tokens,
     bad_words_ids: config.bad_words_ids.flat(),
   };
   for (const [name, found] of Object.entries(named)) {

@@ -33,7 +33,7 @@ export class Chooser {
     this.eosIds = eosIds;
     this.sample = sample;
     this.history = new History(promptIds);
-    this.never = [...config.suppress_tokens, ...config.bad_words_ids.filter((each) => each.length === 1).map((each) => each[0])];
+    this.never = config.bad_words_ids.filter((each) => each.length === 1).map((each) => each[0]);
     if (config.ignore_eos) this.never.push(...eosIds);
     this.sequences = config.bad_words_ids.filter((each) => each.length > 1);
     this.breakers = new SequenceBreakers(config.dry_sequence_breakers, piece);
