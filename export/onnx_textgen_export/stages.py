@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-import typer
+from onnx_textgen.cli.terminal import screen
 
 
 class Stages:
@@ -19,16 +19,14 @@ class Stages:
 
     def begin(self, name: str | None) -> None:
         """End the current stage, and begin the next if there is one."""
-        now, on_terminal = time.perf_counter(), sys.stderr.isatty()
+        now = time.perf_counter()
         if self.name is not None:
-            start = "\r" if on_terminal else ""  # overwrites the line printed at its start
-            typer.echo(f"{start}{self.name:<24} {now - self.started:6.1f} s", err=True)
+            screen.note(f"{self.name:<24} {now - self.started:6.1f} s")
         if name is not None and ":" in name:
-            typer.echo(name, err=True)
+            screen.note(name)
             name = None
         self.name, self.started = name, now
-        if name is not None and on_terminal:
-            typer.echo(f"{name} ...", nl=False, err=True)
+        screen.progress("" if name is None else f"{name} ...")
 
 
 def begin_export() -> Stages:

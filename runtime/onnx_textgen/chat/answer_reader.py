@@ -11,10 +11,8 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import regex
-
 from .answers import AnswerDelta, ToolCall, ToolCallDelta, message_of
-from .contents import MATCH_SECONDS, tags_in
+from .contents import is_whole, tags_in
 from .response_parser import Broken, Closed, Event, Opened, Piece, ResponseParser
 from .response_template import CONTENT, REASONING_FIELDS, TOOL_CALLS, Field, ResponseTemplate
 from .tools import Tool
@@ -74,7 +72,7 @@ class AnswerReader:
     def __init__(self, template: ResponseTemplate, *, prefix: str = "", tools: Sequence[Tool] = (), grows: bool = False) -> None:
         """`prefix`: what the template wrote of the answer already. Without `tools` calls are left in the text."""
         fields = {name: field for name, field in template.fields.items() if tools or name != TOOL_CALLS}
-        self.parser = ResponseParser(dataclasses.replace(template, fields=fields))
+        self.parser = ResponseParser(dataclasses.replace(template, fields=fields), is_ruled=grows)
         self.tools, self.grows = {tool.name: tool for tool in tools}, grows
         self.text, self.reasoning, self.calls = "", "", list[ToolCall]()
         self.spacing = Spacing()
@@ -166,8 +164,9 @@ class AnswerReader:
         elif isinstance(event, Broken):
             yield from self.broken(event)
         elif isinstance(event, Closed):
-            made = calls_in(event.value)
-            if made is None or (self.growing is not None and (is_cut_in_tags(event) or has_unread_text(self.growing))):
+            made, field = calls_in(event.value), event.field
+            is_read = self.growing is None or is_whole(self.growing.body, field.content, field.content_args)
+            if made is None or not is_read or (self.growing is not None and is_cut_in_tags(event)):
                 yield from self.broken(Broken(event.field, event.text, event.is_cut))
                 return
             for name, arguments in made:
@@ -299,17 +298,6 @@ def json_so_far(growing: GrowingCall, text: str) -> str:
 def is_cut_in_tags(event: Closed) -> bool:
     """Whether the text ended in a call with tags, of which more could have followed."""
     return event.is_cut and event.field.content == "xml-inline" and event.field.close is not None
-
-
-def has_unread_text(growing: GrowingCall) -> bool:
-    """Whether tags of a call leave out a part of what was written, which would be lost."""
-    if growing.field.content != "xml-inline":
-        return False
-    pattern = growing.field.content_args["tag_pattern"]
-    try:
-        return bool(regex.sub(pattern, "", growing.body, flags=regex.DOTALL, timeout=MATCH_SECONDS).strip())
-    except TimeoutError:
-        return True
 
 
 def is_complete(text: str) -> bool:

@@ -165,15 +165,17 @@ class Writer:
 
     def tags(self, index: int, tool: Tool) -> str:
         """The tags of a call: those that are required, then the others."""
-        parts = list[str]()
+        parts, close = list[str](), self.form.tag_close
+        mark = close.strip()  # ends a text, with or without the line break before it, as the reader takes it
+        rest = self.text(close.partition(mark)[2])
         for number, (key, schema, required) in enumerate(tool.ordered_properties()):
             name = f"value_{index}_{number}"
             if schema.get("type") == "string" and "enum" not in schema and "const" not in schema:
-                self.rules.append(f"{name}[lazy]: TEXT {self.text(self.form.tag_close)}")
-                value = name
+                self.rules.append(f"{name}[lazy]: TEXT {self.text(mark)}")
+                value = f"{name} {rest}"
             else:
-                value = f"{self.value(schema, tool)} {self.text(self.form.tag_close)}"
-            middle = self.form.middle_for(is_text=value == name or is_choice_of_texts(schema))
+                value = f"{self.value(schema, tool)} {self.text(close)}"
+            middle = self.form.middle_for(is_text=value.startswith(name) or is_choice_of_texts(schema))
             tag = f"{self.text(self.form.tag_open + key + middle)} {value}"
             parts.append(tag if required else f"({tag})?")
         return " ".join(parts)

@@ -163,6 +163,17 @@ def parse_content(text: str, kind: str, args: Args) -> Any:  # noqa: ANN401 - an
         raise ValueError(f"the content {kind} cannot be read ({type(error).__name__}: {error})") from error
 
 
+def is_whole(text: str, kind: str, args: Args) -> bool:
+    """Whether a content can be read, and all of it: tags have nothing but white space between them."""
+    try:
+        if kind == "xml-inline":
+            return not regex.sub(args["tag_pattern"], "", text, flags=regex.DOTALL, timeout=MATCH_SECONDS).strip()
+        parse_content(text, kind, args)
+    except (ValueError, TimeoutError):
+        return False
+    return True
+
+
 def transformed(value: Any, transform: Any, captures: Mapping[str, str], *, each: bool) -> Any:  # noqa: ANN401 - any JSON value
     """The value in the form that `transform` gives; with `each`, every item of a list in that form."""
     if transform is None:

@@ -13,7 +13,7 @@ from typing import Any
 import regex
 
 from ..errors import PackageError
-from .contents import MATCH_SECONDS, parse_content, transformed
+from .contents import MATCH_SECONDS, is_whole, parse_content, transformed
 from .response_template import Delimiter, Field, ResponseTemplate
 
 
@@ -88,8 +88,9 @@ class Found:
 class ResponseParser:
     """Reads one answer."""
 
-    def __init__(self, template: ResponseTemplate) -> None:
-        self.template, self.text = template, ""
+    def __init__(self, template: ResponseTemplate, *, is_ruled: bool = False) -> None:
+        """`is_ruled`: whether a grammar ends a field only after its whole content, so that a delimiter before is part of it."""
+        self.template, self.is_ruled, self.text = template, is_ruled, ""
         self.position = 0
         """Characters of `text` that were read."""
         self.held = 0
@@ -136,7 +137,7 @@ class ResponseParser:
         """The first delimiter that is certain; None if there is none, or if one that may have begun comes before it."""
         best, self.held = None, len(self.text)
         for field, delimiter, opens in self.watched():
-            match = delimiter.pattern.search(self.text, self.position, partial=not ended, timeout=MATCH_SECONDS)
+            match = self.search(delimiter, ended=ended, closes=None if opens or not self.is_ruled else field)
             if match is None:
                 continue
             if not ended and (match.partial or may_change(delimiter, match, self.text)):
@@ -145,6 +146,18 @@ class ResponseParser:
             found = Found(field, opens, match)
             best = found if best is None or found.order < best.order else best
         return best if best is not None and (ended or best.match.start() < self.held) else None
+
+    def search(self, delimiter: Delimiter, *, ended: bool, closes: Field | None) -> regex.Match[str] | None:
+        """The first match of a delimiter, also a partial one; of one that closes a field, the first after its whole content."""
+        place = self.position
+        while True:
+            match = delimiter.pattern.search(self.text, place, partial=not ended, timeout=MATCH_SECONDS)
+            if match is None or match.partial or closes is None or self.current is None:
+                return match
+            content = "".join(self.current.parts) + self.text[self.position : match.start()]
+            if is_whole(content, closes.content, closes.content_args):
+                return match
+            place = max(match.end(), match.start() + 1)
 
     def watched(self) -> Iterator[tuple[Field, Delimiter, bool]]:
         """The delimiters that count now: what closes the open field; outside all fields, what opens one."""

@@ -128,6 +128,7 @@ def run(arguments: list[str]) -> int:
             raise
         return fail(str(error), code=2 if isinstance(error, OptionError) else 1)
     except KeyboardInterrupt:
+        screen.progress("")
         return 130
     except Exception as error:  # anything unexpected: one line for users, a traceback for developers who ask for it
         if debug:

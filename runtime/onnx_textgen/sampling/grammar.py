@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..errors import OptionError, PackageError, RuleError, first_line
 from ..options.generation_config import GenerationConfig
+from .vocabulary import make_vocabulary
 
 if TYPE_CHECKING:
     from ..text.tokenizer import TextTokenizer
@@ -111,15 +112,13 @@ class Rules:
         subject = SUBJECTS.get(name, name)
         if self.tokenizer is None:
             raise OptionError(f"{subject} needs a tokenizer, which this package does not have; export it again with --tokenizer")
-        try:
-            from llguidance import LLTokenizer  # noqa: PLC0415
-        except ImportError as error:
-            raise OptionError(f"{subject} needs llguidance, which is not installed; run: {INSTALL}") from error
         if self._vocabulary is None:
             # If the package has no end-of-text id, the id after the last one takes its place: it is never chosen.
-            ends = list(self.eos_ids) or [self.vocab_size]
+            ends = self.eos_ids or (self.vocab_size,)
             try:
-                self._vocabulary = LLTokenizer(self.tokenizer.to_json(), n_vocab=self.vocab_size + 1, eos_token=ends)
+                self._vocabulary = make_vocabulary(self.tokenizer, size=self.vocab_size + 1, eos_ids=ends)
+            except ImportError as error:
+                raise OptionError(f"{subject} needs llguidance, which is not installed; run: {INSTALL}") from error
             except ValueError as error:
                 raise PackageError(f"{subject} does not work with this package's tokenizer: {first_line(error)}") from error
         return self._vocabulary

@@ -176,6 +176,17 @@ def test_the_grammar_allows_what_the_template_writes_and_nothing_else(name: str,
     assert not accepted(rules, tokenizer, one, form.write(CALLS[:2]))
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_the_marks_of_calls_may_stand_in_an_argument(name: str) -> None:
+    """Under a grammar: without one, a call that ends too early is told from one that goes on by nothing."""
+    form = FORMS[name]
+    for mark in {each.strip() for each in (form.begin, form.open, form.close, form.between, form.end)} - {""}:
+        calls = [("book", {"name": f"a {mark} b {mark}", "guests": 2}), ("stop", {})][: 2 if form.several else 1]
+        reader, _ = read(form, form.write(calls), grows=True)
+        assert [(call.name, call.arguments) for call in reader.calls] == calls
+        assert reader.text == ""
+
+
 def test_an_answer_may_follow_a_schema_instead_of_calling(rules: Rules, tokenizer: TextTokenizer) -> None:
     both = grammar(
         tokenizer, PROMPTED, required=False, schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -17,6 +17,7 @@ from onnx_textgen.package.manifest import TOKENIZER
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.sampling.grammar import Constraint, Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
+from support.added_tokens import with_added_tokens
 
 llguidance = pytest.importorskip("llguidance", reason='constraints need pip install "onnx-textgen[grammar]"')
 jsonschema = pytest.importorskip("jsonschema", reason="what validates JSON here is jsonschema, of the development extra")
@@ -187,6 +188,30 @@ def test_ids_that_have_no_text_are_never_allowed(rules, tokenizer):
     assert np.isneginf(scores[tokenizer.vocab_size :]).all()
     assert np.isneginf(scores[BOS])
     assert np.isfinite(scores[EOS]), "the empty text matches"
+
+
+@pytest.mark.parametrize("text", ["<tool_call>\n{}\n</tool_call>", "a\n\n\nb", "</s> and <pad>", "e\u0301 \u212b", "a  b"])
+@pytest.mark.parametrize("normalizer", [None, "NFC"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_rule_may_ask_for_any_text(text, normalizer, force):
+    """Also where the tokenizer has tokens for parts of it that are no part of a text, or would write it in other characters."""
+    given = with_added_tokens(["<tool_call>", "</tool_call>", "\n\n"], special=["<pad>"], normalizer=normalizer)
+    rules = Rules(given, vocab_size=given.vocab_size, eos_ids=[EOS])
+    for rule in ({"regex": re.escape(text)}, {"grammar": f"start: {json.dumps(text)}"}, {"json_schema": {"const": text}}):
+        written = given.decode(write(constraint(rules, **rule), np.random.default_rng(0), force=force))
+        assert (json.loads(written) if "json_schema" in rule else written) == text
+
+
+def test_a_token_is_allowed_in_a_text_if_decoding_shows_it():
+    given = with_added_tokens(["<tool_call>", "\n\n"], special=["<pad>"])
+    mark, lines, pad = (given.encode(each)[-1] for each in ("<tool_call>", "\n\n", "<pad>"))
+    rules = Rules(given, vocab_size=given.vocab_size, eos_ids=[EOS])
+    scores = np.zeros(given.vocab_size, np.float32)
+    constraint(rules, regex=r"(?s:.)*").mask(scores)
+    assert np.isfinite(scores[[mark, lines]]).all()
+    assert np.isneginf(scores[[pad, BOS]]).all()
+    made = constraint(rules, regex="<tool_call>a")
+    assert made.forced()[0] == mark, "the model was trained on the one token"
 
 
 def test_a_fork_goes_its_own_way(rules):

@@ -109,7 +109,7 @@ def write_texts(answer: screen.Answer, start: str | list[int], model: Model) -> 
     """Write the texts one after the other, numbered if there is more than one."""
     for number, one in enumerate(answer.sequences or (answer,), start=1):
         if answer.sequences:
-            typer.echo("\n" * (number > 1) + f"[{number}] ", nl=False)
+            screen.write("\n" * (number > 1) + f"[{number}] ", sys.stdout)
         screen.write_dim(shown_prompt(start, model))
         screen.write(one.text, sys.stdout)
 
@@ -148,7 +148,7 @@ def end_output(answer: screen.Answer, model: Model, config: GenerationConfig, *,
     is_coloured = show_tokens and not shows_logprobs and token_display.is_coloured(model)
     if is_coloured or not (show_tokens or shows_logprobs):
         # A package without a tokenizer has no text to show; its ids are written as --token-ids takes them.
-        typer.echo("" if model.has_tokenizer else ",".join(map(str, answer.token_ids)))
+        screen.write("\n" if model.has_tokenizer else ",".join(map(str, answer.token_ids)) + "\n", sys.stdout)
     if is_coloured:
         token_display.show_legend()
     screen.note_dim(screen.stats_line(answer, is_drawn=config.is_drawn))

@@ -25,17 +25,15 @@ def collect_answer(chunks: Iterator[ChatChunk]) -> tuple[screen.Answer, ChatAnsw
             made.append(chunk)
             whole = chunk.answer or whole
             words += len(chunk.reasoning.split())
-            if chunk.reasoning and not has_text:
-                screen.progress(f"{THINKING} {words:,} words")
-            elif chunk.text and words and not has_text:
-                screen.progress("")
+            if chunk.text and words and not has_text:
                 screen.note_dim(f"thought for {time.monotonic() - began:.0f} s; /thinking shows it")
+            elif chunk.reasoning and not has_text:
+                screen.progress(f"{THINKING} {words:,} words")
             has_text = has_text or bool(chunk.text)
             screen.write(chunk.text, sys.stdout)
     except KeyboardInterrupt:
         pass
     finally:
-        screen.progress("")
         if close := getattr(chunks, "close", None):  # of a generator, where it cancels the run and releases the cache
             close()
     answer = screen.Answer(
@@ -57,4 +55,5 @@ def show_call(call: ToolCall, result: str | None = None) -> None:
     if result is not None:
         body.append(f"\n= {result}".translate(screen.CONTROL_CHARACTERS), style="dim")
     title = Text(call.name.translate(screen.CONTROL_CHARACTERS))
+    screen.begin_line()
     screen.make_console(stderr=True).print(Panel(body, title=title, title_align="left", expand=False))

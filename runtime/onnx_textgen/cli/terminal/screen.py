@@ -73,8 +73,36 @@ def answer_of(made: Generation) -> Answer:
     )
 
 
+@dataclasses.dataclass(slots=True)
+class Row:
+    """The row of the terminal with the cursor; stdout and stderr, where both are terminals, are taken for one."""
+
+    has_text: bool = False
+    """Whether text stands in it that no line break has ended."""
+    has_progress: bool = False
+
+
+ROW = Row()
+
+
+def take_row(text: str, out: TextIO) -> None:
+    """Make the row ready for a text that is written to `out` next: progress goes, and none is shown while the text stands there."""
+    if text and out in (sys.stdout, sys.stderr) and out.isatty():
+        progress("")
+        ROW.has_text = not text.endswith("\n")
+
+
+def begin_line() -> None:
+    """Make the row ready for lines on stderr: progress is removed, and text gets its row for itself."""
+    progress("")
+    if ROW.has_text and sys.stderr.isatty():
+        typer.echo(err=True)
+        ROW.has_text = False
+
+
 def write(text: str, out: TextIO) -> None:
     """Write a model's text to `out`; on a terminal, without control characters."""
+    take_row(text, out)
     out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
     out.flush()
 
@@ -82,6 +110,7 @@ def write(text: str, out: TextIO) -> None:
 def write_dim(text: str) -> None:
     """Write a text of less importance to stdout: dim, if stdout has colours."""
     if text:
+        take_row(text, sys.stdout)
         shown = text.translate(CONTROL_CHARACTERS) if sys.stdout.isatty() else text
         typer.echo(typer.style(shown, dim=True), nl=False, color=has_colours(sys.stdout))
 
@@ -148,9 +177,24 @@ def size(count: float) -> str:
 
 
 def progress(text: str) -> None:
-    """Replace the progress line on stderr, if that is a terminal; an empty text removes the line."""
-    if is_terminal(sys.stderr):
-        typer.echo(f"\r\033[K{text}", nl=False, err=True, color=True)  # typer translates the sequence for a Windows console
+    """Replace the progress on stderr, if that is a terminal; an empty text removes it. In a row with text none is shown."""
+    if is_terminal(sys.stderr) and (not ROW.has_text if text else ROW.has_progress):
+        # typer translates the sequence for a Windows console
+        typer.echo(f"\r\033[K{fitted(text.translate(CONTROL_CHARACTERS))}", nl=False, err=True, color=True)
+        ROW.has_progress = bool(text)
+
+
+def fitted(text: str) -> str:
+    """The beginning of a text that fits into one row of the terminal: a second row would stay when the progress is replaced."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):  # a stream without a number, or a terminal without a size
+        columns = 0
+    if not columns or len(text) * 2 < columns:  # no character takes more than two columns
+        return text
+    from rich.cells import set_cell_size  # noqa: PLC0415  (see `make_console`)
+
+    return set_cell_size(text, columns - 1).rstrip()
 
 
 def prefill_progress(fed: Progress) -> None:
@@ -165,11 +209,13 @@ def quoted(piece: str) -> str:
 
 def note(text: str) -> None:
     """Write a line to stderr, without control characters, since parts of it may come from a model, its folder or a library."""
+    begin_line()
     typer.echo(text.translate(CONTROL_CHARACTERS), err=True)
 
 
 def note_dim(text: str) -> None:
     """Write a line of less importance to stderr: dim, if stderr has colours."""
+    begin_line()
     typer.echo(typer.style(text.translate(CONTROL_CHARACTERS), dim=True), err=True, color=has_colours(sys.stderr))
 
 
@@ -199,6 +245,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 def print_json(value: object) -> None:
     """Write one JSON object to stdout."""
+    progress("")
     typer.echo(json.dumps(value, ensure_ascii=False, default=as_json))
 
 

@@ -46,6 +46,7 @@ def make_coloured_text() -> Callable[[Chunk], None]:
     def show(chunk: Chunk) -> None:
         undecided.extend(chunk.logprobs)
         if chunk.text:
+            screen.take_row(chunk.text, sys.stdout)
             style = style_of(math.exp(min(undecided))) if undecided else ""
             console.print(chunk.text.translate(screen.CONTROL_CHARACTERS), style=style, end="", soft_wrap=True)
             undecided.clear()
