@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from onnx_textgen.errors import OptionError
-from onnx_textgen.options.generation_config import make_generation_config
+from onnx_textgen.options.merging import make_generation_config
 
 from .limits import LONGEST_TEXT
 

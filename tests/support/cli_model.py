@@ -11,7 +11,7 @@ from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.backends.signature import CacheTensor
 from onnx_textgen.chat.answers import ChatAnswer, ChatChunk
 from onnx_textgen.errors import PromptError
-from onnx_textgen.options.generation_config import make_generation_config
+from onnx_textgen.options.merging import make_generation_config
 from onnx_textgen.package.manifest import TOKENIZER, FileRecord, Geometry, Manifest
 from onnx_textgen.results import Chunk, Score, Stats
 from onnx_textgen.text.chat_template import render_chat

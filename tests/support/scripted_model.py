@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnx_textgen import Alternative, Chunk, Stats
 from onnx_textgen.errors import PromptError
-from onnx_textgen.options.generation_config import make_generation_config
+from onnx_textgen.options.merging import make_generation_config
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.text.tokenizer_json import Streaming
 from support.patient_http import LONGEST_WAIT

@@ -17,6 +17,7 @@ from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
 from ..passes.quantization.options import Quantization
+from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
 from ..proof.measures import Quality
 from ..sources.source import Source
@@ -26,7 +27,6 @@ from ..weights.streamed import Weights
 from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
 from .matrices import find_matrices
 from .mix import Mix, cheapest_mix, describe_mix
-from .plan import Plan
 from .quality import QualityMeter
 from .texts import calibration_ids, measured_texts
 

@@ -17,16 +17,17 @@ from torch import Tensor
 
 from ..package.forecast import matrix_bytes
 from ..passes.quantization.options import Bits, Quantization
+from ..passes.quantization.plan import FoundCodes, Plan
 from ..passes.quantization.quantizers import Codes, Floats
 from ..passes.quantization.smoothing import Rows
 from ..sources.source import Source
 from ..weights.streamed import Weights
-from .codes import OUTPUTS_AT_A_TIME, FoundCodes
 from .compensate import Moments, joined, round_compensated, round_uncompensated
 from .matrices import Matrix, layers_of
 from .mix import Choice, Mix
 from .observe import read_gradients, read_inputs
-from .plan import Plan, make_plan
+from .plan import make_plan
+from .restored import OUTPUTS_AT_A_TIME
 
 EIGHT_BIT_BLOCK = 64
 """Block size of 8-bit matrices in a mix."""

@@ -1,34 +1,17 @@
-"""The stored form of each matrix after a mix was chosen: codes, and their consequences for the graph and for PyTorch."""
+"""The plan for a graph's matrices after a mix was chosen."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
-from torch import Tensor
 
+from ..passes.quantization.plan import Changes, FoundCodes, Plan
 from ..passes.quantization.quantizers import Floats
 from ..passes.quantization.smoothing import Rows
 from ..passes.quantization.split_head import Split
-from .codes import FoundCodes, InTurn, Restored, restored
 from .matrices import Matrix
-
-Changes = Mapping[str, Callable[[Tensor], None]]
-"""By the name of a parameter: the change that gives it the values of its codes."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
-    """Codes for a graph's matrices by the names of their initializers."""
-
-    found: dict[str, FoundCodes]
-    gains: dict[str, Floats]
-    """[out]: factors of a matrix's outputs, whose reader has smoothed inputs."""
-    changes: dict[str, Changes]
-    """By matrix; the parts of one matrix share them."""
-    splits: list[Split]
-    """Matrices whose parts have different forms."""
+from .restored import InTurn, Restored, restored
 
 
 def make_plan(matrices: Mapping[str, Matrix], found: dict[str, FoundCodes]) -> Plan:

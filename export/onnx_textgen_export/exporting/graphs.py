@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onnx_textgen.package.manifest import GRAPH
 
-from ..calibration.plan import Plan
 from ..extra_graphs.attention_graph import write_attention_graph
 from ..extra_graphs.int8_cache_graph import int8_cache_bytes
 from ..extra_graphs.seq2seq_graphs import opens_as_seq2seq, write_seq2seq_graphs
@@ -21,6 +20,7 @@ from ..package.other_runtimes import write_seq2seq_settings, write_settings
 from ..package.writer import weights_bytes, write_graph
 from ..passes.order import Settings, is_float16, run_passes
 from ..passes.quantization.options import Quantization
+from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_ir as ir
 
@@ -11,10 +9,8 @@ from onnx_textgen.backends.linear_layers import KEY, Floats, LinearLayer, Linear
 
 from .graph.products import Product, find_products, find_tables
 from .graph.provenance import pieces_of
+from .quantization.plan import Plan
 from .quantization.smoothing import Rows, find_maker
-
-if TYPE_CHECKING:
-    from ..calibration.plan import Plan
 
 SMALLEST_TABLE = 1
 """Rows of a table that make its matrix one of embeddings."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
@@ -31,15 +31,13 @@ from .linear_layers import record_linear_layers, settle_linear_layers
 from .positions import gather_positions
 from .quantization.lossless import keeps_numbers, mark_lossless
 from .quantization.options import Quantization
+from .quantization.plan import Plan
+from .quantization.rounding import Roundings
 from .quantization.stored_matrices import quantize
 from .recurrences import lower_recurrences
 from .reshapes import simplify_reshapes
 from .softplus import spell_softplus
 from .transposes import sink_transposes
-
-if TYPE_CHECKING:
-    from ..calibration.plan import Plan
-    from .quantization.rounding import Roundings
 
 Stage = Literal["trace", "optimize", "store"]
 

@@ -12,7 +12,8 @@ from ..cancellation import CancelScope
 from ..errors import OptionError
 from ..generation.request import Request
 from ..options.checks import whole_number
-from ..options.generation_config import GenerationConfig, make_generation_config
+from ..options.generation_config import GenerationConfig
+from ..options.merging import make_generation_config
 from ..results import Generation
 from ..text.prompts import items_of
 from .loading import load

@@ -18,7 +18,8 @@ from ..inference.decoder import Decoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import check_fits
-from ..options.generation_config import GenerationConfig, make_generation_config
+from ..options.generation_config import GenerationConfig
+from ..options.merging import make_generation_config
 from ..results import Chunk, Generation
 from ..sampling.grammar import Rules
 from ..sampling.thinking import Rule

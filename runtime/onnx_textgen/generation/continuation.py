@@ -14,13 +14,13 @@ import numpy as np
 
 from ..inference.graph_runner import Logits
 from ..inference.scoring import mean_logprob, most_likely_tokens, target_logprobs
+from ..inference.verifier import Verifier
 from ..options.generation_config import GenerationConfig
 from ..results import Alternative, Chunk, FinishReason, Generation, Stats
 from ..sampling.repetition_guard import LoopGuard
 from ..sampling.sampler import Chooser
 from ..sampling.thinking import Rule
 from ..speculation.drafter import Drafter
-from ..speculation.verification import Verifier
 from ..text.stop_strings import StopMatcher
 from ..text.stream_decoder import StreamDecoder
 from ..text.tokenizer import TextTokenizer

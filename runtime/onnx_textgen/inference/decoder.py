@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,8 @@ from .capabilities import Capabilities
 from .commit_guard import CommitGuard, model_errors
 from .encoder import Encoder
 from .graph_runner import GraphRunner, Logits
-
-if TYPE_CHECKING:
-    from ..speculation.verification import Verifier
-    from .prompt_engine import PromptEngine
+from .prompt_engine import PromptEngine
+from .verifier import Verifier
 
 
 class Decoder:

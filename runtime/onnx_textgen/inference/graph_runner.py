@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,7 @@ from ..kv_cache.shared import SharedCache
 from .capabilities import Capabilities
 from .commit_guard import model_errors
 from .source_rows import SourceRows
-
-if TYPE_CHECKING:
-    from ..speculation.verification import Verifier
+from .verifier import Verifier
 
 Logits = npt.NDArray[np.float32]
 

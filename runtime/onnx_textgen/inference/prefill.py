@@ -10,7 +10,7 @@ import numpy as np
 from ..cancellation import UNCANCELLED, CancelScope
 from .decoder import Decoder
 from .graph_runner import Logits
-from .prompt_engine import lend, take_over
+from .hand_over import lend, new_reader, take_over
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def prefill_elsewhere(
 ) -> Generator[Logits | None, None, None]:
     """`prefill_in_parts` on the second engine; the row gets keys and values after the last part, or after an early end."""
     assert decoder.prompt_engine is not None, "the row's engine is it"
-    reader = decoder.prompt_engine.new_decoder(len(token_ids))
+    reader = new_reader(decoder.prompt_engine, len(token_ids))
     start = decoder.reusable(token_ids, row=row())
     decoder.rewind(start, row=row())
     first = lend(decoder, row(), reader, start)

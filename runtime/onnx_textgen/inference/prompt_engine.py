@@ -1,4 +1,4 @@
-"""A second engine that computes long prompts, whose keys and values the graph then takes over to continue the texts.
+"""A second engine that computes long prompts; `hand_over` moves their keys and values to the graph that continues the texts.
 
 One engine may be faster at prompts, another one at single tokens. A prompt of at least `SHORTEST` tokens is computed by the second
 engine, and each other one by the graph itself. The length alone decides. So a text does not depend on what ran before it or with
@@ -9,24 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
-from ..backends.cache_codes import NO_SCALES, CacheScales, from_codes, to_codes
+from ..backends.cache_codes import NO_SCALES, CacheScales
 from ..backends.onnxruntime_session import LOG
 from ..backends.protocol import Graph
 from ..errors import ModelError
-from ..kv_cache.paged import PagedCache
-from ..kv_cache.shared import SharedCache
-from ..kv_cache.snapshot import Snapshot
 from ..package.manifest import Geometry
-from .decoder import Decoder
 
-TOKENS = 2
-"""The axis of tokens in keys and values."""
 SHORTEST = 64
 """Tokens of the shortest prompt for the second engine.
 
@@ -56,8 +46,8 @@ class PromptEngine:
         self._graph: Graph | None = None
         self._lock = threading.RLock()  # a signal handler may need it while its own thread has it
 
-    def new_decoder(self, tokens: int) -> Decoder:
-        """An empty decoder of one row with memory for `tokens` tokens on the second engine, which is opened now if it was not.
+    def graph(self) -> Graph:
+        """Return the package's graph on the second engine, which is opened now if it was not.
 
         Raises `PackageError` if it cannot be opened.
         """
@@ -68,73 +58,9 @@ class PromptEngine:
                 start = time.perf_counter()
                 self._graph = self._open_graph()
                 LOG.info("%s opened in %.1f s, for long prompts", self.device, time.perf_counter() - start)
-            graph = self._graph
-        return Decoder(graph, self.geometry, capacity=tokens)
+            return self._graph
 
     def close(self) -> None:
         """Release the second engine; it opens no more."""
         with self._lock:
             self._graph = self._open_graph = None
-
-
-def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
-    """Copy the first `length` tokens of a row to an empty decoder of the second engine.
-
-    Returns the first token that layers with a window still have: zeros stand for those before it, to which no later token attends.
-    """
-    if not length:
-        return 0
-    assert isinstance(decoder.cache, SharedCache) and decoder.prompt_engine is not None, "others have no second engine"
-    views, first, arrays = decoder.cache.views(row, length), 0, dict[str, npt.NDArray[Any]]()
-    for tensor in reader.cache.tensors:
-        array = in_type(views[tensor.past], tensor.dtype, decoder.prompt_engine.scales.get(tensor.past))
-        if missing := length - array.shape[TOKENS]:
-            first, array = missing, np.pad(array, [(missing, 0) if axis == TOKENS else (0, 0) for axis in range(array.ndim)])
-        arrays[tensor.past] = array
-    token_ids, is_beyond = tuple(decoder.token_ids[row][:length]), decoder.uses_long_rope[row]
-    reader.restore(Snapshot(token_ids, arrays, {}, is_beyond, reader.origin(0)), length)
-    return first
-
-
-def take_over(reader: Decoder, decoder: Decoder, row: int, first: int) -> None:
-    """Make a row hold the prompt, or the part of it, that the second engine has computed; `first`: see `lend`."""
-    if not reader.is_inconsistent and (length := reader.reusable_length[0]) > len(decoder.token_ids[row]):
-        token_ids, is_beyond = tuple(reader.token_ids[0][:length]), reader.uses_long_rope[0]
-        tensors = HandedOver(reader, decoder, length, first)
-        decoder.restore(Snapshot(token_ids, tensors, {}, is_beyond, decoder.origin(row)), length, row=row)
-
-
-class HandedOver(Mapping[str, npt.NDArray[Any]]):
-    """Keys and values of a prompt, each copied from the second engine when it is asked for: all at once take time and memory."""
-
-    def __init__(self, reader: Decoder, decoder: Decoder, length: int, first: int) -> None:
-        assert isinstance(reader.cache, PagedCache) and decoder.prompt_engine is not None, "the second engine is OpenVINO"
-        self.cache, self.length, self.first, self.scales = reader.cache, length, first, decoder.prompt_engine.scales
-        self.sources = {tensor.past: tensor for tensor in reader.cache.tensors}
-        self.targets = {tensor.past: tensor for tensor in decoder.cache.tensors}
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        taken = self.cache.take_one(self.sources[name], 0, self.length)
-        array = in_type(taken, self.targets[name].dtype, self.scales.get(name))
-        return array if self.targets[name].window is None else array[:, :, self.first :]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.targets)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-
-def in_type(array: npt.NDArray[Any], dtype: np.dtype[Any], scales: npt.NDArray[np.float32] | None) -> npt.NDArray[Any]:
-    """Keys or values in the type of another engine's cache; what came from it returns unchanged.
-
-    `scales`: those of int8. Bfloat16, whose bits are kept as uint16, is the upper half of a float32.
-    """
-    if array.dtype == dtype:
-        return array
-    if scales is not None:
-        return to_codes(array, scales) if dtype == np.int8 else from_codes(array, scales)
-    assert np.uint16 in (array.dtype, dtype), "float32 and bfloat16 are the only others"
-    return (
-        (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == np.uint16 else (array.astype(np.uint32) << 16).view(np.float32)
-    )

@@ -7,12 +7,10 @@ temperature 0: programs send their `top_p` with every call, and the text is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import OptionError
-
-if TYPE_CHECKING:
-    from .generation_config import GenerationConfig
+from .generation_config import GenerationConfig
 
 TRUNCATION = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
 CONSTRAINTS = ("json_schema", "regex", "grammar")

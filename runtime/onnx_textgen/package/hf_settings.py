@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from ..errors import OptionError, PackageError
 from ..files import text_files
 from ..files.text_files import readable
-from ..options.generation_config import OPTION_NAMES, make_generation_config
+from ..options.generation_config import OPTION_NAMES
+from ..options.merging import make_generation_config
 
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")

@@ -13,34 +13,17 @@ import threading
 import numpy as np
 
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_run import BoundRun
 from ..backends.onnxruntime_session import LOG, Session, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
-from ..backends.single_attention import MOST_TOKENS, links_for, present_of_link, with_single_attention
+from ..backends.single_attention import MOST_TOKENS, with_single_attention
 from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
 from ..inference.decoder import Decoder
-from ..kv_cache.shared import SharedCache
+from ..inference.verifier import Verifier
 from ..package.manifest import Geometry
 
 TOKENS_BEFORE = 8
 """Tokens that are fed before those that the measurement compares."""
-
-
-class Verifier:
-    """The graph that computes each token of a run as if it were alone."""
-
-    most_tokens = MOST_TOKENS
-    """Tokens of one run."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def begin(self, cache: SharedCache, row: int, new: int) -> BoundRun:
-        """Prepare a run of `new` tokens over a row of a cache, with memory for them."""
-        links = links_for(new)
-        presents = {each.present: [present_of_link(each.present, link) for link in range(links)] for each in cache.by_token}
-        return cache.begin_elsewhere(self.session, row, new, presents)
 
 
 class Verification:

@@ -9,7 +9,7 @@ import pytest
 import onnx_textgen
 from onnx_textgen.cli import run as run_command
 from onnx_textgen.diagnostics.golden_runs import replay
-from onnx_textgen.inference.prompt_engine import HandedOver
+from onnx_textgen.inference.hand_over import HandedOver
 from onnx_textgen.package.manifest import GoldenRun
 
 

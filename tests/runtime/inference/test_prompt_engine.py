@@ -16,8 +16,9 @@ from onnx_textgen import Cancellation, Model
 from onnx_textgen.backends import window
 from onnx_textgen.errors import DeviceError, ModelError, PackageError
 from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.inference.hand_over import HandedOver
 from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.inference.prompt_engine import SHORTEST, HandedOver
+from onnx_textgen.inference.prompt_engine import SHORTEST
 from onnx_textgen.kv_cache.snapshot import Origin
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')

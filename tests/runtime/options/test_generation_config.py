@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError, PackageError
-from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig, make_generation_config
+from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig
 from onnx_textgen.options.keywords import Options
+from onnx_textgen.options.merging import make_generation_config
 from onnx_textgen.options.other_names import NAMES_ELSEWHERE
 
 NAN, INF = float("nan"), float("inf")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -26,15 +25,12 @@ from ..graph.products import Part, Product, find_products, find_tables, part_of
 from .layouts import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
 from .lossless import TERNARY, Form, Order, in_order, lossless_form, order_of
 from .options import SMALLEST_TABLE, Bits, Quantization
+from .plan import FoundCodes, Plan
 from .quantizers import Codes, make_quantizer, quantize_matrix
 from .rounding import Rounding, Roundings
 from .smoothing import Norm, find_maker
 from .split_head import split_matrices
 from .stored_experts import quantize_experts
-
-if TYPE_CHECKING:
-    from ...calibration.codes import FoundCodes
-    from ...calibration.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

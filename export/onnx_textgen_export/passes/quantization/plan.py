@@ -1,21 +1,21 @@
-"""The codes that calibration found for a matrix: kept in files until the graph is written and compared with PyTorch."""
+"""What calibration chose for a graph's matrices: codes in files, until the graph is written and compared with PyTorch."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from ..passes.graph.provenance import Columns
-from ..passes.quantization.options import Bits
-from ..passes.quantization.quantizers import Codes, Floats
-from .matrices import Matrix
+from ..graph.provenance import Columns
+from .options import Bits
+from .quantizers import Codes, Floats
+from .split_head import Split
 
-OUTPUTS_AT_A_TIME = 8192
-"""Bounds the memory that an output layer takes."""
+Changes = Mapping[str, Callable[[Tensor], None]]
+"""By the name of a parameter: the change that gives it the values of its codes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,47 +72,14 @@ class FoundCodes:
         return rows if self.smoothing is None else rows / self.smoothing
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Restored:
-    """Gives a parameter the values of its codes, as `Rounding` does for a matrix without calibration."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Codes for a graph's matrices by the names of their initializers."""
 
-    found: FoundCodes
-    rows: Columns
-    """Outputs of the matrix that come from the parameter."""
-    outputs: Columns
-    """The corresponding outputs of the parameter."""
-    inputs_first: bool
-    """The parameter is [in, out]."""
-
-    def __call__(self, parameter: Tensor) -> None:
-        """Set a float32 parameter's values in place, in slices of outputs."""
-        numbers = parameter.numpy().T if self.inputs_first else parameter.numpy()
-        for start in range(0, len(self.rows), OUTPUTS_AT_A_TIME):
-            some = slice(start, start + OUTPUTS_AT_A_TIME)
-            numbers[self.outputs[some]] = self.found.values(self.rows[some])
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class InTurn:
-    """Gives a parameter the values of more than one set of codes, each for some of its outputs."""
-
-    parts: Sequence[Restored]
-
-    def __call__(self, parameter: Tensor) -> None:
-        """Set a float32 parameter's values in place."""
-        for each in self.parts:
-            each(parameter)
-
-
-def restored(found: FoundCodes, matrix: Matrix) -> dict[str, Restored]:
-    """The changes that give each parameter of a matrix the values of its codes."""
-    rows: dict[str, list[Columns]] = {}
-    outputs: dict[str, list[Columns]] = {}
-    start = 0
-    for piece in matrix.pieces:
-        own = np.arange(matrix.sizes[0]) if piece.outputs is None else piece.outputs
-        rows.setdefault(piece.name, []).append(np.arange(start, start + len(own)))
-        outputs.setdefault(piece.name, []).append(own)
-        start += len(own)
-    ends = {name: np.concatenate(each) for name, each in outputs.items()}
-    return {name: Restored(found, np.concatenate(each), ends[name], matrix.transposed[name]) for name, each in rows.items()}
+    found: dict[str, FoundCodes]
+    gains: dict[str, Floats]
+    """[out]: factors of a matrix's outputs, whose reader has smoothed inputs."""
+    changes: dict[str, Changes]
+    """By matrix; the parts of one matrix share them."""
+    splits: list[Split]
+    """Matrices whose parts have different forms."""
