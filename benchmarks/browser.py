@@ -26,7 +26,7 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from onnx_textgen.cli.hosts import listen
+from onnx_textgen.hosts import listen
 from onnx_textgen.package.hub import locate
 from onnx_textgen.web_site.building import build_site
 from onnx_textgen.web_site.preview import SiteServer

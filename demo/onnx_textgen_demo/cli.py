@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onnx_textgen.cli.fetching import fetch_model
-from onnx_textgen.cli.help_texts import help_of
-from onnx_textgen.cli.hosts import is_public
+from onnx_textgen.api.fetching import fetch_model
 from onnx_textgen.errors import OptionError
+from onnx_textgen.help_texts import help_of
+from onnx_textgen.hosts import is_public
 
 if TYPE_CHECKING:
     from .chat.own_tools import OwnTools

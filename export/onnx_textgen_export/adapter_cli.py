@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onnx_textgen.cli.help_texts import help_of
+from onnx_textgen.help_texts import help_of
 
 from .stages import begin_export
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from onnx_textgen.cli.help_texts import help_of
 from onnx_textgen.errors import OptionError
+from onnx_textgen.help_texts import help_of
 
 from .stages import begin_export
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from onnx_textgen.cli.help_texts import help_of
-from onnx_textgen.cli.hosts import in_url, is_public, listen, names_of
 from onnx_textgen.errors import OptionError
+from onnx_textgen.help_texts import help_of
+from onnx_textgen.hosts import in_url, is_public, listen, names_of
 
 PACKAGE_HELP = (
     "Model folders, folders of model folders, or names of embedded models. Clients use the folder's name; NAME=DIR gives another."
@@ -70,10 +70,11 @@ def serve(
         onnx-textgen serve small=DIR large=DIR --api-key KEY --host 0.0.0.0
         onnx-textgen serve MODELS --max-loaded 2 --idle-minutes 10
     """
-    from .app import Settings, make_app  # noqa: PLC0415  (slow, and `--help` does not need it)
-    from .models import ModelPool, PoolLimits  # noqa: PLC0415
-    from .process import run_server  # noqa: PLC0415
-    from .sources import LoadOptions, find_sources, with_response_templates  # noqa: PLC0415
+    from .app import make_app  # noqa: PLC0415  (slow, and `--help` does not need it)
+    from .pool.model_pool import ModelPool, PoolLimits  # noqa: PLC0415
+    from .pool.sources import LoadOptions, find_sources, with_response_templates  # noqa: PLC0415
+    from .state import Settings  # noqa: PLC0415
+    from .transport.process import run_server  # noqa: PLC0415
 
     check_access(host, api_key, allow_public=allow_public)
     settings = Settings(

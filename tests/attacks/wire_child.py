@@ -11,12 +11,13 @@ from pathlib import Path
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.cli.hosts import listen
-from onnx_textgen_server import connections
-from onnx_textgen_server.app import Settings, make_app
-from onnx_textgen_server.models import ModelPool
-from onnx_textgen_server.process import run_server
-from onnx_textgen_server.sources import OpenSource
+from onnx_textgen.hosts import listen
+from onnx_textgen_server.app import make_app
+from onnx_textgen_server.state import Settings
+from onnx_textgen_server.pool.model_pool import ModelPool
+from onnx_textgen_server.pool.sources import OpenSource
+from onnx_textgen_server.transport import connections
+from onnx_textgen_server.transport.process import run_server
 
 PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"

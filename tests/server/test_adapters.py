@@ -13,8 +13,8 @@ pytest.importorskip("onnx")
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen_server.models import ModelPool
-from onnx_textgen_server.sources import FolderSource, LoadOptions
+from onnx_textgen_server.pool.model_pool import ModelPool
+from onnx_textgen_server.pool.sources import FolderSource, LoadOptions
 from support import patient_http
 from support.adapted_story import make_adapted_story
 from support.live_server import served, served_pool

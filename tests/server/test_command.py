@@ -14,11 +14,11 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
-from onnx_textgen.cli.hosts import listen
 from onnx_textgen.errors import OptionError
-from onnx_textgen_server import process
-from onnx_textgen_server.models import PoolLimits
-from onnx_textgen_server.sources import LoadOptions, find_sources
+from onnx_textgen.hosts import listen
+from onnx_textgen_server.pool.model_pool import PoolLimits
+from onnx_textgen_server.pool.sources import LoadOptions, find_sources
+from onnx_textgen_server.transport import process
 from support import patient_http
 from support.can_bind import can_bind
 from support.patient_http import LONGEST_WAIT

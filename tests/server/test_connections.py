@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from onnx_textgen import Model
-from onnx_textgen_server import connections
+from onnx_textgen_server.transport import connections
 from support import patient_http
 from support.live_server import held, served, wait_until
 from support.patient_http import LONGEST_WAIT, read_to_end

@@ -10,8 +10,8 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen_server.models import ModelPool
-from onnx_textgen_server.sources import FolderSource
+from onnx_textgen_server.pool.model_pool import ModelPool
+from onnx_textgen_server.pool.sources import FolderSource
 from support import patient_http
 from support.live_server import served, served_pool
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen_server.models import ModelPool
-from onnx_textgen_server.sources import FolderSource, OpenSource
+from onnx_textgen_server.pool.model_pool import ModelPool
+from onnx_textgen_server.pool.sources import FolderSource, OpenSource
 from support import patient_http
 from support.live_server import served, served_pool
 

@@ -23,9 +23,9 @@ from onnx_textgen import Model
 from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import weights_files
-from onnx_textgen_server import models
-from onnx_textgen_server.models import ModelPool, PoolLimits
-from onnx_textgen_server.sources import FolderSource, LoadOptions, OpenSource, find_sources, with_response_templates
+from onnx_textgen_server.pool import model_pool as models
+from onnx_textgen_server.pool.model_pool import ModelPool, PoolLimits
+from onnx_textgen_server.pool.sources import FolderSource, LoadOptions, OpenSource, find_sources, with_response_templates
 from support import patient_http
 from support.live_server import served_pool, wait_until
 from support.patient_http import LONGEST_WAIT

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import PackageError
-from onnx_textgen_server import member
-from onnx_textgen_server.models import ModelPool, PoolLimits, UnavailableError
-from onnx_textgen_server.sources import Description
+from onnx_textgen_server.pool import member
+from onnx_textgen_server.pool.model_pool import ModelPool, PoolLimits, UnavailableError
+from onnx_textgen_server.pool.sources import Description
 
 NAMES = "abcde"
 MEMORY = 10

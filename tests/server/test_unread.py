@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from onnx_textgen import Model
-from onnx_textgen_server import connections
-from onnx_textgen_server.models import ModelPool, PoolLimits
+from onnx_textgen_server.pool.model_pool import ModelPool, PoolLimits
+from onnx_textgen_server.pool.sources import LoadOptions, find_sources
 from onnx_textgen_server.serving import jobs
 from onnx_textgen_server.serving.delivery import EventStream
 from onnx_textgen_server.serving.jobs import Unread
-from onnx_textgen_server.sources import LoadOptions, find_sources
+from onnx_textgen_server.transport import connections
 from support import live_server, patient_http
 from support.live_server import served, served_pool, wait_until
 from support.patient_http import LONGEST_WAIT

@@ -10,11 +10,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from onnx_textgen import Model
-from onnx_textgen.cli.hosts import in_url, listen
-from onnx_textgen_server.app import Settings, make_app
-from onnx_textgen_server.models import ModelPool
-from onnx_textgen_server.process import FastShutdownServer, make_config
-from onnx_textgen_server.sources import OpenSource
+from onnx_textgen.hosts import in_url, listen
+from onnx_textgen_server.app import make_app
+from onnx_textgen_server.state import Settings
+from onnx_textgen_server.pool.model_pool import ModelPool
+from onnx_textgen_server.pool.sources import OpenSource
+from onnx_textgen_server.transport.process import FastShutdownServer, make_config
 from support.patient_http import LONGEST_WAIT
 
 LOOPS: dict[str, asyncio.AbstractEventLoop] = {}

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import ClassVar
 
-from onnx_textgen.cli.hosts import listen
+from onnx_textgen.hosts import listen
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, MANIFEST, manifest_digest
 from onnx_textgen.web_site.preview import SiteHandler, SiteServer

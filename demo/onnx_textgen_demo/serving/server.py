@@ -21,8 +21,8 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from onnx_textgen.cli.hosts import EVERY_ADDRESS, in_url, is_public, listen, names_of
 from onnx_textgen.errors import OptionError
+from onnx_textgen.hosts import EVERY_ADDRESS, in_url, is_public, listen, names_of
 
 from .content_policy import PolicyGuard
 

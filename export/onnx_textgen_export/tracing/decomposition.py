@@ -46,7 +46,7 @@ def run_decompositions(program: ExportedProgram, table: Mapping[Any, Callable[..
 def is_decomposed(target: object, table: Mapping[Any, object]) -> bool:
     """Return whether PyTorch would decompose this operator.
 
-    Beside those of `table`, it decomposes operators that change an input, and composite ones that may return a view of it.
+    In addition to those of `table`, it decomposes operators that change an input, and composite ones that may return a view of it.
     """
     if not isinstance(target, OpOverload):
         return isinstance(target, HigherOrderOperator)
@@ -74,7 +74,7 @@ def changes_its_own_tensor(node: Node) -> bool:
 
 
 def rewrite_in_place(graph: Graph, node: Node) -> Node:
-    """A new tensor, which every later node reads in place of the changed one."""
+    """A new tensor, which every later node reads instead of the changed one."""
     changed = node.args[0]
     assert isinstance(changed, Node)
     new = graph.call_function(FUNCTIONAL[node.target], node.args, node.kwargs)

@@ -13,11 +13,11 @@ from typing import Annotated, TextIO
 import typer
 
 from ..errors import OnnxTextgenError, OptionError
+from ..help_texts import help_of, summary_of
 from ..requirements import wrong_version
 from . import extensions
 from .commands import bench, chat, doctor, generate, info, listing, pull, score, site, verify
 from .commands import inspect as inspect_command
-from .help_texts import help_of, summary_of
 from .terminal import screen
 from .wrong_usage import usage_message
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..api.fetching import fetch_model
 from ..errors import OptionError, PromptError
-from .fetching import fetch_model
 from .terminal import screen
 
 if TYPE_CHECKING:

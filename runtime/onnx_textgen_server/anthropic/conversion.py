@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx_textgen.errors import OptionError
 
-from ..serving.turns import append_message
+from ..requests.turns import append_message
 from .schema import CountRequest, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, Turn
 
 

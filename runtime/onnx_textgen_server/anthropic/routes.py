@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from ..serving.delivery import deliver
+from ..state import Server
 from .messages import Message, count_tokens
 from .schema import CountRequest, MessagesRequest
-
-if TYPE_CHECKING:
-    from ..app import Server
 
 
 def add_routes(app: FastAPI, server: Server) -> None:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from ..serving.content_parts import refuse_other_types
-from ..serving.parameters import read_parameters, set_options
-from ..serving.thinking import thinking_inputs
+from ..requests.content_parts import refuse_other_types
+from ..requests.parameters import read_parameters, set_options
+from ..requests.thinking import thinking_inputs
 
 IGNORED_FIELDS = frozenset(
     {

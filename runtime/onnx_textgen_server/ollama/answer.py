@@ -11,8 +11,8 @@ from onnx_textgen import Model
 from onnx_textgen.chat.answers import ToolCall, whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
+from ..requests.infill import ends_of_infill
 from ..serving.chat_job import ChatCall, ChatJob
-from ..serving.infill import ends_of_infill
 from ..serving.jobs import ENDED_EARLY
 from ..serving.plain_job import PlainJob
 from ..serving.problems import Problem

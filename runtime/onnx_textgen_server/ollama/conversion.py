@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..serving.turns import append_message
+from ..requests.turns import append_message
 from .schema import Message
 
 

@@ -16,7 +16,7 @@ from ..serving.vectors import written_vectors
 from .answer import nanoseconds
 
 if TYPE_CHECKING:
-    from ..work_queue import Compute
+    from ..serving.work_queue import Compute
 
 
 class EmbedRequest(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
@@ -12,14 +12,12 @@ from starlette.responses import JSONResponse, Response
 import onnx_textgen
 
 from ..serving.delivery import deliver
+from ..state import Server
 from .answer import answer_chat, answer_generate, as_message, as_response, now
 from .content_type import JSONBodies
 from .descriptions import entry, running, show
 from .embed import Embed, EmbedRequest
 from .schema import ChatRequest, GenerateRequest, ShowRequest
-
-if TYPE_CHECKING:
-    from ..app import Server
 
 LATEST = ":latest"
 

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from ..serving.parameters import read_parameters, set_options
-from ..serving.thinking import thinking_inputs
+from ..requests.parameters import read_parameters, set_options
+from ..requests.thinking import thinking_inputs
 
 IGNORED_OPTIONS = frozenset(
     {

@@ -14,7 +14,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.beam_driver import best_drawn
 from onnx_textgen.generation.continuation import Continuation
 
-from ..serving.infill import ends_of_infill
+from ..requests.infill import ends_of_infill
 from ..serving.jobs import Job
 from ..serving.problems import Problem
 from .answers import Envelope, TextOffsets, TokenFormatter, ending, fingerprint, usage

@@ -17,7 +17,7 @@ from ..serving.vectors import written_vectors
 from .schema import read_prompts
 
 if TYPE_CHECKING:
-    from ..work_queue import Compute
+    from ..serving.work_queue import Compute
 
 MAX_INPUTS = 2048
 """Texts of one request; OpenAI's limit."""

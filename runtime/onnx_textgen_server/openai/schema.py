@@ -15,10 +15,10 @@ from onnx_textgen.options.checks import DIGITS, shown
 from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES
 from onnx_textgen.text.prompts import is_id
 
-from ..serving.content_parts import refuse_other_types
-from ..serving.parameters import read_parameters, set_options
-from ..serving.thinking import thinking_inputs
-from ..serving.unknown_names import names_of
+from ..requests.content_parts import refuse_other_types
+from ..requests.parameters import read_parameters, set_options
+from ..requests.thinking import thinking_inputs
+from ..requests.unknown_names import names_of
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat runs until the model ends it."""

@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 from onnx_textgen import OnnxTextgenError
 from onnx_textgen.backends.onnxruntime_session import LOG
 
-from ..leases import taken_over
-from ..measurements import Metrics
+from ..pool.leases import taken_over
 from .jobs import Job, Slots
+from .measurements import Metrics
 from .problems import CLOSED_BY_CLIENT, problem_of
 from .wire import Answer
 

@@ -11,7 +11,7 @@ from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.inference.embeddings import Vectors
 
 if TYPE_CHECKING:
-    from ..work_queue import Compute
+    from .work_queue import Compute
 
 PART = 16
 """Texts that are embedded in one turn."""

@@ -7,7 +7,7 @@ import pytest
 
 from onnx_textgen.backends.freed_memory import return_freed_memory
 from onnx_textgen.kv_cache.memory_plan import number_of
-from onnx_textgen_server.models import PROCESS
+from onnx_textgen_server.pool.model_pool import PROCESS
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library returns it by itself, or never")

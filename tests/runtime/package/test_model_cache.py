@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.cli import extensions, run
+from onnx_textgen import extras
+from onnx_textgen.cli import run
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package import model_cache, short_names
 from onnx_textgen.package.hub import HUB_NAME, locate
@@ -158,7 +159,7 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(EntryPoint, "load", lambda self: make_package)
-    monkeypatch.setattr(extensions, "entry_points", lambda group: [EntryPoint("pytorch", "none:make_package", group)])
+    monkeypatch.setattr(extras, "entry_points", lambda group: [EntryPoint("pytorch", "none:make_package", group)])
     return made
 
 
@@ -191,7 +192,7 @@ def test_pull_exports_what_is_asked_for(
 def test_without_the_exporter_one_line_says_what_to_install(
     exports: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(extensions, "entry_points", lambda group: [])
+    monkeypatch.setattr(extras, "entry_points", lambda group: [])
     assert run(["chat", "owner/name"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

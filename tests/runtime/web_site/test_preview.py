@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onnx_textgen.cli import run
-from onnx_textgen.cli.hosts import listen
+from onnx_textgen.hosts import listen
 from onnx_textgen.web_site.building import build_site
 from onnx_textgen.web_site.preview import SiteServer
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ...api import fetching
 from ...errors import OptionError
-from .. import fetching
 from ..terminal import screen, tables
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ...api import fetching
 from ...errors import PackageError
-from .. import fetching, options
+from .. import options
 from ..terminal import screen
 
 GITHUB_LIMIT = 100 * 2**20
@@ -73,8 +74,8 @@ def make_site(
 
 def serve_site(folder: Path, port: int) -> None:
     """Serve a site on 127.0.0.1 until Ctrl-C."""
+    from ...hosts import listen  # noqa: PLC0415
     from ...web_site.preview import SiteServer  # noqa: PLC0415
-    from ..hosts import listen  # noqa: PLC0415
 
     (listener,) = listen("127.0.0.1", port)
     with SiteServer(folder, listener) as server:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ... import extras
 from ...errors import OptionError, PackageError
-from .. import extensions, options
+from .. import options
 from ..terminal import certificate, screen, tables
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def verify_package(
     if runtime is not None and against is not None:
         raise OptionError("--runtime and --against are two comparisons; make them one after the other")
     elsewhere = None if runtime is None else find_runtime(runtime)
-    compare: Verifier | None = None if against is None else extensions.load_function(GROUP, "verify --against")
+    compare: Verifier | None = None if against is None else extras.load_function(GROUP, "verify --against")
     path, manifest = check_package(locate(options.one_folder(folder, model)), say)
     if elsewhere is not None and manifest.encoder is not None:
         raise OptionError(f"{manifest.name} is an encoder-decoder, which other runtimes do not run; leave out --runtime")
@@ -228,7 +229,7 @@ def difference_in_words(one: Comparison) -> str:
 def compare_with(compare: Verifier, path: Path, source: str, adapter: str | None) -> Sequence[Mapping[str, Any]]:
     """Compare with PyTorch, with the progress on stderr; returns the scenario records."""
     try:
-        with extensions.explain_missing("verify --against", "export"):
+        with extras.explain_missing("verify --against", "export"):
             given = {} if adapter is None else {"adapter": adapter}
             return compare(path, source, lambda stage: screen.progress(f"{stage} ..."), **given)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...serving.turns import append_message
+from ...requests.turns import append_message
 from .schema import CallItem, Item, MessageItem, ResultItem, TextPart, ThoughtItem
 
 

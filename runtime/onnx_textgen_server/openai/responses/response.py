@@ -11,10 +11,10 @@ from typing import Any
 from onnx_textgen import Model
 from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, message_of
 
+from ...requests.turns import append_message
 from ...serving.chat_job import ChatCall, ChatJob
 from ...serving.jobs import ENDED_EARLY
 from ...serving.problems import Problem
-from ...serving.turns import append_message
 from ...serving.wire import WireFormat, server_sent
 from ..answers import ENDINGS
 from ..wire import problem_as_json

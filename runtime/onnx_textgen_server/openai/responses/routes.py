@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response as HTTPResponse
 
 from ...serving.delivery import deliver
+from ...state import Server
 from .response import Response
 from .schema import ResponsesRequest
 from .store import Store
-
-if TYPE_CHECKING:
-    from ...app import Server
 
 
 def add_routes(app: FastAPI, server: Server) -> None:

@@ -14,9 +14,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from ...serving.content_parts import refuse_other_types
-from ...serving.parameters import read_parameters, set_options
-from ...serving.thinking import thinking_inputs
+from ...requests.content_parts import refuse_other_types
+from ...requests.parameters import read_parameters, set_options
+from ...requests.thinking import thinking_inputs
 from ..schema import MAX_MESSAGES, Effort
 
 IGNORED_FIELDS = frozenset(

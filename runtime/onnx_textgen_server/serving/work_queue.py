@@ -19,9 +19,9 @@ from onnx_textgen import Cancellation, InterruptedRunError, Model
 from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.async_bridge import call
 
+from .delivery import unless_disconnected
+from .jobs import Slots
 from .measurements import Metrics
-from .serving.delivery import unless_disconnected
-from .serving.jobs import Slots
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from onnx_textgen import Cancellation, Model, RankedDocument
 from onnx_textgen.options.checks import shown
 
 if TYPE_CHECKING:
-    from .work_queue import Compute
+    from ..serving.work_queue import Compute
 
 MAX_DOCUMENTS = 2048
 """Documents of one request."""

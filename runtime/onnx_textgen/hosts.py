@@ -6,7 +6,7 @@ import errno
 import ipaddress
 import socket
 
-from ..errors import OptionError
+from .errors import OptionError
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 """Names of this machine for itself, as written in URLs."""

@@ -15,8 +15,8 @@ import sys
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .openai.wire import OPENAI
-from .serving.problems import Problem
+from ..openai.wire import OPENAI
+from ..serving.problems import Problem
 
 if sys.platform != "win32":
     import resource

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .serving.problems import Problem
+from ..serving.problems import Problem
 
 Refuse = Callable[[Scope, Problem, Mapping[str, str]], Response]
 """Makes the response for a problem with a request, with additional headers."""

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen.api.fetching import fetch_model
 from onnx_textgen.api.response_templates import given_template
-from onnx_textgen.cli.fetching import fetch_model
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.defaults import PREFIX_FOLDER
 from onnx_textgen.package.foreign import describe_foreign, folder_of, halves_of, is_foreign

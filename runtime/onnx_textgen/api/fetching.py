@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from . import extensions
+from .. import extras
 
 GROUP = "onnx_textgen.exporters"
 
@@ -37,5 +37,5 @@ def fetch_model(model: str | None) -> None:
 
 def find_exporter(wanting: str) -> Exporter:
     """Load the exporter; raises `ExtensionError`, which begins with `wanting`, if its package is missing."""
-    found: Exporter = extensions.load_function(GROUP, wanting)
+    found: Exporter = extras.load_function(GROUP, wanting)
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from .serving.unknown_names import names_at, unknown_parameter
+from ..requests.unknown_names import names_at, unknown_parameter
 
 TYPE_NAMES = re.compile(r"str|int|float|bool|dict(\[.*\])?|list\[.*\]|[A-Z]\w*")
 """Parts of pydantic's `loc` that name a type of a union; no parameter has such a name."""

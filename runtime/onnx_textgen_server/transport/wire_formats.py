@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from .anthropic.wire import ANTHROPIC, VERSION_HEADER
-from .ollama.wire import OLLAMA
-from .openai.wire import OPENAI
-from .serving.wire import WireFormat
+from ..anthropic.wire import ANTHROPIC, VERSION_HEADER
+from ..ollama.wire import OLLAMA
+from ..openai.wire import OPENAI
+from ..serving.wire import WireFormat
 
 
 def wire_format_of(scope: Scope) -> WireFormat:

@@ -1,0 +1,1 @@
+"""The models that a server has, and which of them are open."""

@@ -1,0 +1,1 @@
+"""What bodies of all wire formats share: parameters, messages, content."""
