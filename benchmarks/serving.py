@@ -1,12 +1,11 @@
 """What HTTP costs: tokens per second and the server's CPU time per token, streamed and whole, beside the runtime alone.
 
-    python benchmarks/serving.py [PACKAGE] [--clients 1 8] [--threads 1] [--rounds 5] [--before OTHER/bin/python]
+    python benchmarks/serving.py [PACKAGE] [--clients 1 8] [--threads 1] [--rounds 5]
 
 The server, and the runtime that generates the same texts without one, are processes of their own; this one is the client, over raw
 sockets that only wait for the end of each answer. All forms take turns, so that the machine's other work reaches them alike. Prints
-medians. `--before`: a virtual environment in which another version is installed, whose server takes turns too; then each form's
-CPU time is printed as a share of that version's as well. With more than one thread, ONNX Runtime's threads wait busily, which
-counts as CPU time of the tokens. Linux only, whose clocks it reads.
+medians. With more than one thread, ONNX Runtime's threads wait busily, which counts as CPU time of the tokens. Linux only, whose
+clocks it reads.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ def cpu_seconds(process: subprocess.Popen[str]) -> float:
 class Runtime:
     """The runtime alone, in a process of its own."""
 
-    def __init__(self, python: str, package: str, threads: int) -> None:
-        command = [python, "-c", RUNTIME, package, str(threads)]
+    def __init__(self, package: str, threads: int) -> None:
+        command = [sys.executable, "-c", RUNTIME, package, str(threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.wait()
 
@@ -76,10 +75,21 @@ class Runtime:
 class Server:
     """A server in a process of its own."""
 
-    def __init__(self, python: str, package: str, threads: int) -> None:
+    def __init__(self, package: str, threads: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address: tuple[str, int] = free.getsockname()
-        command = [python, "-c", SERVER, package, "--device", "cpu", "--threads", str(threads), "--port", str(self.address[1])]
+        command = [
+            sys.executable,
+            "-c",
+            SERVER,
+            package,
+            "--device",
+            "cpu",
+            "--threads",
+            str(threads),
+            "--port",
+            str(self.address[1]),
+        ]
         self.process = subprocess.Popen(command, text=True, stderr=subprocess.DEVNULL)
         end = time.monotonic() + PATIENCE_SECONDS
         while self.process.poll() is None and time.monotonic() < end:
@@ -87,7 +97,7 @@ class Server:
                 socket.create_connection(self.address).close()
                 return
             time.sleep(0.1)
-        raise SystemExit(f"{python} serves nothing; try: {' '.join(command[:2])} {SERVER!r} {package}")
+        raise SystemExit(f"nothing is served; try: {' '.join(command[:2])} {SERVER!r} {package}")
 
     def measure(self, prompts: list[str], *, streams: bool) -> Result:
         """Send one request for each text, all at once, and read until every answer has ended."""
@@ -123,14 +133,13 @@ def check(answer: bytes, *, streams: bool) -> None:
 
 
 @contextlib.contextmanager
-def ending(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
-    """End these processes at the end."""
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End this process at the end."""
     try:
         yield
     finally:
-        for process in processes:
-            process.terminate()
-            process.wait()
+        process.terminate()
+        process.wait()
 
 
 def main() -> None:
@@ -140,26 +149,23 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--before", metavar="PYTHON")
     arguments = parser.parse_args()
-    of_both = {"": sys.executable} | ({" before": arguments.before} if arguments.before else {})
-    runtime = Runtime(sys.executable, arguments.package, arguments.threads)
-    with ending([runtime.process]), contextlib.ExitStack() as stack:
-        servers = dict[str, Server]()
-        for name, python in of_both.items():
-            servers[name] = Server(python, arguments.package, arguments.threads)
-            stack.enter_context(ending([servers[name].process]))
-        for clients in arguments.clients:
-            prompts = [PROMPTS[number % len(PROMPTS)] for number in range(clients)]
-            found = dict[str, list[Result]]()
-            for number in range(arguments.rounds + 1):
-                results = {"runtime alone": runtime.measure(prompts)}
-                for name, server in list(servers.items())[:: 1 if number % 2 else -1]:
-                    results["streamed" + name] = server.measure(prompts, streams=True)
-                    results["whole" + name] = server.measure(prompts, streams=False)
-                for form, result in results.items() if number else ():  # the first round only warms up
-                    found.setdefault(form, []).append(result)
-            show(clients, found)
+    runtime = Runtime(arguments.package, arguments.threads)
+    with ending(runtime.process):
+        server = Server(arguments.package, arguments.threads)
+        with ending(server.process):
+            for clients in arguments.clients:
+                prompts = [PROMPTS[number % len(PROMPTS)] for number in range(clients)]
+                found = dict[str, list[Result]]()
+                for number in range(arguments.rounds + 1):
+                    results = {
+                        "runtime alone": runtime.measure(prompts),
+                        "streamed": server.measure(prompts, streams=True),
+                        "whole": server.measure(prompts, streams=False),
+                    }
+                    for form, result in results.items() if number else ():  # the first round only warms up
+                        found.setdefault(form, []).append(result)
+                show(clients, found)
 
 
 def show(clients: int, found: dict[str, list[Result]]) -> None:
@@ -168,12 +174,7 @@ def show(clients: int, found: dict[str, list[Result]]) -> None:
     for form in sorted(found):
         speed = statistics.median(tokens / seconds for seconds, _ in found[form])
         cost = statistics.median(cpu / tokens for _, cpu in found[form])
-        line = f"{clients} x {form:16} {speed:7.0f} tokens/s {cost * 1000:6.3f} ms of CPU a token"
-        if before := found.get(f"{form} before"):
-            pairs = list(zip(found[form], before, strict=True))
-            shares = [statistics.median(new[place] / old[place] for new, old in pairs) for place in (0, 1)]
-            line += f"; of before: {shares[0]:.2f} the time, {shares[1]:.2f} the CPU"
-        print(line, flush=True)
+        print(f"{clients} x {form:16} {speed:7.0f} tokens/s {cost * 1000:6.3f} ms of CPU a token", flush=True)
 
 
 if __name__ == "__main__":

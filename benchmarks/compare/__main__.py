@@ -4,7 +4,7 @@
     python benchmarks/compare --work DIR --quick                           # the README's figures at int4: a minute
     python benchmarks/compare --work DIR --shape llama-135m --precision int4
     python benchmarks/compare --work DIR --peer "onnx-textgen|llama"       # those whose name the expression finds
-    python benchmarks/compare --work DIR --write                           # docs/performance.md and its plots anew, from all runs
+    python benchmarks/compare --work DIR --shape llama-135m --only-report --write    # its tables into docs/performance.md
 
 `--quick` compares with onnxruntime-genai and llama.cpp, with prompts up to 512 tokens. Its first run takes far longer: it compiles
 llama.cpp. DIR keeps environments, checkpoints, converted models and every measurement (results.jsonl), some 30 GB for all. Needs
@@ -15,7 +15,6 @@ meanwhile.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -24,43 +23,9 @@ from compileall import compile_dir
 from pathlib import Path
 
 THREADS = 2
-ROUNDS = {32: 6, 128: 10, 512: 8, 2048: 3, 8192: 1}
+ROUNDS = {128: 10, 512: 8, 2048: 3, 8192: 1}
 """Rounds by tokens of the prompt."""
-QUICK_PEERS = "^(onnx-textgen|onnx-textgen, hybrid|onnxruntime-genai best|llama.cpp)$"
-
-
-def installed(work: Path, environment: str) -> dict[str, float]:
-    """Bytes that an environment takes on disk by package, pip and its like left out, and seconds of importing what it is for."""
-    code = (
-        "import importlib.metadata as m, json, os, pathlib\n"
-        "sizes = {}\n"
-        "for d in m.distributions():\n"
-        "    files = {os.path.realpath(d.locate_file(f)) for f in d.files or []}\n"
-        "    files = {f for f in files if os.path.isfile(f)}\n"
-        "    sizes[d.name] = sum(os.path.getsize(f) for f in files)\n"
-        "print(json.dumps(sizes))"
-    )
-    python = program(work, environment, "python")
-    sizes = json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
-    return {name: size for name, size in sizes.items() if name not in ("pip", "setuptools", "wheel")}
-
-
-IMPORTS = {
-    "onnx-textgen": "import onnx_textgen; onnx_textgen.load",
-    "onnxruntime-genai": "import onnxruntime_genai",
-    "llama.cpp": "import llama_cpp",
-    "openvino-genai": "import openvino_genai",
-    "optimum-onnx": "import optimum.onnxruntime as o; o.ORTModelForCausalLM",
-    "transformers": "import transformers as t; t.AutoModelForCausalLM, t.LlamaForCausalLM",
-}
-
-
-def import_seconds(work: Path, environment: str) -> float:
-    """Fastest of five new interpreters."""
-    code = f"import time; s = time.perf_counter(); {IMPORTS[environment]}; print(time.perf_counter() - s)"
-    command = [program(work, environment, "python"), "-c", code]
-    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(5)]
-    return min(float(run.stdout.split()[-1]) for run in runs)
+QUICK_PEERS = "^(onnx-textgen|onnx-textgen, hybrid|onnxruntime-genai, best build|llama.cpp)$"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -73,16 +38,13 @@ def run(options: argparse.Namespace) -> None:
     compile_dir(ROOT / "runtime", quiet=2)  # as pip compiles the others: else each start would, where the shell forbids to keep it
     rates = {"read": read_rate(THREADS), "multiply": multiply_rate()}
     log.write("machine", rates | {"cores": os.cpu_count(), "processor": processor()})
-    for name in [name for name in environments if options.static and name in IMPORTS]:
-        sizes, seconds = installed(options.work, name), import_seconds(options.work, name)
-        log.write("environment", {"name": name, "sizes": sizes, "seconds": seconds})
     for shape in options.shape:
         checkpoint = options.work / "checkpoints" / shape
         if not checkpoint.exists():
             make_checkpoint(checkpoint, SHAPES[shape])
         for precision in [each for each in options.precision if each != "bf16"]:
             kinds = {precision, "bf16"} if precision == "fp32" else {precision}
-            chosen = [peer for peer in peers if peer.precision in kinds and shape in peer.shapes]
+            chosen = [peer for peer in peers if peer.precision in kinds]
             run_side_by_side(options, log, shape, convert_all(options.work, log, chosen, checkpoint))
 
 
@@ -105,20 +67,14 @@ def about(peer: Peer, shape: str) -> dict[str, object]:
 def run_side_by_side(options: argparse.Namespace, log: Log, shape: str, models: dict[Peer, Path]) -> None:
     """Cold starts in turn, then rounds."""
     vocab_size = SHAPES[shape].sizes["vocab_size"]
-    for peer, model in models.items():
-        files = [model] if model.is_file() else [file for file in model.rglob("*") if file.is_file()]
-        log.write("model", about(peer, shape) | {"bytes": sum(file.stat().st_size for file in files)})
     for _ in range(options.cold):
         for peer, model in models.items():
             try:
                 log.write("cold", about(peer, shape) | cold_start(options.work, peer, model, THREADS, vocab_size))
             except PeerError as error:
                 log.write("failure", about(peer, shape) | {"error": str(error)})
-    cycle, mended = SHAPES[shape].cycle, cycles(SHAPES[shape])
-    longest = min(options.longest, cycle or SHAPES[shape].context - 64)
-    contexts = {length: min(options.rounds, rounds) for length, rounds in ROUNDS.items() if length <= longest}
-    length = max(contexts) + (2 * cycle or 64)
-    sizes = {"threads": THREADS, "vocab_size": vocab_size, "length": length, "mended": mended}
+    contexts = {length: min(options.rounds, rounds) for length, rounds in ROUNDS.items() if length <= options.longest}
+    sizes = {"threads": THREADS, "vocab_size": vocab_size, "length": max(contexts) + 64}
     for found in measure(options.work, models, contexts=contexts, **sizes):
         log.write("failure" if "error" in found else "round", {"shape": shape, **found})
 
@@ -133,9 +89,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="at most")
     parser.add_argument("--longest", type=int, default=8192, help="longest prompt")
     parser.add_argument("--cold", type=int, default=3, help="cold starts of each peer")
-    parser.add_argument("--static", action="store_true", help="measure installed size and import time too")
     parser.add_argument("--only-report", action="store_true", help="measure nothing")
-    parser.add_argument("--write", action="store_true", help="write docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="write the tables of these shapes into docs/performance.md")
     parser.add_argument("--quick", action="store_true", help="one shape at int4, two peers, three rounds")
     options = parser.parse_args()
     if options.quick:
@@ -148,7 +103,7 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     if not options.only_report:
         run(options)
-    report(options.work / "results.jsonl", write=options.write)
+    report(options.work / "results.jsonl", options.shape, options.precision, write=options.write)
 
 
 if __name__ == "__main__":
@@ -156,8 +111,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     from log import Log
     from machine import multiply_rate, processor, read_rate
-    from models import SHAPES, cycles, make_checkpoint
-    from peers import ROOT, Peer, all_peers, convert, environments_of, make_environment, program
+    from models import SHAPES, make_checkpoint
+    from peers import ROOT, Peer, all_peers, convert, environments_of, make_environment
     from report import report
     from rounds import PeerError, cold_start, measure
 

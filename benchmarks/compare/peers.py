@@ -23,7 +23,6 @@ ENVIRONMENTS = {
     "llama.cpp": ["--no-binary=llama-cpp-python", "llama-cpp-python==0.3.36"],
     "gguf": ["gguf==0.19.0", "safetensors", "ml_dtypes"],
     "openvino-genai": ["openvino-genai==2026.4.1.0"],
-    "optimum-onnx": ["optimum-onnx[onnxruntime]==0.1.0", TORCH],
     "transformers": ["transformers==5.23.0", TORCH],
     "conversions": ["optimum-intel[openvino]==2.2.0", TORCH],
 }
@@ -43,7 +42,6 @@ class Peer:
     suffix: str = ""
     """Of the converted file or folder."""
     variables: tuple[tuple[str, str], ...] = ()
-    shapes: tuple[str, ...] = ("llama-135m", "qwen2-0.5b", "gpt2-124m", "editor-163m")
     base: str = ""
     """Whose converted model this one opens, if not its own."""
 
@@ -68,8 +66,6 @@ LLAMA_CPP_OPTIONS = {
 """Options of llama.cpp's build, with the instruction sets that each needs.
 
 AMX is left out: its kernels ended the process on a virtual machine that has it (SIGSEGV in the first product of 4 or 8 bits)."""
-NO_GPT2 = ("llama-135m", "qwen2-0.5b", "editor-163m")
-"""onnxruntime-genai's builder refuses GPT-2."""
 
 
 def genai_builder(precision: str, *options: str) -> tuple[str, ...]:
@@ -122,22 +118,16 @@ def all_peers() -> list[Peer]:
                     base=f"onnx-textgen-{precision}",
                 )
             )
-        for title, options in (("default", ()), ("best", ("prune_lm_head=true", "fuse_mlp_gate_up=true"))):
-            build = genai_builder(precision, *options)
-            peers.append(
-                Peer(f"onnxruntime-genai {title}", "onnxruntime-genai", precision, (build,), "genai_worker.py", shapes=NO_GPT2)
-            )
+        build = genai_builder(precision, "prune_lm_head=true", "fuse_mlp_gate_up=true")
+        peers.append(Peer("onnxruntime-genai, best build", "onnxruntime-genai", precision, (build,), "genai_worker.py"))
         kind = {"int4": "Q4_0", "int8": "Q8_0", "fp32": ""}[precision]
         commands = (gguf_writer("OUT.fp32"), gguf_quantizer("OUT.fp32", kind)) if kind else (gguf_writer("OUT"),)
         peers.append(Peer("llama.cpp", "llama.cpp", precision, commands, "llama_cpp_worker.py", suffix=".gguf"))
         intel = openvino_exporter(precision, *(("--group-size", "64", "--ratio", "1.0") if precision == "int4" else ()))
         peers.append(Peer("OpenVINO GenAI", "openvino-genai", precision, (intel,), "openvino_genai_worker.py"))
-    onnx = ("optimum-onnx:optimum-cli", "export", "onnx", "-m", "CHECKPOINT", "--task", "text-generation-with-past", "OUT")
-    torch = (("LIBRARY", "optimum"), ("PRECISION", "fp32"))
-    peers.append(Peer("optimum-onnx", "optimum-onnx", "fp32", (onnx,), "torch_worker.py", variables=torch))
     for precision in ("fp32", "bf16"):
-        torch = (("LIBRARY", "transformers"), ("PRECISION", precision))
-        peers.append(Peer("transformers", "transformers", precision, (), "torch_worker.py", variables=torch))
+        variables = (("PRECISION", precision),)
+        peers.append(Peer("transformers", "transformers", precision, (), "torch_worker.py", variables=variables))
     return peers
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ TOGETHER, TOGETHER_PROMPT, TOGETHER_NEW = 8, 32, 64
 TOGETHER_ROUNDS = 3
 ROUNDS_OF_A_PROCESS = 2
 """Then all are started anew: where in memory the weights happen to lie makes a tenth of difference as long as a process lasts."""
-CHANGED = 16
-"""One in so many tokens of a document is mended."""
 SETTLE_SECONDS = 0.4
 """Between two peers, so that the threads of the one have stopped spinning before the next is asked."""
 
@@ -114,33 +112,9 @@ def cold_start(work: Path, peer: Peer, model: Path, threads: int, vocab_size: in
     return {"first token": first, "load": worker.load, "peak": peak}
 
 
-def faulty(answer: Sequence[int], vocab_size: int, seed: int) -> list[int]:
-    """A text with faults: tokens exchanged, left out, and put in, as often each, but for the last ones."""
-    draw = random.Random(seed)
-    faults: tuple[Callable[[int], list[int]], ...] = (
-        lambda token: [draw.randrange(256, vocab_size)],
-        lambda token: [],
-        lambda token: [draw.randrange(256, vocab_size), token],
-    )
-    places = draw.sample(range(len(answer) - 2), len(answer) // CHANGED)
-    changed = {place: faults[index % len(faults)] for index, place in enumerate(places)}
-    return [each for place, token in enumerate(answer) for each in (changed[place](token) if place in changed else [token])]
-
-
 def shuffled(workers: dict[Peer, Worker], *seed: int) -> list[tuple[Peer, Worker]]:
     """In another order each time, as what a peer's threads still do falls to the next one."""
     return random.Random(repr(seed)).sample(list(workers.items()), len(workers))
-
-
-def edited(workers: dict[Peer, Worker], text: list[int], vocab_size: int, turn: int) -> Iterator[dict[str, Any]]:
-    """A record of each peer that has prompt lookup: its speed behind a faulty copy of `text`, and how much of that it wrote."""
-    document = faulty(text, vocab_size, turn)
-    for peer, worker in shuffled(workers, turn, 1):
-        time.sleep(SETTLE_SECONDS)
-        with contextlib.suppress(PeerError):
-            answer = worker.ask(document=document, new=len(text))
-            right = sum(a == b for a, b in zip(answer.pop("tokens"), text, strict=False)) / len(text)
-            yield {"peer": peer.name, "precision": peer.precision, "right": right, "round": turn} | answer
 
 
 def together(workers: dict[Peer, Worker], vocab_size: int, turn: int) -> Iterator[dict[str, Any]]:
@@ -189,12 +163,8 @@ def measure(
     threads: int,
     vocab_size: int,
     length: int,
-    mended: list[range],
 ) -> Iterator[dict[str, Any]]:
-    """Rounds over all peers: a record of each measurement, failures among them. `contexts` says how many rounds each gets.
-
-    `mended`: the texts that models which edit write behind faulty copies of them; of others several requests at once are measured.
-    """
+    """Rounds over all peers: a record of each measurement, failures among them. `contexts` says how many rounds each gets."""
     turns = range(max(contexts.values()))
     for some in (turns[begin : begin + ROUNDS_OF_A_PROCESS] for begin in turns[::ROUNDS_OF_A_PROCESS]):
         with contextlib.ExitStack() as stack:
@@ -204,9 +174,7 @@ def measure(
             for turn in some:
                 for context in (context for context, rounds in contexts.items() if turn < rounds):
                     yield from alone(workers, context, vocab_size, turn)
-                if mended:
-                    yield from edited(workers, list(mended[turn]), vocab_size, turn)
-                elif turn < TOGETHER_ROUNDS:
+                if turn < TOGETHER_ROUNDS:
                     yield from together(workers, vocab_size, turn)
                 print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)

@@ -13,7 +13,7 @@ REFERENCE = Peer(
     "transformers",
     "fp32",
     worker="torch_worker.py",
-    variables=(("LIBRARY", "transformers"), ("PRECISION", "fp32")),
+    variables=(("PRECISION", "fp32"),),
 )
 """What all are compared with: the checkpoint itself in float32."""
 

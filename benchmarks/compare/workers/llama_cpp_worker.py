@@ -15,12 +15,11 @@ class Engine:
     def __init__(self, model: str, threads: int, context: int) -> None:
         import llama_cpp  # noqa: PLC0415 - counts as loading
 
-        self.library, self.threads, self.path = llama_cpp, threads, model
+        self.library, self.threads = llama_cpp, threads
         llama_cpp.llama_backend_init()
         self.model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
         self.context = self.open(context, 1)
         self.sampler = llama_cpp.llama_sampler_init_greedy()
-        self.drafting = None
 
     def open(self, length, rows):
         parameters = self.library.llama_context_default_params()
@@ -89,25 +88,6 @@ class Engine:
         library.llama_batch_free(batch)
         library.llama_free(context)
         return seconds
-
-    def editing(self, document, new):
-        """By llama-cpp-python's own loop, with as many guesses as the others have and with the two it advises for CPUs."""
-        if self.drafting is None:
-            from llama_cpp import llama_speculative  # noqa: PLC0415
-
-            lookups = [llama_speculative.LlamaPromptLookupDecoding(num_pred_tokens=count) for count in (worker.GUESSES, 2)]
-            sizes = {"n_ctx": 1024, "n_threads": self.threads, "n_threads_batch": self.threads, "verbose": False}
-            self.drafting = [self.library.Llama(self.path, draft_model=lookup, **sizes) for lookup in lookups]
-        found = []
-        for llama in self.drafting:
-            tokens, times = [], []
-            for token in llama.generate(document, temp=0.0, repeat_penalty=1.0, reset=True):
-                tokens.append(token)
-                times.append(time.perf_counter())
-                if len(tokens) == new:
-                    break
-            found.append((tokens, (new - 1) / (times[-1] - times[0])))
-        return max(found, key=lambda each: each[1])
 
 
 if __name__ == "__main__":

@@ -29,10 +29,6 @@ class Engine:
         self.model.generate(prompts, max_new_tokens=new, **self.options)
         return time.perf_counter() - begun
 
-    def editing(self, document, new):
-        result = self.model.generate(document, max_new_tokens=new, prompt_lookup_num_tokens=worker.GUESSES, **self.options)
-        return result.token_ids, result.stats.decode_tokens_per_second
-
 
 if __name__ == "__main__":
     worker.main(Engine)

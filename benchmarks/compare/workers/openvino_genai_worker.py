@@ -20,7 +20,7 @@ class Engine:
         if "INFERENCE_PRECISION" in os.environ:
             self.properties["INFERENCE_PRECISION_HINT"] = os.environ["INFERENCE_PRECISION"]
         self.pipeline = openvino_genai.LLMPipeline(model, "CPU", ATTENTION_BACKEND="SDPA", **self.properties)
-        self.batches = self.drafting = self.plain = None
+        self.batches = self.plain = None
 
     def options(self, new):
         options = self.genai.GenerationConfig()
@@ -65,16 +65,6 @@ class Engine:
         begun = time.perf_counter()
         self.batches.generate(ids, [self.options(new)] * len(prompts))
         return time.perf_counter() - begun
-
-    def editing(self, document, new):
-        if self.drafting is None:
-            self.drafting = self.genai.LLMPipeline(self.path, "CPU", INFERENCE_NUM_THREADS=self.threads, prompt_lookup=True)
-        options = self.options(new)
-        options.num_assistant_tokens, options.max_ngram_size = worker.GUESSES, 3
-        result = self.drafting.generate(self.inputs(document), options)
-        metrics = result.perf_metrics
-        milliseconds = metrics.get_generate_duration().mean - metrics.get_ttft().mean
-        return result.tokens[0], 1000 * (new - 1) / milliseconds
 
 
 def timed(engine, token_ids, new):

@@ -1,4 +1,4 @@
-"""transformers in float32 or bfloat16, and optimum-onnx, by the model's own forward call and cache."""
+"""transformers in float32 or bfloat16, by the model's own forward call and cache."""
 
 import inspect
 import os
@@ -11,31 +11,21 @@ class Engine:
 
     def __init__(self, model: str, threads: int, context: int) -> None:
         import torch  # noqa: PLC0415 - counts as loading
+        import transformers  # noqa: PLC0415
 
-        self.torch, precision = torch, os.environ["PRECISION"]
+        self.torch = torch
         torch.set_num_threads(threads)
-        if os.environ["LIBRARY"] == "optimum":
-            import onnxruntime  # noqa: PLC0415
-            from optimum.onnxruntime import ORTModelForCausalLM  # noqa: PLC0415
-
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = threads
-            self.model = ORTModelForCausalLM.from_pretrained(model, session_options=options, use_io_binding=False)
-        else:
-            import transformers  # noqa: PLC0415
-
-            dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-            self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[os.environ["PRECISION"]]
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
         named = inspect.signature(self.model.forward).parameters
         self.cache = "cache" if "cache" in named else "past_key_values"  # transformers 5.24 renamed it
-        self.last_only = {} if os.environ["LIBRARY"] == "optimum" else {"logits_to_keep": 1}
 
     def generate(self, token_ids, new):
         ids, past = self.torch.tensor([token_ids]), None
         with self.torch.inference_mode():
             for step in range(new):
                 mask = self.torch.ones(1, len(token_ids) + step, dtype=self.torch.int64)
-                out = self.model(input_ids=ids, attention_mask=mask, use_cache=True, **{self.cache: past}, **self.last_only)
+                out = self.model(input_ids=ids, attention_mask=mask, use_cache=True, logits_to_keep=1, **{self.cache: past})
                 past = out[self.cache]
                 ids = out.logits[:, -1:].argmax(-1)
                 yield int(ids)

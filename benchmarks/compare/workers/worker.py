@@ -17,8 +17,6 @@ from typing import Any, Protocol
 
 BEGUN = time.perf_counter()
 """When this process had its interpreter; what the engine's own import takes comes after."""
-GUESSES = 8
-"""Tokens that prompt lookup guesses at a time, at most."""
 
 
 class Engine(Protocol):
@@ -34,10 +32,6 @@ class Engine(Protocol):
 
     def together(self, prompts: Sequence[Sequence[int]], new: int) -> float:
         """Seconds that `new` tokens behind each of several prompts take, computed at once; optional."""
-        ...
-
-    def editing(self, document: Sequence[int], new: int) -> tuple[list[int], float]:
-        """`new` tokens behind a document, with prompt lookup, and how many came per second behind the first; optional."""
         ...
 
 
@@ -91,9 +85,6 @@ def main(make: Callable[[str, int, int], Engine]) -> None:
                 answer()
             elif "prompts" in request:
                 answer(seconds=engine.together(request["prompts"], request["new"]))
-            elif "document" in request:
-                tokens, speed = engine.editing(request["document"], request["new"])
-                answer(tokens=[int(token) for token in tokens], speed=speed)
             else:
                 answer(**timed(engine, request["token_ids"], request["new"]), peak=peak_bytes())
         except Exception as error:  # noqa: BLE001 - a peer's failure is an entry of the table

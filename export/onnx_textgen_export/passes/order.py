@@ -196,6 +196,6 @@ def run_passes(stage: Stage, model: ir.Model, settings: Settings) -> None:
 
 
 def pass_table() -> str:
-    """The passes as a Markdown table, as docs/exporting.md shows it."""
+    """The passes as a Markdown table, as docs/structure.md shows it."""
     rows = [f"| {each.stage} | `{each.name}` | {each.purpose} | {each.when.words} |" for each in PASSES]
     return "\n".join(["| stage | pass | what it does | when |", "|---|---|---|---|", *rows])

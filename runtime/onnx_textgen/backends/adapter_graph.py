@@ -193,7 +193,7 @@ def product_nodes(product: AddedProduct, mask: str | None) -> Iterator[Message]:
     ranks = f"{name}.ranks"
     yield make_node("MatMul", [product.layer.input, f"{name}.lora_A"], [ranks])
     if mask is not None:
-        yield make_node("Mul", [ranks, mask], [f"{name}.own_ranks"])  # a Where is slower: benchmarks/adapters.py
+        yield make_node("Mul", [ranks, mask], [f"{name}.own_ranks"])  # a Where is slower
         ranks = f"{name}.own_ranks"
     yield make_node("MatMul", [ranks, f"{name}.lora_B"], [f"{name}.change"])
     yield make_node("Add", [name_before(name), f"{name}.change"], [name])

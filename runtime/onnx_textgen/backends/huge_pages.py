@@ -3,8 +3,8 @@
 Linux 6.1 and later collapse memory into pages of 2 MiB on request (MADV_COLLAPSE), whatever the system's settings. That takes a
 thread about 0.1 s for 100 MiB; contents, addresses and memory use do not change, also while other threads write there. Meanwhile
 whoever needs new memory waits, so it begins a moment after a model is open: the first token of a new process would come 0.1 s
-later. On other systems nothing happens, nor if the environment variable ONNX_TEXTGEN_HUGE_PAGES is 0. `benchmarks/huge_pages.py`
-measures the gain.
+later. On other systems nothing happens, nor if the environment variable ONNX_TEXTGEN_HUGE_PAGES is 0.
+docs/performance_method.md has the gain.
 """
 
 from __future__ import annotations

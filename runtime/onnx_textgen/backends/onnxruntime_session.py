@@ -42,7 +42,7 @@ WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 SPIN_MICROSECONDS = 800
 """How long idle threads spin: twice the loop's time between two runs, because waking a sleeping thread costs up to 5 % of a step.
 With ONNX Runtime's default, a few milliseconds, a model that alternates with another one takes twice as long, because the other
-model's threads still spin; with this limit it takes 10 % longer. `benchmarks/spinning.py` measures both."""
+model's threads still spin; with this limit it takes 10 % longer."""
 INSTALL_CUDA = (
     'install it with: pip install "onnxruntime-gpu[cuda,cudnn]" && pip install --force-reinstall --no-deps onnxruntime-gpu; '
     "if that does not help, run: onnx-textgen doctor"

@@ -32,7 +32,7 @@ def allocate_contiguous(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) 
     """Allocate uninitialised arrays of these shapes and types in one block of memory.
 
     NumPy asks Linux for huge pages if a block has 4 MiB or more, and the keys of a single layer are seldom that large. With huge
-    pages a step after 2,048 tokens takes a sixteenth less time (`benchmarks/cache_memory.py`).
+    pages a step after 2,048 tokens takes a sixteenth less time (version 0.2, 135 M parameters).
     """
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
     starts = [0, *itertools.accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]

@@ -1,7 +1,7 @@
 """What the penalties know of a text: its ids in order, each id once, the count of each id, and where a sequence breaks.
 
 An update appends the new ids and removes those that the text no longer has, for example when beams alternate. To find them, all ids
-are compared once: a few hundredths of a millisecond for 4,000 ids. The penalties read each id too (`benchmarks/sampling.py`).
+are compared once: a few hundredths of a millisecond for 4,000 ids. The penalties read each id too.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ ROOT = next(parent for parent in Path(__file__).resolve().parents if (parent / "
 
 
 def test_the_documentation_shows_the_table_of_passes() -> None:
-    page = (ROOT / "docs" / "exporting.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "structure.md").read_text(encoding="utf-8")
     shown = re.findall(r"<!-- passes -->\n(.*?)\n<!-- end of passes -->", page, flags=re.DOTALL)
     assert shown == [pass_table()], "paste what onnx_textgen_export.passes.order.pass_table() gives"
 
