@@ -13,9 +13,9 @@ import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.hosts import listen
 from onnx_textgen_server.app import make_app
-from onnx_textgen_server.state import Settings
 from onnx_textgen_server.pool.model_pool import ModelPool
 from onnx_textgen_server.pool.sources import OpenSource
+from onnx_textgen_server.state import Settings
 from onnx_textgen_server.transport import connections
 from onnx_textgen_server.transport.process import run_server
 

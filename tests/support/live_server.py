@@ -12,9 +12,9 @@ from typing import Any
 from onnx_textgen import Model
 from onnx_textgen.hosts import in_url, listen
 from onnx_textgen_server.app import make_app
-from onnx_textgen_server.state import Settings
 from onnx_textgen_server.pool.model_pool import ModelPool
 from onnx_textgen_server.pool.sources import OpenSource
+from onnx_textgen_server.state import Settings
 from onnx_textgen_server.transport.process import FastShutdownServer, make_config
 from support.patient_http import LONGEST_WAIT
 
