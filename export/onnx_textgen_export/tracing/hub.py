@@ -1,29 +1,18 @@
 """The local folder or GGUF file of a source: an existing one, or a model of the Hugging Face hub, downloaded or cached.
 
-Only settings, tokenizer, template and safetensors files are fetched: never code, never pickles unless asked for. The cache is
-huggingface_hub's own (HF_HOME), HF_HUB_OFFLINE keeps it off the network, HF_ENDPOINT names another hub.
+Only settings, tokenizer, template and safetensors files are fetched: never code, never pickles unless asked for.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import huggingface_hub.errors
-from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
-from onnx_textgen.errors import first_line
+from onnx_textgen.errors import PackageError
 from onnx_textgen.package.hf_settings import read_json
+from onnx_textgen.package.hub_cache import download
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from ..errors import ExportError
@@ -33,6 +22,8 @@ from ..weights.adapter import SETTINGS as ADAPTER_SETTINGS
 from ..weights.tensor_files import MOST_INDEX_BYTES
 
 Report = Callable[[str], None]
+Choice = Callable[[Iterable[str]], list[str]]
+"""Selects a source's files from the names of a repository's; raises `ExportError` if they are not among these."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILE = re.compile(rf"(?P<name>{HUB_NAME.pattern})/(?P<file>[^@]+\.gguf)(?:@(?P<revision>.+))?", re.DOTALL)
 """`owner/name/file.gguf`, in a folder of the repository too, and with a revision."""
@@ -51,23 +42,9 @@ WEIGHTS = (
     re.compile(r"(?!adapter_|consolidated).*\.safetensors(\.index\.json)?"),
 )
 """File names of weights; the second pattern applies if the first matches nothing."""
-NETWORK: type[Exception] = vars(huggingface_hub.errors).get("HTTPError", OSError)
-"""Errors of the HTTP library that this huggingface_hub uses."""
-SECONDS = 10.0
-"""Timeout for the hub's list of a model's files."""
 PICKLES = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json")
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """Of an adapter that PEFT saved; the second, a pickle, only if it is allowed."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Files:
-    """The files of a repository that a source consists of."""
-
-    known_by: str
-    """One that every copy of them has."""
-    choose: Callable[[Iterable[str]], list[str]]
-    """Selects them from the names of the repository's files; raises `ExportError` if they are not among these."""
 
 
 def resolve_source(source: str | Path, report: Report = lambda stage: None, *, allow_pickle: bool = False) -> Path:
@@ -81,16 +58,14 @@ def resolve_source(source: str | Path, report: Report = lambda stage: None, *, a
     if folder.is_dir():
         return folder
     if isinstance(source, str) and not folder.exists() and (found := HUB_FILE.fullmatch(source)):
-        revision = found["revision"] or constants.DEFAULT_REVISION
-        files = Files(found["file"], functools.partial(with_parts, found["file"], model=found["name"]))
-        return fetch(found["name"], revision, files, report) / found["file"]
+        choose = functools.partial(with_parts, found["file"], model=found["name"])
+        return fetch(found["name"], found["revision"], choose, report) / found["file"]
     name, _, revision = str(source).partition("@")
     if folder.exists() or isinstance(source, Path) or not HUB_NAME.fullmatch(name):
         raise ExportError(
             f"{source} is not a folder; give a checkpoint folder, a GGUF file, owner/name of a model on the hub, or file.py:name"
         )
-    files = Files("config.json", functools.partial(wanted, model=name, allow_pickle=allow_pickle))
-    return fetch(name, revision or constants.DEFAULT_REVISION, files, report)
+    return fetch(name, revision or None, functools.partial(wanted, model=name, allow_pickle=allow_pickle), report)
 
 
 def resolve_adapter(adapter: str | Path, report: Report = lambda stage: None, *, allow_pickle: bool = False) -> Path:
@@ -101,51 +76,15 @@ def resolve_adapter(adapter: str | Path, report: Report = lambda stage: None, *,
     folder, (name, _, revision) = Path(adapter).expanduser(), str(adapter).partition("@")
     if folder.exists() or isinstance(adapter, Path) or not HUB_NAME.fullmatch(name):
         return folder
-    files = Files(ADAPTER_SETTINGS, functools.partial(of_adapter, model=name, allow_pickle=allow_pickle))
-    return fetch(name, revision or constants.DEFAULT_REVISION, files, report)
+    return fetch(name, revision or None, functools.partial(of_adapter, model=name, allow_pickle=allow_pickle), report)
 
 
-def fetch(name: str, revision: str, files: Files, report: Report) -> Path:
+def fetch(name: str, revision: str | None, choose: Choice, report: Report) -> Path:
     """Download what the cache lacks of a repository, and return its folder there."""
     try:
-        siblings = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=SECONDS).siblings or []
-        sizes = {file.rfilename: file.size or 0 for file in siblings}
-        chosen = files.choose(sizes)
-        report(f"fetch {name}, {sum(sizes[file] for file in chosen) / 1e6:,.1f} MB")
-        return Path(snapshot_download(name, revision=revision, allow_patterns=chosen))
-    except GatedRepoError as error:
-        raise ExportError(
-            f"{name} requires that you accept its terms at {constants.ENDPOINT}/{name}; do so and run: hf auth login"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ExportError(f"{name} has no revision {revision}; see {constants.ENDPOINT}/{name}/tree/main") from error
-    except RepositoryNotFoundError as error:
-        raise ExportError(
-            f"there is no folder {name}, and the hub has no such model or keeps it private; check the name, or run: hf auth login"
-        ) from error
-    except HFValidationError as error:
-        raise ExportError(f"{name} is no name of a model on the hub: {first_line(error)}") from error
-    except (OSError, NETWORK) as error:
-        return cached(name, revision, files, error, report)
-
-
-def cached(name: str, revision: str, files: Files, error: Exception, report: Report) -> Path:
-    """The folder of a repository in the cache, after the hub raised `error`."""
-    if isinstance(error, OfflineModeIsEnabled):
-        why, remedy = "HF_HUB_OFFLINE is set", "unset it"
-    else:
-        why, remedy = f"the hub at {constants.ENDPOINT} cannot be reached ({first_line(error)})", "try again with a network"
-    found = try_to_load_from_cache(name, files.known_by, revision=revision)
-    if not isinstance(found, str):
-        raise ExportError(
-            f"there is no folder {name}, {why}, and the cache in {constants.HF_HUB_CACHE} has no such model; "
-            f"{remedy}, or give a local folder"
-        ) from error
-    folder = Path(found).parents[files.known_by.count("/")]
-    if missing := missing_weights(folder, files):
-        raise ExportError(f"{why}, and the cache lacks {missing} of {name}; {remedy}, or give a local folder") from error
-    report(f"source: {name} from the cache")
-    return folder
+        return download(name, revision, choose, missing=functools.partial(missing_weights, choose=choose), report=report)
+    except PackageError as error:
+        raise ExportError(f"{error}, or give a local folder") from error
 
 
 def wanted(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]:
@@ -197,10 +136,10 @@ def with_parts(file: str, names: Iterable[str], model: str) -> list[str]:
     return [name for name in have if name == file or (first and (part := PART.fullmatch(name)) and part[1] == first[1])]
 
 
-def missing_weights(folder: Path, files: Files) -> str | None:
+def missing_weights(folder: Path, choose: Choice) -> str | None:
     """The first weights file that an index in `folder` names and that is missing; None if all exist."""
     try:
-        names = files.choose(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+        names = choose([path.relative_to(folder).as_posix() for path in folder.rglob("*")])
     except ExportError:
         return "the weights"
     indexes = [read_json(folder / name, most=MOST_INDEX_BYTES) for name in names if name.endswith(".index.json")]

@@ -1,8 +1,6 @@
 """Finds a model by its name on the Hugging Face hub: fetches it into the hub's cache, or finds it there.
 
-Only the files of a model folder are fetched: settings, tokenizer, template, one graph and its weights; never code or pickles. The
-environment variables of huggingface_hub apply: HF_HOME for the cache, HF_HUB_OFFLINE to use no network, HF_ENDPOINT for another
-hub. huggingface_hub is imported only for a name on the hub, because the import takes a third of a second.
+Only the files of a model folder are fetched: settings, tokenizer, template, one graph and its weights; never code or pickles.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..errors import PackageError, first_line
+from ..errors import PackageError
 from ..files.text_files import readable
+from .hub_cache import download
 from .locate import find_package
 from .manifest import MANIFEST, is_allowed
-from .misnamed import did_you_mean
 from .model_cache import find_cached as find_cached_package
 from .reading import has_manifest, read_manifest
 
@@ -31,8 +29,6 @@ HUB_NAME = re.compile(
 )
 SETTINGS = re.compile(r"[^/]*\.(json|jinja)")
 NO_GRAPH = "the graph"
-TIMEOUT_SECONDS = 10.0
-"""For the hub's list of a model's files."""
 
 
 class NoGraphError(PackageError):
@@ -92,49 +88,15 @@ def fetch(name: HubName) -> Path:
 
     Without a network, uses the cache alone. Raises `PackageError` if the model is not available.
     """
-    try:
-        from huggingface_hub import HfApi, constants, errors, snapshot_download  # noqa: PLC0415
-    except ImportError as error:
-        raise PackageError(f"{name.repository} is a name on the hub, which needs: pip install -U huggingface_hub") from error
-    repository, revision = name.repository, name.revision
-    network: type[Exception] = vars(errors).get("HTTPError", OSError)  # depends on the HTTP library of this huggingface_hub
-    try:
-        found = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS).siblings or []
-        files = files_to_fetch([file.rfilename for file in found], name)
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=files)) / name.inside
-    except errors.GatedRepoError as error:
-        what = f"{repository} requires that you accept its terms at {constants.ENDPOINT}/{repository}"
-        raise PackageError(f"{what}; do so, then run: hf auth login") from error
-    except errors.RevisionNotFoundError as error:
-        raise PackageError(f"{repository} has no revision {revision}; remove @{revision}, or name another revision") from error
-    except errors.RepositoryNotFoundError as error:
-        what = f"there is no folder {repository}, and the hub has no such model or keeps it private"
-        raise PackageError(f"{what}; {did_you_mean(Path(repository))}check the name, or run: hf auth login") from error
-    except errors.HFValidationError as error:
-        raise PackageError(f"{repository} is not a name of a model on the hub: {first_line(error)}") from error
-    except errors.OfflineModeIsEnabled as error:
-        return find_cached(name, "HF_HUB_OFFLINE is set", "unset it once", error)
-    except (OSError, network) as error:
-        return find_cached(name, f"the hub cannot be reached ({first_line(error)})", "try again with a network", error)
 
+    def missing(folder: Path) -> str | None:
+        if (lacking := missing_file(folder / name.inside)) == NO_GRAPH:
+            raise NoGraphError(
+                f"the cache has no ONNX graph of {name.repository}, and the hub is not reached; try again with a network"
+            )
+        return lacking
 
-def find_cached(name: HubName, why: str, remedy: str, error: Exception) -> Path:
-    """Find a model in the cache, after the hub has raised `error`; raises `PackageError` if the model is missing or incomplete."""
-    from huggingface_hub import constants, snapshot_download  # noqa: PLC0415
-
-    try:
-        folder = snapshot_download(name.repository, revision=name.revision, local_files_only=True)
-    except OSError:
-        what = f"there is no folder {name.repository}, {why}, and the cache in {constants.HF_HUB_CACHE} has no such model"
-        hint = did_you_mean(Path(name.repository))
-        raise PackageError(f"{what}; {hint}{remedy}, or take one of: onnx-textgen list") from error
-    place = Path(folder) / name.inside
-    missing = missing_file(place)
-    if missing == NO_GRAPH:
-        raise NoGraphError(f"{why}, and the cache has no ONNX graph of {name.repository}; {remedy}") from error
-    if missing:
-        raise PackageError(f"{why}, and the cache lacks {missing} of {name.repository}; {remedy}") from error
-    return place
+    return download(name.repository, name.revision, lambda sizes: files_to_fetch([*sizes], name), missing=missing) / name.inside
 
 
 def missing_file(place: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +166,21 @@ def test_an_adapter_of_another_base_is_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, peft.PeftModel]:
+    """A folder with a base, its package and an adapter, and PEFT's model of it."""
+    folder, model = tmp_path_factory.mktemp("adapters"), tiny_model("llama")
+    model.save_pretrained(folder / "base")
+    trained = adapt(model, folder / "adapter", **ATTENTION)
+    export(folder / "base", folder / "out")
+    return folder, trained
+
+
 @pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path, peft.PeftModel]:
-    """A package without adapters, an adapter, and PEFT's model of it; the base lies beside them."""
-    model = tiny_model("llama")
-    model.save_pretrained(tmp_path / "base")
-    trained = adapt(model, tmp_path / "adapter", **ATTENTION)
-    return export(tmp_path / "base", tmp_path / "out").folder, tmp_path / "adapter", trained
+def folders(made_once: tuple[Path, peft.PeftModel], tmp_path: Path) -> tuple[Path, Path, peft.PeftModel]:
+    """A package without adapters, an adapter, and PEFT's model of it; the base lies next to them."""
+    shutil.copytree(made_once[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path / "out", tmp_path / "adapter", made_once[1]
 
 
 def test_an_adapter_is_added_to_a_package_and_compared_on_request(

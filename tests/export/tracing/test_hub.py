@@ -18,7 +18,7 @@ from huggingface_hub import constants
 
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.checkpoint import refuse_code
-from onnx_textgen_export.tracing.hub import Files, missing_weights, of_adapter, resolve_adapter, resolve_source, wanted
+from onnx_textgen_export.tracing.hub import missing_weights, of_adapter, resolve_adapter, resolve_source, wanted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -256,7 +256,7 @@ def test_only_the_files_an_export_needs_are_chosen() -> None:
 
 def test_a_cached_folder_without_weights_lacks_them(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    files = Files("config.json", functools.partial(wanted, model="m", allow_pickle=False))
+    files = functools.partial(wanted, model="m", allow_pickle=False)
     assert missing_weights(tmp_path, files) == "the weights"
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
     assert missing_weights(tmp_path, files) == "model-1.safetensors"

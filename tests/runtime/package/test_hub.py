@@ -69,8 +69,8 @@ def server(cache, monkeypatch):
     """A hub that has `files`, and remembers what was fetched."""
     seen = SimpleNamespace(files=OURS, fetched=[])
 
-    def model_info(self, name, *, revision, timeout):
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in seen.files])
+    def model_info(self, name, *, revision, timeout, files_metadata):
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file, size=1) for file in seen.files])
 
     def snapshot_download(name, *, revision, allow_patterns):
         seen.fetched.append((name, revision, allow_patterns))
@@ -194,7 +194,7 @@ def test_without_a_network_the_cache_serves_too(cache, monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
     folder = put(cache, "someone/story")
     assert locate("someone/story") == folder
-    with pytest.raises(PackageError, match=r"the hub cannot be reached \(no route to host\)"):
+    with pytest.raises(PackageError, match=r"the hub at .* cannot be reached \(no route to host\)"):
         locate("someone/else")
 
 
@@ -267,3 +267,16 @@ def test_a_part_of_a_name_that_no_file_can_have_is_refused_in_a_line(offline):
     put(offline, "own/mod")
     with pytest.raises(PackageError, match="cannot be read"):
         locate("hf:own/mod/" + "x" * 270)
+
+
+def test_a_folder_without_the_files_that_were_not_asked_for_is_found_without_a_network(cache, monkeypatch):
+    folder = put(cache, "someone/story")
+    incomplete = OSError("2 file(s) are missing (README.md)")
+    incomplete.snapshot_path = folder
+
+    def refuse(*_, **__):
+        raise incomplete
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
+    assert locate("someone/story") == folder

@@ -151,7 +151,7 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     made: list[tuple[str, ...]] = []
 
     def model_info(self: object, name: str, **_: object) -> SimpleNamespace:
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in ("config.json", "model.safetensors")])
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file, size=1) for file in ("config.json", "model.safetensors")])
 
     def make_package(source: str, folder: Path, name: str, origin: str | None, precision: str | None) -> None:
         made.append((source, name, str(origin), str(precision)))
