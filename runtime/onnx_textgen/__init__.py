@@ -12,13 +12,13 @@ import os
 
 TYPE_CHECKING = False  # as in `typing`, whose import would take longer than this whole module
 if TYPE_CHECKING:  # for type checkers and editors
+    from .answers.records import ChatAnswer, ChatChunk, ToolCall, tool_result
+    from .answers.tools import Tool
     from .api.batch_generator import BatchGenerator
     from .api.conversation import Conversation
     from .api.loading import load
     from .api.model import Model
     from .cancellation import Cancellation, InterruptedRunError
-    from .chat.answers import ChatAnswer, ChatChunk, ToolCall, tool_result
-    from .chat.tools import Tool
     from .errors import (
         BusyError,
         DeviceError,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # for type checkers and editors
 # Set here because this module is imported before ONNX Runtime; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Alternative",
     "BatchGenerator",
@@ -74,8 +74,8 @@ __all__ = [
 HOMES = {
     "api.batch_generator": ("BatchGenerator",),
     "cancellation": ("Cancellation", "InterruptedRunError"),
-    "chat.answers": ("ChatAnswer", "ChatChunk", "ToolCall", "tool_result"),
-    "chat.tools": ("Tool",),
+    "answers.records": ("ChatAnswer", "ChatChunk", "ToolCall", "tool_result"),
+    "answers.tools": ("Tool",),
     "api.conversation": ("Conversation",),
     "errors": (
         *("BusyError", "DeviceError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),

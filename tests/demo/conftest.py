@@ -16,7 +16,7 @@ from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
 HERE = Path(__file__).parent
 MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
-collect_ignore_glob = ["test_*.py", "chat/test_*.py"] if MISSING else []
+collect_ignore_glob = ["test_*.py", "chat/test_*.py", "conversation/test_*.py"] if MISSING else []
 
 if not MISSING:
     from onnx_textgen_demo.app import make_page

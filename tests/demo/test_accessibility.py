@@ -6,8 +6,8 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen_demo.app import TABS
-from onnx_textgen_demo.chat.message_tree import Figures
-from onnx_textgen_demo.chat.stored import read_tree
+from onnx_textgen_demo.conversation.message_tree import Figures
+from onnx_textgen_demo.conversation.stored import read_tree
 from onnx_textgen_demo.pictures.stage_pictures import ATTENTION
 from support.axe import axe_script
 from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window

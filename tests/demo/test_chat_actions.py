@@ -5,7 +5,7 @@ import json
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from onnx_textgen_demo.chat.message_tree import ROOT, Figures, MessageTree
+from onnx_textgen_demo.conversation.message_tree import ROOT, Figures, MessageTree
 from support.browser import element, elements, wait_until, window
 from support.chat_page import (
     is_at_rest,

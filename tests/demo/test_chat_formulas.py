@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from onnx_textgen_demo.chat.message_tree import ROOT, MessageTree
+from onnx_textgen_demo.conversation.message_tree import ROOT, MessageTree
 from support.browser import element, elements, wait_until, window
 from support.calling_model import make_calling
 from support.chat_page import keep, open_chat, open_empty_chat, say, wait_for_turns

@@ -6,7 +6,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from onnx_textgen_demo.chat.conversations_pane import KEYS
-from onnx_textgen_demo.chat.message_tree import ROOT, MessageTree
+from onnx_textgen_demo.conversation.message_tree import ROOT, MessageTree
 from support.browser import element, elements, wait_until, window
 from support.chat_page import keep, names_of_conversations, open_chat, open_empty_chat, say, turns_of, wait_for_turns
 from support.paced_runs import PacedRuns, make_chatty

@@ -7,8 +7,8 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from onnx_textgen.chat.own_functions import MOST_ROUNDS, NOT_ALLOWED, OwnFunctions
-from onnx_textgen_demo.chat.message_tree import ROOT, MessageTree
 from onnx_textgen_demo.chat.own_tools import OwnTools
+from onnx_textgen_demo.conversation.message_tree import ROOT, MessageTree
 from onnx_textgen_demo.models import ModelRegistry
 from support import patient_http
 from support.browser import close_messages, element, elements, wait_until, window
@@ -164,7 +164,7 @@ def test_each_call_is_decided_and_always_holds_until_the_page_is_loaded_again(ch
 
 
 def test_a_model_that_calls_without_end_is_stopped_in_one_line(chat, marks, monkeypatch):
-    monkeypatch.setattr("onnx_textgen_demo.chat.open_calls.MOST_ROUNDS", 2)
+    monkeypatch.setattr("onnx_textgen_demo.conversation.open_calls.MOST_ROUNDS", 2)
     driver = chat(*[mark("x")] * MOST_ROUNDS)
     say(driver, "Go.")
     wait_for_buttons(driver, *of("mark"))

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from onnx_textgen import Model
-from onnx_textgen.chat.contents import MATCH_SECONDS
+from onnx_textgen.answers.contents import MATCH_SECONDS
 from support import patient_http
 from support.live_server import served
 

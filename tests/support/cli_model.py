@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from onnx_textgen.answers.records import ChatAnswer, ChatChunk
 from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.backends.signature import CacheTensor
-from onnx_textgen.chat.answers import ChatAnswer, ChatChunk
 from onnx_textgen.errors import PromptError
 from onnx_textgen.options.merging import make_generation_config
 from onnx_textgen.package.manifest import TOKENIZER, FileRecord, Geometry, Manifest

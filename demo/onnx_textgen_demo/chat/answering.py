@@ -13,12 +13,12 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx_textgen import Cancellation
+from onnx_textgen.answers.answer_reader import joined
+from onnx_textgen.answers.records import AnswerDelta, ToolCall, call_as_json, message_of
 from onnx_textgen.api.conversation import Conversation
-from onnx_textgen.chat.answer_reader import joined
-from onnx_textgen.chat.answers import AnswerDelta, ToolCall, call_as_json, message_of
 
-from .message_tree import Figures, Message, MessageTree
-from .open_calls import in_order_of_calls
+from ..conversation.message_tree import Figures, Message, MessageTree
+from ..conversation.open_calls import in_order_of_calls
 
 if TYPE_CHECKING:
     from onnx_textgen import ChatAnswer, ChatChunk, Model

@@ -8,14 +8,14 @@ from typing import Any
 
 import gradio as gr
 
+from ..conversation.message_tree import MessageTree
+from ..conversation.stored import read_tree
 from ..error_messages import shown_errors
 from ..limits import checked
 from .answering import ChatSession
 from .frames import Frame, frame
 from .from_browser import place_in, text_of, tree_in
-from .message_tree import MessageTree
 from .own_tools import OwnTools
-from .stored import read_tree
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

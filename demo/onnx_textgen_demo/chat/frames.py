@@ -11,10 +11,10 @@ import gradio as gr
 from onnx_textgen.chat.own_functions import TOO_MANY_ROUNDS
 
 from .. import view
+from ..conversation.message_tree import MessageTree
+from ..conversation.open_calls import is_stopped, open_calls
 from . import turns_pane
 from .answering import ChatSession
-from .message_tree import MessageTree
-from .open_calls import is_stopped, open_calls
 from .tool_rounds import Progress
 
 FRAME_SECONDS = 0.08

@@ -7,10 +7,10 @@ import gradio as gr
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from ..conversation.message_tree import Message, MessageTree
+from ..conversation.open_calls import open_calls
+from ..conversation.stored import read_tree
 from ..limits import checked
-from .message_tree import Message, MessageTree
-from .open_calls import open_calls
-from .stored import read_tree
 from .tool_rounds import DECISIONS, Decision
 
 

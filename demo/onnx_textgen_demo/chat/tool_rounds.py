@@ -14,9 +14,9 @@ from onnx_textgen import Cancellation
 from onnx_textgen.chat.own_functions import NOT_ALLOWED, OwnFunctions
 
 from ..background import in_background
+from ..conversation.message_tree import Message, MessageTree
+from ..conversation.open_calls import arguments_of, as_tool_call, call_in, open_calls, with_result
 from .answering import ChatSession, answers_to
-from .message_tree import Message, MessageTree
-from .open_calls import arguments_of, as_tool_call, call_in, open_calls, with_result
 from .own_tools import ToolUse
 
 Decision = Literal["run", "always", "refuse"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from .message_tree import Message
+from ..conversation.message_tree import Message
 
 
 def tools_html(message: Message, index: int, *, end: int, alternatives: Sequence[int], count: int) -> str:

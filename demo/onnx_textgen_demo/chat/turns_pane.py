@@ -14,12 +14,12 @@ from pathlib import Path
 
 from onnx_textgen.chat.own_functions import NOT_ALLOWED
 
+from ..conversation.message_tree import Figures, Message, MessageTree
+from ..conversation.open_calls import open_calls
+from ..conversation.parts import Part, Reasoning, Text, ToolCall, parts_of
 from ..view import ENDINGS
 from .formulas import katex_files
 from .markdown import markdown_html
-from .message_tree import Figures, Message, MessageTree
-from .open_calls import open_calls
-from .parts import Part, Reasoning, Text, ToolCall, parts_of
 from .turn_buttons import tools_html
 
 SCRIPTS = ("pressed_twice.js", "formulas.js", "turns_pane.js")

@@ -19,11 +19,11 @@ from ..chat.answering import ChatSession, session_for
 from ..chat.branches import Branches
 from ..chat.frames import FRAME_LENGTH, Drawing, Frame, frame
 from ..chat.from_browser import decision_in, place_in, text_of, tree_in, user_message
-from ..chat.message_tree import MessageTree
 from ..chat.no_template import TemplateOffer, make_offer
-from ..chat.open_calls import with_the_rest_refused
 from ..chat.own_tools import OwnTools, Permissions, ToolUse, described, tool_use
 from ..chat.tool_rounds import Progress, answered, decided, is_answerable
+from ..conversation.message_tree import MessageTree
+from ..conversation.open_calls import with_the_rest_refused
 from ..encoder_decoders import can_chat
 from ..error_messages import shown_errors
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked

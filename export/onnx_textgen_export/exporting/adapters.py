@@ -17,6 +17,7 @@ from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.manifest import GRAPH, AdapterRecord, GoldenRun, adapter_file, is_adapter_name
 
 from ..errors import ExportError, named_versions
+from ..gguf.gguf_file import is_gguf
 from ..passes.quantization.rounding import Roundings
 from ..proof.adapters import ProvenAdapter
 from ..proof.certificate import make_certificate, prove
@@ -26,7 +27,6 @@ from ..sources.source import Source
 from ..tracing.hub import resolve_adapter
 from ..tracing.opening import name_of
 from ..weights.adapter import Adapter
-from ..weights.gguf_file import is_gguf
 from ..weights.streamed import Weights
 from .options import ExportOptions
 
@@ -78,7 +78,7 @@ def read_gguf(path: Path, module: nn.Module | None) -> dict[str, LowRank]:
     if module is None:
         raise ExportError(f"{path} names layers as llama.cpp does, which only the base can translate; add --against SOURCE")
     with named_versions():
-        from ..huggingface.gguf_adapter import read_gguf_adapter  # noqa: PLC0415
+        from ..gguf.gguf_adapter import read_gguf_adapter  # noqa: PLC0415
 
     return read_gguf_adapter(path, module)
 

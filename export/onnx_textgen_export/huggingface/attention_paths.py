@@ -15,12 +15,12 @@ from torch import Tensor
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError
+from ..layers.eager_attention import make_cache, presents, tensors_of
+from ..layers.fused_attention import ATTENTION, fused_run, pass_through
+from ..layers.mask_kinds import VisibleKind
 from ..sources.attention import EagerLayer, LayerCache, RecordingLayer, recorded_weights
 from ..sources.onnx_attention import make_traced_layers, positions_from_mask
 from ..sources.source import fits_in_place, windows_of
-from .eager_attention import make_cache, presents, tensors_of
-from .fused_attention import ATTENTION, fused_run, pass_through
-from .mask_kinds import VisibleKind
 from .probed_model import Model
 
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ..errors import ExportError
+from ..layers.eager_attention import probe_cache
+from ..layers.rotary_scaling import check_dynamic, switch_of
 from ..sources.source import NO_LENGTH, Source, make_geometry
 from .attention_paths import FusedAttentionPath
-from .eager_attention import probe_cache
 from .path_choice import choose_path
 from .probed_model import Model, attention_as
-from .rotary_scaling import check_dynamic, switch_of
 
 
 def run_with_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> tuple[Tensor, nn.Module | None]:

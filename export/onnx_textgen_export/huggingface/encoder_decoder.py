@@ -17,8 +17,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 
 from ..errors import ExportError
-from ..sources.source import CacheTensor
-from .eager_attention import (
+from ..layers.eager_attention import (
     CACHE_NAMES,
     PROBE_ROWS,
     CacheLayout,
@@ -29,7 +28,8 @@ from .eager_attention import (
     presents,
     tensors_of,
 )
-from .experts import EXPERTS
+from ..layers.experts import EXPERTS
+from ..sources.source import CacheTensor
 from .probed_model import attention_as, experts_as
 
 SOURCE_TOKENS = 5

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
+from ..layers.rotary_scaling import switch_of
 from .attention_paths import AttentionPath, EagerAttentionPath, FusedAttentionPath
 from .probed_model import Model
-from .rotary_scaling import switch_of
 
 Path = TypeVar("Path")
 TOLERANCE = 1e-4

@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from .eager_attention import CacheLayout, probe_cache, with_own_convolutions
-from .experts import EXPERTS, expert_outputs
-from .recurrent_functions import own_recurrences
-from .rotary_scaling import traceable_rotary
-from .torch_substitutes import OnnxSubstitutes
+from ..layers.eager_attention import CacheLayout, probe_cache, with_own_convolutions
+from ..layers.experts import EXPERTS, expert_outputs
+from ..layers.recurrent_functions import own_recurrences
+from ..layers.rotary_scaling import traceable_rotary
+from ..layers.torch_substitutes import OnnxSubstitutes
 
 ALL_EXPERTS_FUNCTIONS.register(EXPERTS, expert_outputs)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.chat.derivation import derive
-from onnx_textgen.chat.form_templates import response_template_of
-from onnx_textgen.chat.response_template import read_response_template
+from onnx_textgen.answers.response_template import read_response_template
+from onnx_textgen.derivation.derive import derive
+from onnx_textgen.derivation.form_templates import response_template_of
 from onnx_textgen.package.end_tokens import all_eos_ids, read_template
 from onnx_textgen.package.hf_settings import (
     generation_defaults,

@@ -23,13 +23,13 @@ from onnx_textgen.errors import OptionError, first_line
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError, innermost, named_versions
+from ..gguf.gguf_file import is_gguf
 from ..sources.own_module import source_from_module
 from ..sources.source import Source
 from ..sources.tiny_transformer import TinyTransformer
 from ..tokenization.conversion import read_tokenizer
 from ..tokenization.text_assets import TextAssets, read_text_assets
 from ..weights.adapter import SETTINGS, Adapter
-from ..weights.gguf_file import is_gguf
 from ..weights.streamed import OwnWeights, Weights, is_of_transformers
 from .adapters import is_of_peft, merged, without_adapters
 from .hub import resolve_adapter, resolve_source
@@ -117,7 +117,7 @@ def name_of(source: str | Path) -> str:
 def open_gguf_file(path: Path, tokenizer: Tokenizer | None, adapter: Adapter | None) -> Opened:
     """Open a GGUF file, whose settings and tokenizer pass through a temporary checkpoint folder."""
     with named_versions():
-        from ..huggingface.gguf_checkpoint import open_gguf  # noqa: PLC0415
+        from ..gguf.gguf_checkpoint import open_gguf  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="onnx-textgen-") as folder:
         module, weights = open_gguf(path, Path(folder), has_tokenizer=tokenizer is not None, adapter=adapter)

@@ -28,7 +28,7 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
-from ..huggingface.experts import experts_for
+from ..layers.experts import experts_for
 from ..passes.graph.provenance import Parameter, Piece, made_of
 from ..passes.order import Settings, run_passes
 from ..sources.output_layer import only_these_positions

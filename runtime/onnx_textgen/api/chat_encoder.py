@@ -7,9 +7,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from ..answers.tools import Tool, read_tools
 from ..chat.chat_format import ToolChoice, Turn, choose_tools
 from ..chat.messages import is_plain, prepare
-from ..chat.tools import Tool, read_tools
 from ..errors import TemplateError
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from ..answers.answer_reader import AnswerReader
+from ..answers.records import AnswerDelta, ChatAnswer, ChatChunk, finish_reason_of, whole_calls
 from ..cancellation import Cancellation, CancelScope
-from ..chat.answer_reader import AnswerReader
-from ..chat.answers import AnswerDelta, ChatAnswer, ChatChunk, finish_reason_of, whole_calls
 from ..chat.chat_format import Turn
 from ..errors import OptionError
 from ..generation.continuation import Continuation

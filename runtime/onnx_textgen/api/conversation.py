@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from ..answers.answer_reader import AnswerReader
+from ..answers.records import ChatAnswer, ChatChunk
 from ..cancellation import Cancellation, CancelScope
-from ..chat.answer_reader import AnswerReader
-from ..chat.answers import ChatAnswer, ChatChunk
 from ..chat.chat_format import Turn
 from ..errors import OptionError, PackageError, PromptError
 from ..generation.continuation import Continuation

@@ -37,7 +37,7 @@ from .scorer import Measure, Scorer
 from .text_generator import TextGenerator
 
 if TYPE_CHECKING:  # imported at first use: a text needs none of them, and with what reads answers they take 40 ms
-    from ..chat.answers import ChatAnswer, ChatChunk
+    from ..answers.records import ChatAnswer, ChatChunk
     from .chat_encoder import ChatEncoder
     from .conversation import Conversation
     from .reranker import Reranker

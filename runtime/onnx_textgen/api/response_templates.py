@@ -24,7 +24,7 @@ def response_template_at(place: Path, manifest: Manifest) -> Mapping[str, Any] |
 
 def given_template(given: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
     """A response template that a caller gives, checked now; raises `PackageError`."""
-    from ..chat.response_template import read_response_template  # noqa: PLC0415 - few models need it, and it takes 20 ms
+    from ..answers.response_template import read_response_template  # noqa: PLC0415 - few models need it, and it takes 20 ms
 
     data = parsed_template(Path(given)) if isinstance(given, str | Path) else given
     return read_response_template(data, "the response template" if isinstance(given, Mapping) else str(given)).data

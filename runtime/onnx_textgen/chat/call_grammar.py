@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from ..answers.tools import Tool
+from ..derivation.answer_form import CALL_ID, NUMBER, CallForm, TextForm, in_quotes
 from ..errors import OptionError
-from .answer_form import CALL_ID, NUMBER, CallForm, TextForm, in_quotes
-from .tools import Tool
 
 PYTHON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as Python's `json.dumps` and the `tojson` of templates write it: what models were trained on."""

@@ -8,20 +8,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ..answers.answer_reader import AnswerReader
+from ..answers.contents import MATCH_SECONDS
+from ..answers.response_template import ResponseTemplate, read_response_template
+from ..answers.tools import Tool
+from ..derivation.answer_form import CallForm, ReasoningForm, TextForm
+from ..derivation.derive import Derived, derive
+from ..derivation.form_templates import read_calls, read_reasoning, response_template_of
 from ..errors import OptionError, PackageError
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..sampling.grammar import Rules
 from ..sampling.thinking import AfterThinking, Led, Rule, Thinking
 from ..text.tokenizer import TextTokenizer
-from .answer_form import CallForm, ReasoningForm, TextForm
-from .answer_reader import AnswerReader
 from .call_grammar import grammar_of_calls
-from .contents import MATCH_SECONDS
-from .derivation import Derived, derive
-from .form_templates import read_calls, read_reasoning, response_template_of
-from .response_template import ResponseTemplate, read_response_template
-from .tools import Tool
 
 ToolChoice = Literal["auto", "none", "required"]
 TRIAL = [("get_weather", {"city": 'Val d\'Is\u00e8re "up"', "days": "three"}), ("stop", {})]

@@ -12,14 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..answers.response_template import REASONING_FIELDS
+from ..answers.tools import Tool
+from ..derivation.answer_form import PROMPTED
+from ..derivation.derive import Derived
+from ..derivation.template_probe import content_with_thinking, id_with_name
 from ..errors import TemplateError
 from ..options.checks import shown
 from ..text.chat_template import check_message
-from .answer_form import PROMPTED
-from .derivation import Derived
-from .response_template import REASONING_FIELDS
-from .template_probe import content_with_thinking, id_with_name
-from .tools import Tool
 
 INSTRUCTIONS = """# Tools
 

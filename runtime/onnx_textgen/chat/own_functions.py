@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..answers.records import ToolCall
+from ..answers.tools import Tool, read_tools
 from ..errors import OptionError, first_line
-from .answers import ToolCall
-from .tools import Tool, read_tools
 
 NOT_ALLOWED = "the user did not allow this call"
 """The result of a call that the user refused."""

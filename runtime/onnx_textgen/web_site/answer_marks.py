@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..answers.response_template import Field, read_response_template
 from ..api.response_templates import response_template_at
-from ..chat.response_template import Field, read_response_template
 from ..package.manifest import RESPONSE_TEMPLATE, Manifest
 
 Marks = dict[str, dict[str, list[str]]]

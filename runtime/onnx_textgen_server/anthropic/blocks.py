@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from onnx_textgen.chat.answer_reader import AnswerReader
-from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta
+from onnx_textgen.answers.answer_reader import AnswerReader
+from onnx_textgen.answers.records import AnswerDelta, ToolCallDelta
 
 Kind = Literal["thinking", "text", "tool_use"]
 

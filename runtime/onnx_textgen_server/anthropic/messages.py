@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Model
-from onnx_textgen.chat.answer_reader import AnswerReader
-from onnx_textgen.chat.answers import whole_calls
+from onnx_textgen.answers.answer_reader import AnswerReader
+from onnx_textgen.answers.records import whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
 from ..serving.chat_job import ChatCall, ChatJob

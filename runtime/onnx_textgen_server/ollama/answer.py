@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from onnx_textgen import Model
-from onnx_textgen.chat.answers import ToolCall, whole_calls
+from onnx_textgen.answers.records import ToolCall, whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
 from ..requests.infill import ends_of_infill

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Chunk, Model
-from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, call_as_json, whole_calls
+from onnx_textgen.answers.records import AnswerDelta, ToolCallDelta, call_as_json, whole_calls
 
 from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.problems import Problem

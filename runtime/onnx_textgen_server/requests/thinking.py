@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onnx_textgen.chat.reasoning_derivation import THINKING_SWITCHES
+from onnx_textgen.derivation.reasoning_derivation import THINKING_SWITCHES
 
 BUDGETS: Mapping[str, int | None] = {
     "none": 0,

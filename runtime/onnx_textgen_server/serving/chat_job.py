@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from onnx_textgen import Chunk, Model
-from onnx_textgen.chat.answer_reader import AnswerReader
-from onnx_textgen.chat.answers import AnswerDelta
+from onnx_textgen.answers.answer_reader import AnswerReader
+from onnx_textgen.answers.records import AnswerDelta
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.generation.continuation import Continuation
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from onnx_textgen import Chunk, Model
-from onnx_textgen.chat.answers import AnswerDelta, ToolCall
+from onnx_textgen.answers.records import AnswerDelta, ToolCall
 from onnx_textgen.generation.continuation import Continuation
 from onnx_textgen.text.prompts import Prompt
 

@@ -3,8 +3,8 @@
 import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen_demo.chat.answering import answers_to, session_for
-from onnx_textgen_demo.chat.message_tree import MessageTree
-from onnx_textgen_demo.chat.parts import Reasoning, Text, parts_of
+from onnx_textgen_demo.conversation.message_tree import MessageTree
+from onnx_textgen_demo.conversation.parts import Reasoning, Text, parts_of
 
 THINKER = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}\n{% endfor %}"

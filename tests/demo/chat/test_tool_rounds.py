@@ -6,10 +6,10 @@ import pytest
 
 from onnx_textgen.chat.own_functions import NOT_ALLOWED, OwnFunctions
 from onnx_textgen_demo.chat.answering import session_for
-from onnx_textgen_demo.chat.message_tree import ROOT, MessageTree
-from onnx_textgen_demo.chat.open_calls import open_calls
 from onnx_textgen_demo.chat.own_tools import Permissions, ToolUse
 from onnx_textgen_demo.chat.tool_rounds import NOT_AWAITED, answered, decided, is_answerable
+from onnx_textgen_demo.conversation.message_tree import ROOT, MessageTree
+from onnx_textgen_demo.conversation.open_calls import open_calls
 from support.calling_model import FAIL, TOOLS, make_calling, mark
 
 
@@ -93,7 +93,7 @@ def test_a_function_that_is_always_allowed_is_not_asked_for_again_and_others_are
 
 
 def test_a_model_that_calls_without_end_is_stopped(use, marks, monkeypatch):
-    monkeypatch.setattr("onnx_textgen_demo.chat.open_calls.MOST_ROUNDS", 2)
+    monkeypatch.setattr("onnx_textgen_demo.conversation.open_calls.MOST_ROUNDS", 2)
     chat, tree = asked(use, *[mark("x")] * 9)
     tree = decide(tree, chat, use, 0, "always")
     assert marks() == ["x", "x"]

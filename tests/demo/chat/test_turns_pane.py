@@ -6,10 +6,10 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen_demo.chat.message_tree import ROOT, Figures, MessageTree
-from onnx_textgen_demo.chat.parts import Reasoning, Text, ToolCall, parts_of
-from onnx_textgen_demo.chat.stored import read_tree
 from onnx_textgen_demo.chat.turns_pane import growing_html, turns_html
+from onnx_textgen_demo.conversation.message_tree import ROOT, Figures, MessageTree
+from onnx_textgen_demo.conversation.parts import Reasoning, Text, ToolCall, parts_of
+from onnx_textgen_demo.conversation.stored import read_tree
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
 ASKED = {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [CALL]}

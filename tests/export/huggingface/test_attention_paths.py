@@ -9,11 +9,11 @@ import transformers
 from transformers import masking_utils
 
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.huggingface.eager_attention import CACHE_NAMES
-from onnx_textgen_export.huggingface.mask_kinds import VisibleKind, classify
 from onnx_textgen_export.huggingface.opening import source_from_model
 from onnx_textgen_export.huggingface.path_choice import attention_paths, check_path
-from onnx_textgen_export.huggingface.torch_substitutes import OnnxSubstitutes, inverse_error_function
+from onnx_textgen_export.layers.eager_attention import CACHE_NAMES
+from onnx_textgen_export.layers.mask_kinds import VisibleKind, classify
+from onnx_textgen_export.layers.torch_substitutes import OnnxSubstitutes, inverse_error_function
 from support.tiny_models import tiny_config, tiny_model
 
 

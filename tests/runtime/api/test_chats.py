@@ -13,8 +13,8 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.chat.answers import tool_result
-from onnx_textgen.chat.tools import read_tools
+from onnx_textgen.answers.records import tool_result
+from onnx_textgen.answers.tools import read_tools
 from onnx_textgen.errors import OptionError, PackageError, TemplateError
 from support import chat_templates
 

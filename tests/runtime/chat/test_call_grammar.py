@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, TextForm
-from onnx_textgen.chat.answer_reader import AnswerReader
+from onnx_textgen.answers.answer_reader import AnswerReader
+from onnx_textgen.answers.response_template import read_response_template
+from onnx_textgen.answers.tools import Tool
 from onnx_textgen.chat.call_grammar import grammar_of_calls
-from onnx_textgen.chat.form_templates import response_template_of
-from onnx_textgen.chat.response_template import read_response_template
-from onnx_textgen.chat.tools import Tool
+from onnx_textgen.derivation.answer_form import PROMPTED, AnswerForm, CallForm, TextForm
+from onnx_textgen.derivation.form_templates import response_template_of
 from onnx_textgen.errors import OptionError
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import TOKENIZER

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.chat.derivation import derive
 from onnx_textgen.chat.messages import prepare
+from onnx_textgen.derivation.derive import derive
 from onnx_textgen.errors import TemplateError
 
 PLAIN = (

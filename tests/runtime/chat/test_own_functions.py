@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_textgen.chat.answers import ToolCall
+from onnx_textgen.answers.records import ToolCall
 from onnx_textgen.chat.own_functions import OwnFunctions
 from onnx_textgen.errors import OptionError
 

@@ -105,8 +105,8 @@ def reads_source(encoder: EncoderRecord) -> Iterator[tuple[str, str]]:
 
 def parts_of_answers(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     """How answers are divided, as the response template says, if the package has a chat template."""
+    from ...answers.response_template import read_response_template  # noqa: PLC0415
     from ...api.response_templates import response_template_at  # noqa: PLC0415
-    from ...chat.response_template import read_response_template  # noqa: PLC0415
 
     data = response_template_at(path, manifest)
     if data is None:

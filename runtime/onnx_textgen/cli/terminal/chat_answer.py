@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import screen
 
 if TYPE_CHECKING:
-    from ...chat.answers import ChatAnswer, ChatChunk, ToolCall
+    from ...answers.records import ChatAnswer, ChatChunk, ToolCall
 
 THINKING = "thinking ..."
 

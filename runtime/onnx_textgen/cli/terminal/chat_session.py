@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...chat.answers import tool_result
+from ...answers.records import tool_result
 from ...chat.own_functions import MOST_ROUNDS, TOO_MANY_ROUNDS
 from ...errors import OptionError, PromptError
 from . import chat_answer, line_input, screen

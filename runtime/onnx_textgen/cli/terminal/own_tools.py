@@ -9,8 +9,8 @@ from ...chat.own_functions import NOT_ALLOWED, OwnFunctions
 from . import line_input, screen
 
 if TYPE_CHECKING:
-    from ...chat.answers import ToolCall
-    from ...chat.tools import Tool
+    from ...answers.records import ToolCall
+    from ...answers.tools import Tool
 
 
 class OwnTools:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta
+from onnx_textgen.answers.records import AnswerDelta, ToolCallDelta
 
 Event = dict[str, Any]
 Kind = Literal["reasoning", "message", "function_call"]

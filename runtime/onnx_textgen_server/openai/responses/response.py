@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onnx_textgen import Model
-from onnx_textgen.chat.answers import AnswerDelta, ToolCallDelta, message_of
+from onnx_textgen.answers.records import AnswerDelta, ToolCallDelta, message_of
 
 from ...requests.turns import append_message
 from ...serving.chat_job import ChatCall, ChatJob

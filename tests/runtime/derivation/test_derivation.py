@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from onnx_textgen.chat import template_probe
-from onnx_textgen.chat.answer_form import CALL_ID, PROMPTED
-from onnx_textgen.chat.answer_reader import AnswerReader
-from onnx_textgen.chat.derivation import NOTHING, Derived, derive
-from onnx_textgen.chat.form_templates import read_calls, response_template_of
-from onnx_textgen.chat.response_template import read_response_template
-from onnx_textgen.chat.tools import Tool
+from onnx_textgen.answers.answer_reader import AnswerReader
+from onnx_textgen.answers.response_template import read_response_template
+from onnx_textgen.answers.tools import Tool
+from onnx_textgen.derivation import template_probe
+from onnx_textgen.derivation.answer_form import CALL_ID, PROMPTED
+from onnx_textgen.derivation.derive import NOTHING, Derived, derive
+from onnx_textgen.derivation.form_templates import read_calls, response_template_of
 from onnx_textgen.text.chat_template import render_chat
 from support.chat_templates import COMMAND, HARMONY
 

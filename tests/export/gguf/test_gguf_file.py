@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.weights.gguf_file import GGUFFile, is_gguf
+from onnx_textgen_export.gguf.gguf_file import GGUFFile, is_gguf
 from support.gguf_files import tiny_model, write_gguf
 
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.chat import answer_reader
-from onnx_textgen.chat.answer_form import PROMPTED, AnswerForm, CallForm, ReasoningForm
-from onnx_textgen.chat.answer_reader import AnswerReader
-from onnx_textgen.chat.answers import AnswerDelta
-from onnx_textgen.chat.contents import tags_in
-from onnx_textgen.chat.form_templates import response_template_of
-from onnx_textgen.chat.response_template import read_response_template
-from onnx_textgen.chat.tools import Tool
+from onnx_textgen.answers import answer_reader
+from onnx_textgen.answers.answer_reader import AnswerReader
+from onnx_textgen.answers.contents import tags_in
+from onnx_textgen.answers.records import AnswerDelta
+from onnx_textgen.answers.response_template import read_response_template
+from onnx_textgen.answers.tools import Tool
+from onnx_textgen.derivation.answer_form import PROMPTED, AnswerForm, CallForm, ReasoningForm
+from onnx_textgen.derivation.form_templates import response_template_of
 
 THINKING = ReasoningForm("<think>\n", "\n</think>\n\n")
 CALL, STOP = '<tool_call>\n{"name": "write", "arguments": {"text": "a \\n"}}\n</tool_call>', "<tool_call>{}</tool_call>"

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.chat.own_functions import MOST_ROUNDS, NOT_ALLOWED
-from onnx_textgen_demo.chat.message_tree import ROOT, MessageTree
-from onnx_textgen_demo.chat.open_calls import (
+from onnx_textgen_demo.chat.turns_pane import turns_html
+from onnx_textgen_demo.conversation.message_tree import ROOT, MessageTree
+from onnx_textgen_demo.conversation.open_calls import (
     OpenCalls,
     arguments_of,
     call_in,
@@ -18,8 +19,7 @@ from onnx_textgen_demo.chat.open_calls import (
     with_result,
     with_the_rest_refused,
 )
-from onnx_textgen_demo.chat.stored import read_tree
-from onnx_textgen_demo.chat.turns_pane import turns_html
+from onnx_textgen_demo.conversation.stored import read_tree
 
 ASKED = {"role": "user", "content": "Weather?"}
 

@@ -11,8 +11,8 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .answers import AnswerDelta, ToolCall, ToolCallDelta, message_of
 from .contents import is_whole, tags_in
+from .records import AnswerDelta, ToolCall, ToolCallDelta, message_of
 from .response_parser import Broken, Closed, Event, Opened, Piece, ResponseParser
 from .response_template import CONTENT, REASONING_FIELDS, TOOL_CALLS, Field, ResponseTemplate
 from .tools import Tool

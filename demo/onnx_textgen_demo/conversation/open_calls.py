@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx_textgen.chat.answers import ToolCall, tool_result
+from onnx_textgen.answers.records import ToolCall, tool_result
 from onnx_textgen.chat.own_functions import MOST_ROUNDS, NOT_ALLOWED
 
 from .message_tree import Message, MessageTree

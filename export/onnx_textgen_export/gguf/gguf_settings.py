@@ -14,7 +14,7 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
 from ..errors import ExportError
-from ..weights.gguf_file import GGUFFile
+from .gguf_file import GGUFFile
 
 INSTEAD = "export the checkpoint that the file was made from"
 HARMLESS = {

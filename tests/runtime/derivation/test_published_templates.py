@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from onnx_textgen.chat.answer_form import in_quotes
-from onnx_textgen.chat.answer_reader import AnswerReader
-from onnx_textgen.chat.derivation import derive
-from onnx_textgen.chat.form_templates import response_template_of
-from onnx_textgen.chat.response_template import ResponseTemplate, read_response_template
-from onnx_textgen.chat.tools import Tool
+from onnx_textgen.answers.answer_reader import AnswerReader
+from onnx_textgen.answers.response_template import ResponseTemplate, read_response_template
+from onnx_textgen.answers.tools import Tool
+from onnx_textgen.derivation.answer_form import in_quotes
+from onnx_textgen.derivation.derive import derive
+from onnx_textgen.derivation.form_templates import response_template_of
 
 VARIABLE = "ONNX_TEXTGEN_CHAT_TEMPLATES"
 FOLDER = os.environ.get(VARIABLE)

@@ -7,8 +7,8 @@ from typing import Any
 
 import regex
 
+from ..answers.response_template import ResponseTemplate
 from .answer_form import CALL_ID, NUMBER, AnswerForm, CallForm, ReasoningForm
-from .response_template import ResponseTemplate
 
 NAME_CHARACTER = r"[^\s<>{}()\"]"
 NAME = rf"(?P<name>{NAME_CHARACTER}+?)"

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_parsing import parse_response
 
+from onnx_textgen.answers.response_parser import Broken, Closed, Event, Piece, ResponseParser
+from onnx_textgen.answers.response_template import read_response_template
 from onnx_textgen.chat.chat_format import ChatFormat
-from onnx_textgen.chat.response_parser import Broken, Closed, Event, Piece, ResponseParser
-from onnx_textgen.chat.response_template import read_response_template
 from onnx_textgen.errors import PackageError
 from onnx_textgen.text.tokenizer import TextTokenizer
 

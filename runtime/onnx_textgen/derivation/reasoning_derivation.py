@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from ..answers.response_template import REASONING_FIELDS
 from .answer_form import ReasoningForm
 from .call_reader import ARGUMENTS, NAMES
-from .response_template import REASONING_FIELDS
 from .template_probe import ANSWER, THOUGHT, TOOLS, MessageForm, Probe, calls_of, content_with_thinking
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError
-from onnx_textgen_demo.chat import stored
-from onnx_textgen_demo.chat.message_tree import DELETED, ROOT, Figures, MessageTree
-from onnx_textgen_demo.chat.stored import read_tree
+from onnx_textgen_demo.conversation import stored
+from onnx_textgen_demo.conversation.message_tree import DELETED, ROOT, Figures, MessageTree
+from onnx_textgen_demo.conversation.stored import read_tree
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
 MESSAGES = [

@@ -21,11 +21,11 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
+from ..huggingface.checkpoint import Plan, make_skeleton, stream
 from ..sources.stored_form import StoredForm
 from ..weights.adapter import Adapter
-from ..weights.gguf_file import PLAIN_KINDS, GGUFFile
 from ..weights.streamed import StreamedWeights
-from .checkpoint import Plan, make_skeleton, stream
+from .gguf_file import PLAIN_KINDS, GGUFFile
 from .gguf_settings import INSTEAD, make_config
 
 OUTPUT_LAYER = "output.weight"

@@ -10,7 +10,7 @@ import torch
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.huggingface.gguf_settings import HARMLESS, make_config
+from onnx_textgen_export.gguf.gguf_settings import HARMLESS, make_config
 from onnx_textgen_export.tracing.opening import open_source
 from support.gguf_files import tiny_model, write_gguf
 

@@ -15,7 +15,7 @@ import onnx_textgen
 from onnx_textgen_export import export
 from onnx_textgen_export.huggingface.opening import source_from_model
 from onnx_textgen_export.huggingface.probed_model import Model
-from onnx_textgen_export.huggingface.recurrent_functions import (
+from onnx_textgen_export.layers.recurrent_functions import (
     CURRENT,
     RecurrentRun,
     own_recurrences,
@@ -219,7 +219,7 @@ def test_a_model_whose_recurrence_is_unknown_is_exported_token_by_token(
 
 
 def test_a_model_that_computes_something_else_with_our_functions_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = "onnx_textgen_export.huggingface.recurrent_functions.linear_attention"
+    own = "onnx_textgen_export.layers.recurrent_functions.linear_attention"
     real = importlib.import_module("onnx_textgen_export.sources.recurrence").linear_attention
     monkeypatch.setattr(own, lambda *given, **options: tuple(1.01 * part for part in real(*given, **options)))
     assert source_from_model(tiny_model("mamba2"), context_length=CONTEXT).one_token

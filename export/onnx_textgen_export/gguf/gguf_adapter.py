@@ -13,8 +13,8 @@ from onnx_textgen.backends.adapter_file import LowRank
 from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
-from ..weights.gguf_file import GGUFFile
 from .gguf_checkpoint import Translator
+from .gguf_file import GGUFFile
 
 NARROW, WIDE = ".lora_a", ".lora_b"
 ALPHA = "adapter.lora.alpha"

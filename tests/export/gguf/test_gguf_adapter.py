@@ -13,7 +13,7 @@ import onnx_textgen
 from onnx_textgen.backends.adapter_file import LowRank, read_adapter
 from onnx_textgen.cli import run
 from onnx_textgen_export import ExportError, export
-from onnx_textgen_export.huggingface.gguf_adapter import read_gguf_adapter
+from onnx_textgen_export.gguf.gguf_adapter import read_gguf_adapter
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
 from support.gguf_files import tiny_model, write_gguf, write_gguf_adapter
 

@@ -18,7 +18,7 @@ from transformers.integrations.moe import use_experts_implementation
 
 from onnx_textgen_export import export
 from onnx_textgen_export.huggingface import probed_model  # noqa: F401  (tells transformers of the experts)
-from onnx_textgen_export.huggingface.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
+from onnx_textgen_export.layers.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
 from onnx_textgen_export.passes.experts import SharedRead, lower_experts
 from onnx_textgen_export.passes.quantization.options import DEFAULTS
 from onnx_textgen_export.proof import measures

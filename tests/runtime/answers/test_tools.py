@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers.utils import get_json_schema
 from transformers.utils.chat_parsing.response_parser import _coerce
 
-from onnx_textgen.chat.tools import Tool, read_tools, typed
+from onnx_textgen.answers.tools import Tool, read_tools, typed
 from onnx_textgen.errors import OptionError
 
 

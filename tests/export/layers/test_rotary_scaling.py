@@ -10,7 +10,7 @@ from onnx_textgen.backends.signature import HIDDEN_STATES
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.embeddings import pooled
 from onnx_textgen_export import export
-from onnx_textgen_export.huggingface import rotary_scaling
+from onnx_textgen_export.layers import rotary_scaling
 from support.tiny_models import tiny_config
 
 SWITCH = 40

@@ -1,0 +1,1 @@
+"""GGUF files as sources: their settings, tensors and adapters."""
