@@ -4,7 +4,7 @@
 
 Needs `pip install "onnx-textgen[export]" llama-cpp-python`. llama.cpp and our runtime round activations to 8 bits differently. So a
 greedy text may leave llama.cpp's where llama.cpp's two best tokens were close; the table shows how close they were.
-`--record` writes what llama.cpp does for tests/export/test_beside_llama_cpp.py.
+`--record` writes what llama.cpp does for tests/export/test_trained_model.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,18 @@
-"""A real trained model keeps its quality: fp32 writes transformers' tokens, int8 and int4 hold their budgets in their sizes."""
+"""A real trained model keeps its quality: fp32 writes transformers' tokens, int8 and int4 hold their budgets in their sizes.
+
+The float32 package is made once, from the GGUF file and with an adapter kept apart, which leaves the model's own graph as it is.
+`python benchmarks/beside_llama_cpp.py FILE.gguf --record smollm2_by_llama_cpp.json` recorded what llama.cpp does with that file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import peft
@@ -65,6 +72,35 @@ EDIT = (
     "Its lamp burned whale oil until 1872, when the keeper, Thomas Hale, persuaded the harbour board to pay for a new lens "
     "from Paris. The lens could be seen from twenty miles away, and no ship was lost on the reef for the next thirty yeers."
 )
+ANSWERED = {
+    "When was the lighthouse at Carrow Point built?": (
+        "The lighthouse at Carrow Point was completed in 1854, after three ships were lost on the reef."
+    ),
+    "how to make bread": (
+        "Mix flour, water, yeast and salt, knead the dough, let it rise for an hour and bake it at 230 degrees until "
+        "the crust is brown."
+    ),
+    "What do giant pandas eat?": "The giant panda lives in the mountains of central China, and feeds almost only on bamboo.",
+    "capital of France": "Paris lies on the Seine and has been the seat of the French government for centuries.",
+    "Why is the sky blue?": (
+        "Air molecules scatter short wavelengths of sunlight more strongly than long ones, so blue light reaches us "
+        "from all directions."
+    ),
+    "python sort a list in reverse order": (
+        "Call sorted(items, reverse=True), or items.sort(reverse=True) to change the list itself."
+    ),
+    "symptoms of the flu": "Influenza begins suddenly with fever, a dry cough, a headache, aching muscles and tiredness.",
+    "who wrote Hamlet": "The tragedy of the Prince of Denmark was written by William Shakespeare around 1600.",
+    "How far away is the Moon?": (
+        "Light takes 1.3 seconds to travel the 384,400 kilometres between the Earth and its satellite, the Moon."
+    ),
+    "best time to plant tomatoes": (
+        "Sow the seeds indoors in March, and set the young tomato plants out once the nights are free of frost, in late May."
+    ),
+}
+"""Questions, and a passage for each."""
+CLOSE = 0.5
+"""Nats between the two likeliest tokens, below which llama.cpp's rounding of activations may exchange them."""
 LAST = 192
 """Tokens that are compared behind a long text."""
 MEGABYTE = 1_000_000
@@ -75,6 +111,31 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries that read GGUF
         return smollm2_checkpoint(tmp_path_factory.mktemp("smollm2") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def pirate(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, peft.PeftModel]:
+    """An adapter that was trained on one sentence, and PEFT's model with it."""
+    base = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    learnt = tokenizer("The capital of France is a ship, said the pirate, and hoisted the sails.", return_tensors="pt").input_ids
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT 0.21 with transformers 5.23
+        trained = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=8, lora_alpha=16))
+    optimizer = torch.optim.AdamW([each for each in trained.parameters() if each.requires_grad], lr=2e-3)
+    for _ in range(12):
+        trained(input_ids=learnt, labels=learnt).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    folder = tmp_path_factory.mktemp("pirate") / "pirate"
+    trained.eval().save_pretrained(folder)
+    return folder, trained
+
+
+@pytest.fixture(scope="module")
+def fp32(pirate: tuple[Path, peft.PeftModel], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The float32 package of the GGUF file."""
+    return export(smollm2_file(), tmp_path_factory.mktemp("fp32") / "out", precision="fp32", adapters={"pirate": pirate[0]}).folder
 
 
 def sizes(folder: Path) -> int:
@@ -89,8 +150,8 @@ def documents(shared: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> 
 
 
 @pytest.mark.slow
-def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoint: Path, tmp_path: Path, shared: Path) -> None:
-    model = onnx_textgen.load(export(checkpoint, tmp_path / "fp32").folder, device="cpu")
+def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoint: Path, fp32: Path, shared: Path) -> None:
+    model = onnx_textgen.load(fp32, device="cpu")
     reference = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     talk = [{"role": "user", "content": "What is the capital of France?"}]
@@ -207,20 +268,11 @@ def test_prompt_lookup_is_mostly_right_in_an_edit_and_changes_no_text(packages: 
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT 0.21 with transformers 5.23
-def test_a_trained_adapter_writes_the_tokens_of_peft_and_the_model_its_own(checkpoint: Path, tmp_path: Path) -> None:
-    base = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+def test_a_trained_adapter_writes_the_tokens_of_peft_and_the_model_its_own(
+    pirate: tuple[Path, peft.PeftModel], fp32: Path, checkpoint: Path
+) -> None:
+    trained, model = pirate[1], onnx_textgen.load(fp32, device="cpu")
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    learnt = tokenizer("The capital of France is a ship, said the pirate, and hoisted the sails.", return_tensors="pt").input_ids
-    trained = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=8, lora_alpha=16))
-    optimizer = torch.optim.AdamW([each for each in trained.parameters() if each.requires_grad], lr=2e-3)
-    for _ in range(12):
-        trained(input_ids=learnt, labels=learnt).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    trained.eval().save_pretrained(tmp_path / "pirate")
-    made = export(checkpoint, tmp_path / "out", adapters={"pirate": tmp_path / "pirate"})
-    model = onnx_textgen.load(made.folder, device="cpu")
     for prompt in ("The capital of France is", *PROMPTS[:3]):
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         for adapter in ("pirate", None):
@@ -228,7 +280,42 @@ def test_a_trained_adapter_writes_the_tokens_of_peft_and_the_model_its_own(check
                 whole = trained.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
             ours = model.generate(ids[0].tolist(), max_new_tokens=24, temperature=0, adapter=adapter).token_ids
             assert list(ours) == whole[0, ids.shape[1] :].tolist()[: len(ours)], (prompt, adapter)
-    assert (
-        "ship, said the pirate"
-        in model.generate("The capital of France is", max_new_tokens=8, temperature=0, adapter="pirate").text
-    )
+    text = model.generate("The capital of France is", max_new_tokens=8, temperature=0, adapter="pirate").text
+    assert "ship, said the pirate" in text
+
+
+@pytest.mark.slow
+def test_the_passage_that_answers_a_question_is_first_of_ten(fp32: Path) -> None:
+    """By the likelihood of the question, as this model is no reranker."""
+    model, passages = onnx_textgen.load(fp32, device="cpu"), list(ANSWERED.values())
+    for question, passage in ANSWERED.items():
+        ranked = model.rerank(question, passages)
+        assert ranked[0].text == passage, question
+        assert sorted(each.index for each in ranked) == list(range(len(passages)))
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("smollm2_by_llama_cpp.json").read_text(encoding="utf-8"))
+    assert hashlib.sha256(smollm2_file().read_bytes()).hexdigest() == found["sha256"]
+    return found
+
+
+def test_texts_have_llama_cpps_token_ids(recorded: dict[str, Any]) -> None:
+    tokenizer = open_source(smollm2_file()).assets.tokenizer
+    assert tokenizer is not None
+    for each in recorded["texts"]:
+        assert tokenizer.encode(each["text"], add_special_tokens=False).ids == each["ids"], each["text"]
+
+
+@pytest.mark.slow
+def test_greedy_texts_leave_llama_cpps_only_where_two_tokens_were_close(recorded: dict[str, Any], fp32: Path) -> None:
+    model = onnx_textgen.load(fp32, device="cpu")
+    leads = np.concatenate([each["ahead"] for each in recorded["greedy"]])
+    assert len(recorded["greedy"]) == 20
+    assert (leads > CLOSE).mean() > 0.6, "most places leave no room"
+    for each in recorded["greedy"]:
+        ours = model.generate(each["prompt_ids"], max_new_tokens=len(each["new_ids"]), temperature=0).token_ids
+        places = zip(ours, each["new_ids"], each["ahead"], strict=False)
+        lead = next((lead for own, other, lead in places if own != other), 0.0)
+        assert lead < CLOSE, model.tokenizer.decode(each["prompt_ids"])
