@@ -25,7 +25,7 @@ class TemplateInputs(TypedDict, total=False):
 class Options(TypedDict, total=False):
     """The options of `generate` and `stream` as a caller writes them; None counts as not given. See `GenerationConfig`.
 
-    Each option repeats the text of its field there, so that editors show it at a call.
+    `python docs/make_keywords.py` writes each option with the text of its field there, so that editors show it at a call.
     """
 
     max_new_tokens: int | None

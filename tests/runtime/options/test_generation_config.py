@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig
-from onnx_textgen.options.keywords import Options
 from onnx_textgen.options.merging import make_generation_config
 from onnx_textgen.options.other_names import NAMES_ELSEWHERE, REMOVED
 
@@ -206,10 +205,6 @@ def test_an_unknown_option_like_no_other_is_answered_with_all_of_them():
 def test_an_unusable_default_is_the_packages_fault_even_where_the_caller_overrides_it(defaults):
     with pytest.raises(PackageError, match=r"unusable generation default: .*export the model again"):
         make_generation_config(defaults, {"temperature": 0.5, "top_p": 0.5, "top_k": 5})
-
-
-def test_the_typed_dictionary_lists_the_options_in_their_order():
-    assert tuple(Options.__annotations__) == OPTION_NAMES
 
 
 NO_EFFECT = [
