@@ -26,16 +26,6 @@ CHOOSING: Examples = [
         {"temperature": 1.8, "min_p": 0.2},
         "Only tokens at least a fifth as likely as the most likely one: few where the model is sure.",
     ),
-    (
-        {"temperature": 1.8, "typical_p": 0.5},
-        "Tokens whose surprise is nearest to the expected; the most likely one may be left out.",
-    ),
-    ({"temperature": 1.8, "top_n_sigma": 1}, "Only logits within one standard deviation of the largest, whatever the temperature."),
-    (
-        {"temperature": 1, "xtc_probability": 1, "xtc_threshold": 0.1},
-        "Leaves out the most likely token if another likely one remains.",
-    ),
-    ({"temperature": 1, "mirostat": 2, "mirostat_tau": 2}, "Truncates so that the surprise of each token is about two bits."),
     ({"temperature": 0, "logit_bias": {457: -5}}, 'The logit of one token, " girl", lowered by 5.'),
     ({"temperature": 0, "bad_words_ids": [[457]]}, "A token that must not appear."),
     ({"temperature": 0, "bad_words_ids": [[457, 448]]}, 'A sequence that must not appear, " girl named", although its tokens may.'),

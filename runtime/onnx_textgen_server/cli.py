@@ -38,11 +38,11 @@ def serve(
     idle_minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Close a model that was not used for M minutes; never unless given.", min=0)
     ] = None,
-    prefix_cache: Annotated[
+    prefix_folder: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder where beginnings of prompts are saved for a restart.", show_default=False),
     ] = None,
-    prefix_bytes: Annotated[int, typer.Option(metavar="N", help="Most bytes of the files in that folder.", min=1)] = 2**30,
+    prefix_folder_bytes: Annotated[int, typer.Option(metavar="N", help="Most bytes of the files in that folder.", min=1)] = 2**30,
     whole_past: Annotated[
         bool, typer.Option("--whole-past", help="Hold whole texts in layers with a window too, for prompts that begin alike.")
     ] = False,
@@ -85,7 +85,7 @@ def serve(
         hosts=names_of(host),
         origins=allow_origin or (),
     )
-    options = LoadOptions(device, threads, batch_size, prefix_cache, prefix_bytes, whole_past)
+    options = LoadOptions(device, threads, batch_size, prefix_folder, prefix_folder_bytes, whole_past)
     idle_seconds = None if idle_minutes is None else 60 * idle_minutes
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:

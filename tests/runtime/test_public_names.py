@@ -3,18 +3,18 @@
 import ast
 import gc
 import inspect
+import runpy
 import subprocess
 import sys
 import weakref
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import onnx_textgen
 from onnx_textgen import errors
-from onnx_textgen.options import generation_config, keywords
 from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig
+from onnx_textgen.options.keywords import Options
 
 TREE = ast.parse(Path(onnx_textgen.__file__).read_text(encoding="utf-8"))
 
@@ -44,23 +44,10 @@ def test_every_error_is_an_attribute_of_the_package():
         _ = onnx_textgen.PromtError
 
 
-def texts_under_fields(module: ModuleType, name: str) -> dict[str, str]:
-    """The text that stands under each field of a class, where editors look for it."""
-    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
-    (found,) = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name]
-    pairs = zip(found.body, found.body[1:], strict=False)
-    return {
-        field.target.id: text.value.value
-        for field, text in pairs
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
-
-
-def test_every_option_has_a_text_for_editors_the_same_in_a_call_and_in_a_configuration():
-    texts = texts_under_fields(generation_config, "GenerationConfig")
-    assert tuple(texts) == OPTION_NAMES
-    assert texts_under_fields(keywords, "Options") == texts
-    assert min(map(len, texts.values())) > 20
+def test_every_option_is_a_keyword_with_the_text_of_its_field():
+    made = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "make_keywords.py"))
+    assert made["written"]() == made["KEYWORDS"].read_text(encoding="utf-8"), "python docs/make_keywords.py writes it anew"
+    assert tuple(Options.__annotations__) == OPTION_NAMES
 
 
 def test_what_python_shows_of_a_model_a_session_and_a_text_is_one_short_line(story):

@@ -142,7 +142,7 @@ def test_a_folder_of_models_is_served_with_its_limits_and_what_is_broken_is_told
     served = []
     monkeypatch.setattr(process, "run_server", lambda app, _: served.append(app.state.server.pool))
     limits = ["--max-loaded", "2", "--idle-minutes", "0.5", "--max-texts", "3"]
-    limits += ["--prefix-cache", str(tmp_path / "saved"), "--prefix-bytes", "5000"]
+    limits += ["--prefix-folder", str(tmp_path / "saved"), "--prefix-bytes", "5000"]
     assert run(["serve", str(tmp_path), "mine=story", "--port", str(free_port()), *limits]) == 0
     (pool,) = served
     assert [each.name for each in pool.loaded] == ["mine"], "a model that was named is opened at the start"
@@ -150,5 +150,6 @@ def test_a_folder_of_models_is_served_with_its_limits_and_what_is_broken_is_told
     (mine,) = pool.loaded
     assert (mine.model.prefixes.saved.folder, mine.model.prefixes.saved.size_bytes) == (tmp_path / "saved", 5000)
     said = capsys.readouterr().err.splitlines()
+    assert said.pop(0) == "warning: --prefix-bytes is called --prefix-folder-bytes now"
     assert said[0].startswith("warning: bad cannot be opened: manifest.json should be a JSON object")
     assert said[1].startswith("bad, good, mine at http://127.0.0.1:")

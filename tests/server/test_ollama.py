@@ -29,6 +29,7 @@ PLACE = {
 }
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": PLACE}}
 OPTIONS = {"num_predict": 25, "seed": 4, "ignore_eos": True, "num_ctx": 4096, "repeat_penalty": 1.1}
+OPTIONS |= {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "typical_p": 1.0}  # clients send every default
 OURS = {"max_new_tokens": 25, "seed": 4, "ignore_eos": True, "repetition_penalty": 1.1}
 
 
@@ -231,6 +232,7 @@ def test_a_request_for_nothing_loads_or_unloads(client: ollama.Client, live: tup
         ({"options": {"num_predict": 0}}, "max_new_tokens should be"),
         ({"options": {"tempreature": 1}}, "there is no parameter 'tempreature' here"),
         ({"options": {"temperature": -1}}, "temperature should be"),
+        ({"options": {"mirostat": 2}}, "there is no parameter 'mirostat' here; leave it out"),
         ({"think": True}, "chatty does not think; leave think out"),
         ({"logprobs": True}, "logprobs: "),
         ({"format": "xml"}, "format: "),

@@ -15,7 +15,7 @@ import * as textgen from "./textgen/index.js";
 import { readManifest } from "./textgen/package/manifest.js";
 import { makeConfig } from "./textgen/options/generation_config.js";
 import { uniform } from "./textgen/sampling/philox.js";
-import { Chooser } from "./textgen/sampling/sampler.js";
+import { chooseToken } from "./textgen/sampling/sampler.js";
 import { StopMatcher } from "./textgen/text/stop_strings.js";
 import { StreamDecoder } from "./textgen/text/stream_decoder.js";
 import { strftime } from "./textgen/text/strftime.js";
@@ -35,35 +35,18 @@ const fileOf = (folder) => async (name) => {
 
 const functions = {
   uniform: (places) =>
-    places.map(([seed, sample, step, attempt, number]) => uniform({ seed: BigInt(seed), sample, step, attempt }, number)),
-  config: (defaults, options) => ({ ...makeConfig(defaults, withSeed(options)), seed: 0 }),
+    places.map(([seed, sample, step]) => uniform({ seed: BigInt(seed), sample, step })),
 
   /** The choices of a text whose earlier ids are given. */
-  choices: ({ options, prompt_ids, eos_ids, pieces, sample, rows, ids }) => {
-    const piece = pieces === null ? null : (id) => pieces[id];
-    const chooser = new Chooser(makeConfig({}, withSeed(options)), { promptIds: prompt_ids, eosIds: eos_ids, piece, sample });
-    return rows.map((row, step) => chooser.choose(floats(row), ids.slice(0, step)));
-  },
-  /** The scores of a row before temperature, after a text that grew from `ids` of half the length. */
-  processed: ({ options, prompt_ids, eos_ids, pieces, row, ids }) => {
-    const chooser = new Chooser(makeConfig({}, withSeed(options)), { promptIds: prompt_ids, eosIds: eos_ids, piece: (id) => pieces[id] });
-    chooser.process(floats(row), ids.slice(0, ids.length / 2));
-    return Buffer.from(chooser.process(floats(row), ids).buffer).toString("base64");
+  choices: ({ options, prompt_ids: promptIds, sample, rows, ids }) => {
+    const config = makeConfig({}, withSeed(options));
+    return rows.map((row, step) => chooseToken(floats(row), config, { promptIds, tokenIds: ids.slice(0, step), sample }));
   },
   /** The ids after the last stage of each row. */
   kept: (options, rows) => {
     const config = makeConfig({}, withSeed(options));
-    return rows.map((row) => [...([...truncate(floats(row), config, { seed: config.seed })].at(-1).ids ?? [])]);
+    return rows.map((row) => [...(truncate(floats(row), config).ids ?? [])]);
   },
-  /** Choices by one row each, with the step as place. */
-  draws: (options, rows) => {
-    const config = makeConfig({}, withSeed(options));
-    return rows.map((row, step) => {
-      const chooser = new Chooser(config, { promptIds: [], eosIds: [] });
-      return chooser.choose(floats(row), new Array(step).fill(0));
-    });
-  },
-
   canonical: (text, without) => canonicalJson(text, without),
   manifest: (text) => readManifest(text),
   metadata: async (path) => Object.fromEntries(graphMetadata(await readFile(path))),

@@ -100,7 +100,5 @@ def test_a_worker_gives_the_texts_of_node_and_the_golden_runs(node: Node, addres
 
 
 def test_a_message_stops_a_text_although_webassembly_computes_in_the_same_worker(address: str) -> None:
-    found = ask(
-        address, folder="packages/ort", prompt="Once", options={"seed": 1, "max_new_tokens": 400, "ignore_eos": True}, stopAfter=3
-    )
+    found = ask(address, folder="packages/ort", prompt="Once", options={"seed": 1, "max_new_tokens": 400}, stopAfter=3)
     assert found["chunks"][-1]["finish_reason"] == "cancelled" and 3 <= len(found["chunks"]) < 400

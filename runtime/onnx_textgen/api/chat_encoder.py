@@ -13,7 +13,7 @@ from ..chat.messages import is_plain, prepare
 from ..errors import TemplateError
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
-from ..text.chat_template import render_chat
+from ..text.chat_template import check_messages, render_chat
 from .prompt_encoder import PromptEncoder
 
 Messages = Sequence[Mapping[str, Any]]
@@ -74,6 +74,7 @@ class ChatEncoder:
 
     def render(self, messages: Messages, tools: Sequence[Tool], inputs: TemplateInputs, *, begins: bool, continues: bool) -> str:
         """The chat as text; `begins`: up to where an answer begins, `continues`: up to the end of the last message."""
+        check_messages(messages)
         opened, shown = self.opened, None
         opened.refuse_encoder_decoder("answers no chat")
         if opened.chat_template is None:

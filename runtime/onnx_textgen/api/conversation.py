@@ -198,7 +198,7 @@ class Conversation:
                     token_ids, text = [*token_ids, *chunk.token_ids], text + chunk.text
                     has_answer = has_answer or bool(chunk.token_ids) or chunk.finish_reason in ("eos", "stop")
                     if len(token_ids) > continuation.limits.context_length:
-                        token_ids = shifted(token_ids, keep=continuation.kept_tokens)
+                        token_ids = shifted(token_ids)
                     self._token_ids = token_ids
                     yield chunk
             finally:

@@ -241,10 +241,11 @@ class Model:
     ) -> ChatAnswer:
         """Generate the next answer of a chat, divided into its text, its thinking and its tool calls.
 
-        `options` are those of `TurnInputs` and `GenerationConfig`; without `max_new_tokens` the model ends the answer. Tools may be
-        Python functions with annotations and a docstring: the model is told of them, and `answer.tool_calls` says which it wants
-        called, and with which arguments; nothing is called here. With a grammar (`pip install "onnx-textgen[grammar]"`) arguments
-        always fit the function. Raises `TemplateError`, `PromptError` and `OptionError`.
+        `options` are those of `TurnInputs` and `GenerationConfig`; without `max_new_tokens` an answer may fill the context, where
+        `generate` ends after 256 tokens. Without `seed` two equal calls differ, unless `temperature` is 0. Tools may be Python
+        functions with annotations and a docstring: the model is told of them, and `answer.tool_calls` says which it wants called,
+        and with which arguments; nothing is called here. With a grammar (`pip install "onnx-textgen[grammar]"`) arguments always
+        fit the function. Raises `TemplateError`, `PromptError` and `OptionError`.
 
         >>> answer = model.chat([{"role": "user", "content": "Is it raining in Oslo?"}], tools=[get_weather])  # doctest: +SKIP
         >>> [(call.name, call.arguments) for call in answer.tool_calls]  # doctest: +SKIP
@@ -316,8 +317,10 @@ class Model:
     ) -> Generation | list[Generation]:
         """Generate a whole text; for a list of prompts, a list of texts, which are decoded together.
 
-        `options` are those of `GenerationConfig`. The same prompt and seed give the same text alone, in any row of a list, and
-        streamed. `cancel`, from another thread, ends the texts and keeps them so far. Raises `PromptError` and `OptionError`.
+        `options` are those of `GenerationConfig`; without `max_new_tokens` a text ends after 256 tokens, where the answer of `chat`
+        may fill the context. The same prompt and seed give the same text alone, in any row of a list, and streamed; without `seed`
+        two equal calls differ, unless `temperature` is 0. `cancel`, from another thread, ends the texts and keeps them so far.
+        Raises `PromptError` and `OptionError`.
         """
         config, prompts = self.generator.config(options), prompt if is_batch(prompt) else [prompt]
         found = self.generator.for_adapter(config.adapter).generate(prompts, config, cancel)  # type: ignore[arg-type]

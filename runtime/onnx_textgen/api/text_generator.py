@@ -168,7 +168,7 @@ class TextGenerator:
         if drafter is not None and config.draft_verification == "exact":
             verifier = self.verification.verifier() if drafter.length else None
             drafter = None if verifier is None else drafter
-        continuation = Continuation(
+        return Continuation(
             self.opened.optional_tokenizer if turn is None else turn.tokenizer,
             prompt_ids,
             config,
@@ -179,11 +179,6 @@ class TextGenerator:
             verifier=verifier,
             source_ids=source_ids,
         )
-        if config.context_limit == "shift" and continuation.kept_tokens > (most := self.limits.context_length // 2):
-            raise OptionError(
-                f"n_keep keeps {continuation.kept_tokens:,} tokens; at most half of the context, {most:,}, can be kept"
-            )
-        return continuation
 
     def source_and_prompt(self, prompt: Prompt, config: GenerationConfig) -> tuple[list[int], list[int]]:
         """What the encoder reads, and what the text continues: the prompt itself for a decoder, which reads no source."""

@@ -19,7 +19,6 @@ from ..derivation.derive import Derived
 from ..derivation.template_probe import content_with_thinking, id_with_name
 from ..errors import TemplateError
 from ..options.checks import shown
-from ..text.chat_template import check_message
 
 INSTRUCTIONS = """# Tools
 
@@ -40,11 +39,9 @@ UNFINISHED = re.compile(r"\s*|-|\.|[eE][+-]?|tr?u?|fa?l?s?|nu?l?|u[0-9a-fA-F]{0,
 Message = Mapping[str, Any]
 
 
-def is_plain(message: object) -> bool:
+def is_plain(message: Message) -> bool:
     """Whether a message has a role and a text only, which every template writes."""
-    return not isinstance(message, Mapping) or not (
-        message.get("role") == "tool" or message.get("tool_calls") or any(message.get(key) for key in REASONING_FIELDS)
-    )
+    return not (message.get("role") == "tool" or message.get("tool_calls") or any(message.get(key) for key in REASONING_FIELDS))
 
 
 Messages = list[dict[str, Any]]
@@ -53,8 +50,6 @@ Messages = list[dict[str, Any]]
 def prepare(messages: Sequence[Message], tools: Sequence[Tool], derived: Derived) -> tuple[Messages, Messages | None]:
     """The messages and the tools for the template; raises `TemplateError` for a call that is not in OpenAI's form."""
     prepared = list[dict[str, Any]]()
-    for position, message in enumerate(messages):
-        check_message(message, position)
     for message in with_names_in_ids(messages) if derived.messages.name_in_id else messages:
         if message.get("role") == "assistant":
             prepared.append(answer_for(message, derived))

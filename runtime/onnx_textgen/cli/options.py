@@ -69,7 +69,7 @@ AssistantOption = Annotated[
 PrefixOption = Annotated[
     Path | None,
     typer.Option(
-        "--prefix-cache", metavar="DIR", help="Folder where beginnings of prompts are saved for later calls.", show_default=False
+        "--prefix-folder", metavar="DIR", help="Folder where beginnings of prompts are saved for later calls.", show_default=False
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]

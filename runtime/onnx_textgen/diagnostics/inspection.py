@@ -18,7 +18,7 @@ from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import prefill
 from ..options.generation_config import GenerationConfig
-from ..sampling.draw import Candidates, uniform
+from ..sampling.draw import Candidates, truncate, uniform
 from ..sampling.sampler import Chooser
 from ..sampling.truncation import softmax
 
@@ -205,7 +205,7 @@ def inspect_sampling(model: Model, logits: Logits, chooser: Chooser, new_ids: li
     chosen = chooser.choose(logits, new_ids)
     scores = chooser.process(logits, new_ids)
     stages = [Candidates("penalties", None, scores)] if scores is not logits else []
-    stages += chooser.stages(scores, new_ids)
+    stages += truncate(scores, chooser.config)
     remaining = {one.stage: int(np.isfinite(one.scores).sum()) for one in stages}
     return SamplingInspection(
         candidates=most_likely(model, logits, stages, limit),

@@ -176,11 +176,6 @@ class Continuation:
         return bool(self.forced) and not self.is_scored
 
     @property
-    def kept_tokens(self) -> int:
-        """Tokens at the beginning that every shift of the context keeps."""
-        return len(self.prompt_ids) if self.config.n_keep < 0 else min(self.config.n_keep, len(self.prompt_ids))
-
-    @property
     def most_tokens(self) -> int:
         """The most tokens of prompt and text in the cache at a time."""
         return self.limits.longest(len(self.prompt_ids), self.config.max_new_tokens)

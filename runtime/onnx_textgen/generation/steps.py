@@ -22,7 +22,7 @@ def feed_pending(decoder: Decoder, continuation: Continuation, scope: CancelScop
     held, new = decoder.token_ids[row], continuation.take_pending()
     room = continuation.limits.context_length - len(held) - len(new)
     if room < 0:
-        return prefill(decoder, shifted([*held, *new], keep=continuation.kept_tokens), row=row, scope=scope)
+        return prefill(decoder, shifted([*held, *new]), row=row, scope=scope)
     draft, verifier = propose(decoder, continuation, len(new), room, scope), continuation.verifier
     if not draft:
         logits: Logits = decoder.feed(new, row=row, scope=scope)[-1]
@@ -76,12 +76,10 @@ def roll_back_draft(decoder: Decoder, continuation: Continuation, row: int) -> N
     continuation.accepted_of_draft = 0
 
 
-def shifted(token_ids: list[int], *, keep: int) -> list[int]:
-    """The first `keep` tokens and the newer half of the others.
+def shifted(token_ids: list[int]) -> list[int]:
+    """The newer half of the tokens; keys are rotated by position, so it must be computed again at its new positions.
 
-    Keys are rotated by position, so that half must be computed again at its new positions.
-
-    >>> shifted([1, 2, 3, 4, 5, 6], keep=2)
-    [1, 2, 5, 6]
+    >>> shifted([1, 2, 3, 4, 5])
+    [4, 5]
     """
-    return token_ids[:keep] + token_ids[keep + (len(token_ids) - keep + 1) // 2 :]
+    return token_ids[(len(token_ids) + 1) // 2 :]

@@ -44,20 +44,6 @@ class GenerationConfig:
     """Draw from the fewest tokens that together have this probability; above 0, up to 1 = all."""
     min_p: float = option(0.0, checks.real("from 0 to 1", lambda p: 0 <= p <= 1))
     """Draw from tokens at least this many times as likely as the most likely one; 0 = all, up to 1."""
-    typical_p: float = option(1.0, checks.real("above 0, up to 1", lambda p: 0 < p <= 1))
-    """Draw from the tokens nearest to the expected surprise that together have this probability; 1 = all (Meister et al. 2022)."""
-    top_n_sigma: float = option(0.0, checks.real("from 0 (off) to 100", lambda s: 0 <= s <= 100))
-    """Draw from logits within this many standard deviations of the largest; 0 = all (Tang et al. 2024)."""
-    xtc_probability: float = option(0.0, checks.real("from 0 (off) to 1", lambda p: 0 <= p <= 1))
-    """With this probability a step excludes the tokens at or above `xtc_threshold`, except the least likely of them; 0 = off."""
-    xtc_threshold: float = option(0.1, checks.real("from 0 to 0.5", lambda p: 0 <= p <= 0.5))
-    """The probability from which XTC may exclude a token; at most 0.5, because two tokens cannot both have more."""
-    mirostat: int = option(0, checks.one_of_numbers(0, 2))
-    """2: adapt a truncation so that the surprise of the text stays near `mirostat_tau`; 0 = off (Basu et al. 2021, version 2)."""
-    mirostat_tau: float = option(5.0, checks.real("above 0, up to 100", lambda t: 0 < t <= 100))
-    """The target surprise of mirostat, in bits per token."""
-    mirostat_eta: float = option(0.1, checks.real("above 0, up to 1", lambda e: 0 < e <= 1))
-    """How fast mirostat adapts the truncation."""
 
     repetition_penalty: float = option(1.0, checks.real("above 0, up to 100", lambda p: 0 < p <= 100))
     """Divides positive logits of tokens in the prompt or text, multiplies negative ones; 1 = off (Keskar et al. 2019)."""
@@ -106,8 +92,6 @@ class GenerationConfig:
     """Seconds after which the text ends, prompt included; None = no limit."""
     context_limit: Literal["stop", "error", "shift"] = option("stop", checks.one_of("stop", "error", "shift"))
     """When the context is full: end the text ("stop") or drop the older half and continue ("shift"); "error" refuses in advance."""
-    n_keep: int = option(0, checks.whole(-1))
-    """Tokens at the beginning of the prompt that `context_limit="shift"` never drops; -1 = the whole prompt."""
     prompt_lookup_num_tokens: int = option(0, checks.whole(0, 64))
     """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes the speed, and with
     `draft_verification="exact"` nothing else."""

@@ -25,7 +25,7 @@ class TemplateInputs(TypedDict, total=False):
 class Options(TypedDict, total=False):
     """The options of `generate` and `stream` as a caller writes them; None counts as not given. See `GenerationConfig`.
 
-    Each option repeats the text of its field there, so that editors show it at a call.
+    `python docs/make_keywords.py` writes each option with the text of its field there, so that editors show it at a call.
     """
 
     max_new_tokens: int | None
@@ -40,20 +40,6 @@ class Options(TypedDict, total=False):
     """Draw from the fewest tokens that together have this probability; above 0, up to 1 = all."""
     min_p: float | None
     """Draw from tokens at least this many times as likely as the most likely one; 0 = all, up to 1."""
-    typical_p: float | None
-    """Draw from the tokens nearest to the expected surprise that together have this probability; 1 = all (Meister et al. 2022)."""
-    top_n_sigma: float | None
-    """Draw from logits within this many standard deviations of the largest; 0 = all (Tang et al. 2024)."""
-    xtc_probability: float | None
-    """With this probability a step excludes the tokens at or above `xtc_threshold`, except the least likely of them; 0 = off."""
-    xtc_threshold: float | None
-    """The probability from which XTC may exclude a token; at most 0.5, because two tokens cannot both have more."""
-    mirostat: int | None
-    """2: adapt a truncation so that the surprise of the text stays near `mirostat_tau`; 0 = off (Basu et al. 2021, version 2)."""
-    mirostat_tau: float | None
-    """The target surprise of mirostat, in bits per token."""
-    mirostat_eta: float | None
-    """How fast mirostat adapts the truncation."""
     repetition_penalty: float | None
     """Divides positive logits of tokens in the prompt or text, multiplies negative ones; 1 = off (Keskar et al. 2019)."""
     presence_penalty: float | None
@@ -97,8 +83,6 @@ class Options(TypedDict, total=False):
     """Seconds after which the text ends, prompt included; None = no limit."""
     context_limit: Literal["stop", "error", "shift"] | None
     """When the context is full: end the text ("stop") or drop the older half and continue ("shift"); "error" refuses in advance."""
-    n_keep: int | None
-    """Tokens at the beginning of the prompt that `context_limit="shift"` never drops; -1 = the whole prompt."""
     prompt_lookup_num_tokens: int | None
     """Most tokens of a draft from earlier text (prompt lookup), verified in one run; 0 = none. Changes the speed, and with
     `draft_verification="exact"` nothing else."""

@@ -10,21 +10,22 @@ from typing import Any
 from ..errors import OptionError, PackageError
 from .checks import shown
 from .generation_config import OPTION_NAMES, GenerationConfig
-from .other_names import NAMES_ELSEWHERE, in_todays_names
+from .other_names import NAMES_ELSEWHERE, REMOVED, in_todays_names
 from .resolve import check_effect
 
 
 def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> GenerationConfig:
     """Merge options: the caller's first, then the package's defaults (`Manifest.generation`), then those of `GenerationConfig`.
 
-    An option that is None counts as not given. Raises `OptionError` for an option that is unknown, unusable or without effect, and
-    `PackageError` for an unusable default.
+    An option that is None counts as not given, and so does an older package's default that was removed. Raises `OptionError` for an
+    option that is unknown, unusable or without effect, and `PackageError` for an unusable default.
 
     >>> make_generation_config({"temperature": 0.6, "top_k": 20}, {"top_k": 5, "seed": None}).top_k
     5
     """
+    kept = {name: value for name, value in defaults.items() if name not in REMOVED}
     try:
-        base = GenerationConfig(**known_options(defaults))
+        base = GenerationConfig(**known_options(kept))
     except OptionError as error:
         raise PackageError(f"the package has an unusable generation default: {error}; export the model again") from error
     asked = known_options(options)

@@ -26,15 +26,23 @@ NAMES_ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("timeout", "deadline"), "max_time"),
     **dict.fromkeys(("streamer", "stream"), "the method stream()"),
     "stopping_criteria": "stopping_criterion, a function of ids and text",
-    "typical": "typical_p",
     **dict.fromkeys(("lora", "lora_name", "adapter_name"), "adapter"),
 }
 """The option here that does what the other name does: OpenAI's, transformers', llama.cpp's, vLLM's."""
+BEAMS = "take num_beams, or num_return_sequences with a temperature for texts that differ more"
+SAMPLER = "take min_p, or give a logits_processor that does it"
 REMOVED: Mapping[str, tuple[Any, str]] = {
-    "num_beam_groups": (1, "take num_beams, or num_return_sequences with a temperature for texts that differ more"),
-    "diversity_penalty": (0, "take num_beams, or num_return_sequences with a temperature for texts that differ more"),
+    **{"num_beam_groups": (1, BEAMS), "diversity_penalty": (0, BEAMS)},
+    **{"typical_p": (1, SAMPLER), "top_n_sigma": (0, SAMPLER), "xtc_probability": (0, SAMPLER), "mirostat": (0, SAMPLER)},
+    **dict.fromkeys(("xtc_threshold", "mirostat_tau", "mirostat_eta"), (None, SAMPLER)),
+    "n_keep": (0, "shorten the prompt yourself, and generate again"),
 }
-"""Options of version 0.2: the value at which they did nothing, and what to do instead."""
+"""Options of version 0.2: the value at which they did nothing (None: any, as they need another of them), what to do instead."""
+
+
+def did_nothing(name: str, value: object) -> bool:
+    """Whether this is an option of version 0.2 that did nothing at this value."""
+    return name in REMOVED and REMOVED[name][0] in (None, value)
 
 
 def in_todays_names(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,9 +51,10 @@ def in_todays_names(options: Mapping[str, Any]) -> dict[str, Any]:
     if (banned := found.pop("suppress_tokens", None)) is not None:
         warnings.warn("suppress_tokens was removed: give bad_words_ids=[[id], ...]", DeprecationWarning, stacklevel=2)
         found["bad_words_ids"] = [*(found.get("bad_words_ids") or ()), *([token_id] for token_id in banned)]
-    for name, (neutral, instead) in REMOVED.items():
-        if (value := found.pop(name, None)) not in (None, neutral):
+    for name, (_, instead) in REMOVED.items():
+        if (value := found.pop(name, None)) is None:
+            continue
+        if not did_nothing(name, value):
             raise OptionError(f"{name} was removed in version 0.3; {instead}")
-        if value is not None:
-            warnings.warn(f"{name} was removed: leave it out", DeprecationWarning, stacklevel=2)
+        warnings.warn(f"{name} was removed: leave it out", DeprecationWarning, stacklevel=2)
     return found

@@ -12,13 +12,10 @@ from typing import Any
 from ..errors import OptionError
 from .generation_config import GenerationConfig
 
-TRUNCATION = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
+TRUNCATION = ("top_k", "top_p", "min_p")
 CONSTRAINTS = ("json_schema", "regex", "grammar")
 
 NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
-    "xtc_threshold": (lambda config: config.xtc_probability > 0, "xtc_probability above 0"),
-    "mirostat_tau": (lambda config: config.mirostat > 0, "mirostat 2"),
-    "mirostat_eta": (lambda config: config.mirostat > 0, "mirostat 2"),
     "dry_base": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
     "dry_allowed_length": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
     "dry_penalty_last_n": (lambda config: config.dry_multiplier > 0, "dry_multiplier above 0"),
@@ -29,7 +26,6 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
         lambda config: config.prompt_lookup_num_tokens > 0 or config.num_assistant_tokens > 0,
         "prompt_lookup_num_tokens or num_assistant_tokens above 0",
     ),
-    "n_keep": (lambda config: config.context_limit == "shift", 'context_limit "shift"'),
     "length_penalty": (lambda config: config.num_beams > 1, "num_beams above 1"),
     "early_stopping": (lambda config: config.num_beams > 1, "num_beams above 1"),
 }
@@ -53,8 +49,6 @@ def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
         refuse(names & {"best_of", "num_return_sequences"}, "at temperature 0, which takes the most likely token")
         if config.loop_guard == "resample":
             refuse(names & {"loop_guard"}, 'as "resample" at temperature 0 (as "penalise" it can)')
-    elif config.mirostat:
-        refuse(names & {*TRUNCATION} - {"mirostat"}, "with mirostat, which replaces other truncations")
     if config.has_several_texts and config.num_beams == 1:
         refuse(names & {*DRAFTS}, "with more than one text, because only a single text is drafted")
     if config.ignore_eos:
@@ -84,11 +78,10 @@ def is_neutral(config: GenerationConfig, name: str) -> bool:
 
 
 OFF: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("top_k", "min_p", "top_n_sigma", "xtc_probability", "mirostat", "min_new_tokens", "dry_multiplier"), (0,)),
-    **dict.fromkeys(("top_p", "typical_p", "num_return_sequences"), (1,)),
+    **dict.fromkeys(("top_k", "min_p", "min_new_tokens", "dry_multiplier"), (0,)),
+    **dict.fromkeys(("top_p", "num_return_sequences"), (1,)),
     **dict.fromkeys((*CONSTRAINTS, "logprobs"), (None,)),
     "best_of": (None, 1),
-    "n_keep": (0,),
     **dict.fromkeys(DRAFTS, (0,)),
     "length_penalty": (1,),
     "early_stopping": (False,),

@@ -14,12 +14,10 @@ import numpy as np
 
 from ..errors import ModelError
 from ..options.generation_config import GenerationConfig
-from .truncation import Floats, Ids, min_p_ids, softmax, top_k_ids, top_n_sigma_ids, top_p_ids, typical_p_ids, xtc_ids
+from .truncation import Floats, Ids, min_p_ids, softmax, top_k_ids, top_p_ids
 
 BLOCK = 512
 """Probabilities per partial sum in the search for the drawn index."""
-COIN = 1
-"""Number of the step's second random number, which decides whether XTC applies."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Candidates:
     """Logits of these ids; -inf for ids that an earlier stage banned."""
 
 
-def truncate(logits: Floats, config: GenerationConfig, place: Place) -> Iterator[Candidates]:
+def truncate(logits: Floats, config: GenerationConfig) -> Iterator[Candidates]:
     """Apply temperature and each truncation that is switched on, in order, and yield the candidates after each stage.
 
     `logits` [vocabulary] is not changed. At temperature 0 the only stage leaves the most likely id. Each truncation works on the
@@ -63,9 +61,6 @@ def truncate(logits: Floats, config: GenerationConfig, place: Place) -> Iterator
         ("top_k", config.top_k > 0, lambda scores: top_k_ids(scores, config.top_k)),
         ("top_p", config.top_p < 1, lambda scores: top_p_ids(scores, config.top_p)),
         ("min_p", config.min_p > 0, lambda scores: min_p_ids(scores, config.min_p)),
-        ("typical_p", config.typical_p < 1, lambda scores: typical_p_ids(scores, config.typical_p)),
-        ("top_n_sigma", config.top_n_sigma > 0, lambda scores: top_n_sigma_ids(scores, config.top_n_sigma)),
-        ("xtc", xtc_applies(config, place), lambda scores: xtc_ids(scores, config.xtc_threshold)),
     )
     for name, is_on, keep in samplers:
         if is_on:
@@ -74,14 +69,9 @@ def truncate(logits: Floats, config: GenerationConfig, place: Place) -> Iterator
             yield left
 
 
-def xtc_applies(config: GenerationConfig, place: Place) -> bool:
-    """Whether XTC applies at this place: it does with the probability `xtc_probability`."""
-    return config.xtc_probability > 0 and uniform(place, COIN) < config.xtc_probability
-
-
-def final_candidates(logits: Floats, config: GenerationConfig, place: Place) -> Candidates:
+def final_candidates(logits: Floats, config: GenerationConfig) -> Candidates:
     """The candidates after the last stage; their scores are a new array."""
-    *_, last = truncate(logits, config, place)
+    *_, last = truncate(logits, config)
     return last
 
 
@@ -98,14 +88,14 @@ def sample_token(logits: Floats, config: GenerationConfig, place: Place) -> int:
     >>> sample_token(np.float32([0.1, 2.0, 2.0]), GenerationConfig(temperature=0), Place(0))
     1
     """
-    return most_likely(logits) if config.temperature == 0 else draw(final_candidates(logits, config, place), place)
+    return most_likely(logits) if config.temperature == 0 else draw(final_candidates(logits, config), place)
 
 
 def candidates(left: Candidates, *, limit: int | None = None) -> tuple[Ids, Floats]:
     """List the ids that a draw chooses from and their probabilities, most likely first, at most `limit` of them.
 
     >>> config = GenerationConfig(temperature=0.5, top_k=2)
-    >>> ids, probabilities = candidates(final_candidates(np.log(np.float32([0.25, 0.5, 0.125])), config, Place(0)))
+    >>> ids, probabilities = candidates(final_candidates(np.log(np.float32([0.25, 0.5, 0.125])), config))
     >>> ids.tolist(), [f"{p:.3f}" for p in probabilities]
     ([1, 0], ['0.800', '0.200'])
     """
@@ -155,11 +145,11 @@ def index_at(probabilities: Floats, position: float) -> int:
     return start + int(np.searchsorted(inside, min(rest, float(np.nextafter(inside[-1], 0))), side="right"))
 
 
-def uniform(place: Place, number: int = 0) -> float:
+def uniform(place: Place) -> float:
     """Return a number in [0, 1) that depends only on the place: Philox 4x64, with the seed as key and the rest as counter.
 
-    `number` selects one of the random numbers of a place. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+    Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
     """
-    counter = [place.step, place.sample, place.attempt, number]
+    counter = [place.step, place.sample, place.attempt, 0]
     bits: int = np.random.Philox(key=place.seed, counter=counter).random_raw()
     return (bits >> 11) * 2.0**-53

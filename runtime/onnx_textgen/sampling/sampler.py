@@ -1,16 +1,16 @@
 """The whole chain from a row of logits to a token, for one text.
 
 The order: constraint, logit bias, banned ids, repetition penalty, presence and frequency penalties, no-repeat n-gram, DRY, minimum
-number of tokens, the caller's logits processor; then temperature, top-k, top-p, min-p, typical-p, top-n-sigma, XTC and mirostat;
-then the most likely token or a draw. The first part (`process`) corresponds to transformers' logits processors, the second to its
-warpers. Each stage is a plain function of arrays in `penalties`, `truncation` or `draw`; this module keeps their state. DRY is one
-of the penalties, as in llama.cpp: after truncation it could only penalise the tokens that stayed.
+number of tokens, the caller's logits processor; then temperature, top-k, top-p and min-p; then the most likely token or a draw. The
+first part (`process`) corresponds to transformers' logits processors, the second (`draw`) to its warpers. Each stage is a plain
+function of arrays in `penalties`, `truncation` or `draw`; this module keeps their state. DRY is one of the penalties, as in
+llama.cpp: after truncation it could only penalise the tokens that stayed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,9 +20,8 @@ from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..options.keywords import LogitsProcessor
 from . import penalties
-from .draw import Candidates, Place, draw, most_likely, truncate
+from .draw import Place, sample_token
 from .history import History, SequenceBreakers
-from .mirostat import Mirostat, surprise_of
 from .truncation import Floats
 
 NOTHING_LEFT = "nothing is left to choose from: the options together rule out every token; leave some out"
@@ -34,14 +33,6 @@ class Mask(Protocol):
 
     def mask(self, scores: Floats) -> None:
         """Set the scores [vocabulary] of ids that are not allowed to -inf, in place."""
-
-
-@dataclasses.dataclass(slots=True)
-class Chosen:
-    """The candidates of the last choice: mirostat is updated with the token that was in fact appended."""
-
-    step: int
-    left: Candidates
 
 
 class Chooser:
@@ -70,8 +61,6 @@ class Chooser:
         self.never += list(eos_ids) if config.ignore_eos else []
         self.sequences = [each for each in config.bad_words_ids if len(each) > 1]
         self.breaks = SequenceBreakers(config.dry_sequence_breakers, piece)
-        self.mirostat = Mirostat(tau=config.mirostat_tau, eta=config.mirostat_eta) if config.mirostat else None
-        self.last: Chosen | None = None
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
         self.remembers = bool(self.sequences) or any(getattr(config, name) != defaults[name] for name in PENALTIES)
         asks = self.never or config.logit_bias or config.logits_processor
@@ -85,44 +74,16 @@ class Chooser:
         """
         scores = self.process(logits, token_ids, banned=banned)
         try:
-            return self.choose_among(scores, token_ids, attempt)
+            return sample_token(scores, self.config, self.place(token_ids, attempt))
         except ModelError:
             if np.isneginf(scores.max()) and np.isfinite(logits.max()):
                 raise OptionError(NOTHING_LEFT) from None
             raise
 
-    def choose_among(self, scores: Floats, token_ids: Sequence[int], attempt: int) -> int:
-        """Choose the next id by the scores that `process` returned."""
-        if self.config.temperature == 0:
-            return most_likely(scores)
-        *_, left = self.stages(scores, token_ids, attempt=attempt)
-        if self.mirostat:
-            self.last = Chosen(len(token_ids), Candidates(left.stage, left.ids, left.scores.copy()))
-        return draw(left, self.place(token_ids, attempt))
-
     def place(self, token_ids: Sequence[int], attempt: int = 0) -> Place:
         """The place of the next random number."""
         assert self.config.seed is not None, "the caller has drawn the seed"
         return Place(self.config.seed, self.sample, len(token_ids), attempt)
-
-    def stages(self, scores: Floats, token_ids: Sequence[int], *, attempt: int = 0) -> Iterator[Candidates]:
-        """The candidates after each stage from temperature on, for the scores that `process` returned."""
-        left = None
-        for left in truncate(scores, self.config, self.place(token_ids, attempt)):
-            yield left
-        if self.mirostat and left is not None and self.config.temperature > 0:
-            self.update_mirostat(token_ids)
-            kept = self.mirostat.kept(left.scores)
-            yield Candidates("mirostat", kept if left.ids is None else left.ids[kept], left.scores[kept])
-
-    def update_mirostat(self, token_ids: Sequence[int]) -> None:
-        """Move mirostat's limit by the token that followed the last choice."""
-        last, self.last = self.last, None
-        if self.mirostat and last and len(token_ids) > last.step:
-            token_id, ids = token_ids[last.step], last.left.ids
-            index = token_id if ids is None else int(np.searchsorted(ids, token_id))
-            if ids is None or (index < ids.size and ids[index] == token_id):
-                self.mirostat.update(float(surprise_of(last.left.scores)[index]))
 
     def process(self, logits: Floats, token_ids: Sequence[int], *, banned: Collection[int] = ()) -> Floats:
         """Apply every stage before temperature; returns a new array [vocabulary], or `logits` itself if no stage is on.

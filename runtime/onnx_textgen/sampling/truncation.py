@@ -14,8 +14,6 @@ Ids = npt.NDArray[np.intp]
 
 COLUMN = 64
 """Logits per maximum in the search for the k largest."""
-FEW = 1024
-"""Tokens that are sorted first in the search for the nearest ones."""
 
 
 def top_k_ids(logits: Floats, k: int) -> Ids:
@@ -70,65 +68,6 @@ def min_p_ids(logits: Floats, p: float) -> Ids:
     """
     probabilities = softmax(logits)
     return np.flatnonzero(probabilities >= np.float32(p) * probabilities.max())
-
-
-def typical_p_ids(logits: Floats, p: float) -> Ids:
-    """Keep the tokens whose surprise is nearest to the entropy, until their probabilities sum to `p`, and all at the same distance.
-
-    Meister et al. 2022, "Locally Typical Sampling"; the border is transformers'.
-
-    >>> typical_p_ids(np.log(np.float32([0.6, 0.2, 0.1, 0.1])), 0.3).tolist()
-    [1]
-    """
-    probabilities = softmax(logits)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        surprise = -np.log(probabilities)
-        distance = np.abs(surprise - np.nansum(probabilities * surprise, dtype=np.float64).astype(np.float32))
-    count = min(FEW, distance.size)
-    while True:
-        # A sort of all would take ten times as long, and more than a few are seldom needed.
-        nearest = np.argpartition(distance, count - 1)[:count] if count < distance.size else np.arange(distance.size)
-        nearest = nearest[np.argsort(distance[nearest], kind="stable")]
-        cumulative = np.cumsum(probabilities[nearest], dtype=np.float64).astype(np.float32)
-        if cumulative[-1] >= np.float32(p) or count == distance.size:
-            break
-        count = min(8 * count, distance.size)
-    last = min(int(np.searchsorted(cumulative, np.float32(p), side="left")), count - 1)
-    return np.flatnonzero(distance <= distance[nearest[last]])
-
-
-def top_n_sigma_ids(logits: Floats, n: float) -> Ids:
-    """Keep logits at most `n` standard deviations below the largest; -inf does not count.
-
-    Tang et al. 2024, "Top-nsigma: Not All Logits Are You Need".
-
-    >>> top_n_sigma_ids(np.float32([0, 1, 2, 9]), 1).tolist()
-    [3]
-    """
-    valid = np.flatnonzero(np.isfinite(logits))
-    values = logits[valid]
-    from_mean = values - np.float32(values.mean(dtype=np.float64))
-    deviation = float(np.sqrt(np.dot(from_mean, from_mean) / values.size))
-    kept: Ids = valid[values >= values.max() - np.float32(n * deviation)]
-    return kept
-
-
-def xtc_ids(logits: Floats, threshold: float) -> Ids:
-    """Remove the most likely tokens: of those whose probability is at least `threshold`, keep only the least likely.
-
-    With fewer than two such tokens all stay; of equally likely ones the lowest index stays. "Exclude Top Choices", p-e-w 2024.
-
-    >>> xtc_ids(np.log(np.float32([0.1, 0.5, 0.2, 0.2])), 0.15).tolist()
-    [0, 2]
-    """
-    probabilities = softmax(logits)
-    likely = np.flatnonzero(probabilities >= np.float32(threshold))
-    if likely.size < 2:
-        return np.arange(logits.size)
-    kept = np.ones(logits.size, dtype=bool)
-    kept[likely] = False
-    kept[likely[np.argmin(probabilities[likely])]] = True
-    return np.flatnonzero(kept)
 
 
 def softmax(logits: Floats, *, out: Floats | None = None) -> Floats:

@@ -70,7 +70,6 @@ class Assistant(Drafter):
         super().__init__(prompt_ids, config.num_assistant_tokens, cost=source.cost, run_cost=run_cost)
         self.source, self.vocab_size, self.eos_ids = source, vocab_size, eos_ids
         self.threshold = config.assistant_confidence_threshold
-        config = dataclasses.replace(config, mirostat=0)  # its limit depends on the tokens that are in fact appended
         self.chooser = Chooser(config, prompt_ids=prompt_ids, eos_ids=eos_ids, piece=piece, sample=sample)
         self.decoder: Decoder | None = None
         self.known = 0

@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from ..errors import TemplateError
+from ..options.checks import shown
 
 MARK = "continue-the-message-here "
 """What no message holds; its last space shows whether the template keeps spaces at the end of a message."""
@@ -50,6 +51,7 @@ def render_chat(
         raise TemplateError(f"the variables of a template should be a mapping, found a {type(variables).__name__}")
     if continue_final_message and add_generation_prompt:
         raise TemplateError("a chat continues its last message or begins an answer, not both; leave one out")
+    check_messages(messages)
     plain = [plain_message(message, position) for position, message in enumerate(messages)]
     if continue_final_message:
         mark_end(plain)
@@ -92,20 +94,23 @@ def cut_at_mark(rendered: str) -> str:
     return before if after.startswith(" ") else before.rstrip()
 
 
-def plain_message(message: object, position: int) -> dict[str, object]:
-    """Copy one message; raises `TemplateError` if it is not a mapping of JSON values."""
-    given = check_message(message, position)
-    return {str(key): plain_data(value, f"message {position}") for key, value in given.items()}
+def plain_message(message: Mapping[str, object], position: int) -> dict[str, object]:
+    """Copy one message; raises `TemplateError` if it is not one of JSON values."""
+    return {str(key): plain_data(value, f"message {position}") for key, value in message.items()}
 
 
-def check_message(message: object, position: int) -> Mapping[str, object]:
-    """The message; raises `TemplateError` if it is not a mapping."""
-    if not isinstance(message, Mapping):
+def check_messages(messages: object) -> None:
+    """Raise `TemplateError` unless these are dicts in a list."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise TemplateError(
-            f"message {position} is of type {type(message).__name__}; give each message as a dict such as "
-            '{"role": "user", "content": "Hello"}'
+            f'a chat takes a list of messages, such as [{{"role": "user", "content": "Hello"}}]; found {shown(messages)}'
         )
-    return message
+    for position, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TemplateError(
+                f"message {position} is of type {type(message).__name__}; give each message as a dict such as "
+                '{"role": "user", "content": "Hello"}'
+            )
 
 
 def plain_data(value: object, where: str, depth: int = 0) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Mapping, Sequence, Set
 
@@ -14,13 +15,15 @@ Prompt = str | Sequence[int]
 
 
 def items_of(prompt: object) -> list[object]:
-    """The items of a list, a tuple, an array or any other sequence; raises `PromptError` for anything else."""
+    """The items of a list, a tuple, an array or any other sequence; raises `PromptError` for anything else, such as messages."""
+    found = prompt
     if hasattr(prompt, "__getitem__") and not isinstance(prompt, str | bytes | bytearray | memoryview | Mapping | Set):
-        try:
-            return list(prompt)  # type: ignore[call-overload,no-any-return]
-        except TypeError:
-            pass  # an array without dimensions, or a type instead of a value
-    raise PromptError(f"a prompt should be text or a list of token ids, found {shown(prompt)}")
+        with contextlib.suppress(TypeError):  # an array without dimensions, or a type instead of a value
+            items: list[object] = list(prompt)  # type: ignore[call-overload]
+            if not isinstance(found := next(iter(items), None), Mapping):
+                return items
+    hint = "; messages are for chat(), or stream_chat()" if isinstance(found, Mapping) else ""
+    raise PromptError(f"a prompt should be text or a list of token ids, found {shown(found)}{hint}")
 
 
 def is_id(item: object) -> bool:

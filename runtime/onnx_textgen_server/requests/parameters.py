@@ -7,6 +7,7 @@ from typing import Any
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.generation_config import OPTION_NAMES
+from onnx_textgen.options.other_names import did_nothing
 
 from .unknown_names import unknown_parameter
 
@@ -34,7 +35,7 @@ def read_parameters(
     """
     options = dict[str, Any]()
     for name, value in given.items():
-        if value is None or name in ignored or value in NO_OP_VALUES.get(name, ()):
+        if value is None or name in ignored or value in NO_OP_VALUES.get(name, ()) or did_nothing(name, value):
             continue
         if name in renamed:
             raise OptionError(f"{name} is called {renamed[name]} here; use that name")

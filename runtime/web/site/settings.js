@@ -29,7 +29,6 @@ const RANGES = {
     hint: "Makes tokens that occurred already less likely; 1 changes nothing.",
   },
 };
-const TRUNCATION = ["top_k", "top_p", "min_p"];
 
 export class Settings {
   constructor() {
@@ -102,8 +101,6 @@ export class Settings {
       }
       options[name] = value;
     }
-    // The library refuses options that cannot take effect.
-    if (options.temperature === 0) for (const name of TRUNCATION) delete options[name];
     const seed = this.seed.value.trim();
     if (seed && !/^\d{1,19}$/.test(seed)) throw new Error("the seed in the settings should be a whole number; leave it empty for a new one each time");
     if (seed) options.seed = seed;

@@ -17,9 +17,7 @@ const ENDINGS = {
   length: "reached max new tokens",
   stop: "met a stop string",
   context: "the context is full",
-  loop: "began to repeat itself",
   cancelled: "stopped by you",
-  deadline: "out of time",
 };
 
 /** @type {Record<string, string>} */

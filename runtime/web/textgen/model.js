@@ -56,12 +56,11 @@ export class Model {
   }
 
   /**
-   * A prompt's token ids, after checks: not empty, in the vocabulary, and the context has space for `newTokens` more.
+   * A prompt's token ids, after checks: not empty, in the vocabulary, and the context has space for one more.
    * @param {string | readonly number[]} prompt
-   * @param {number} newTokens
    * @returns {readonly number[]}
    */
-  encode(prompt, newTokens = 1) {
+  encode(prompt) {
     const { vocab_size: vocabSize, context_length: contextLength } = this.manifest.geometry;
     if (typeof prompt === "string" && prompt.length > contextLength * CHARACTERS_PER_TOKEN) {
       throw new PromptError(`the prompt has ${prompt.length} characters; this model takes ${contextLength} tokens. Shorten it`);
@@ -77,10 +76,8 @@ export class Model {
     if (wrong !== undefined) {
       throw new PromptError(`token id ${shown(wrong)} is outside the vocabulary; ids go from 0 to ${vocabSize - 1}`);
     }
-    if (ids.length + newTokens > contextLength) {
-      throw new PromptError(
-        `the prompt has ${ids.length} tokens; this model takes ${contextLength - newTokens} at most. Shorten it`,
-      );
+    if (ids.length >= contextLength) {
+      throw new PromptError(`the prompt has ${ids.length} tokens; this model takes ${contextLength - 1} at most. Shorten it`);
     }
     return ids;
   }

@@ -23,7 +23,7 @@ from transformers.generation.logits_process import (
 )
 
 from onnx_textgen.options.generation_config import GenerationConfig
-from onnx_textgen.sampling.draw import Place, apply_temperature, candidates, final_candidates
+from onnx_textgen.sampling.draw import apply_temperature, candidates, final_candidates
 from onnx_textgen.sampling.truncation import min_p_ids, softmax, top_k_ids, top_p_ids
 
 
@@ -169,7 +169,7 @@ def near_a_border(logits: np.ndarray, config: GenerationConfig) -> bool:
 @settings(deadline=None, max_examples=200)
 def test_the_whole_chain_equals_transformers(logits, config):
     theirs = transformers_chain(logits, config)
-    ids, probabilities = candidates(final_candidates(logits, config, Place(0)))
+    ids, probabilities = candidates(final_candidates(logits, config))
     if not near_a_border(logits, config):
         assert sorted(ids) == np.flatnonzero(theirs).tolist()
         np.testing.assert_allclose(probabilities, theirs[ids], rtol=1e-4)

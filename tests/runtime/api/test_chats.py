@@ -396,6 +396,15 @@ def test_a_history_with_a_malformed_call_is_refused(plain: Model, calls: Sequenc
         plain.encode_chat([*MESSAGES, {"role": "assistant", "content": "", "tool_calls": calls}])
 
 
+@pytest.mark.parametrize("messages", ["hi", MESSAGES[0], None, ["hi"]], ids=repr)
+def test_what_is_no_list_of_messages_is_told_their_form_whether_there_is_a_template_or_not(
+    story: Model, plain: Model, messages: Any
+) -> None:
+    for call in (story.chat, plain.chat, plain.encode_chat):
+        with pytest.raises(TemplateError, match=r'such as \[?\{"role": "user", "content": "Hello"\}'):
+            call(messages)
+
+
 def test_a_model_without_a_template_says_so(story: Model) -> None:
     with pytest.raises(TemplateError, match="has no chat template; give it a plain text"):
         story.chat(MESSAGES)

@@ -257,6 +257,7 @@ def test_scores_are_the_log_probabilities_of_the_text(story: Model) -> None:
         (b"Once", "should be text or a list of token ids, found a bytes"),
         (bytearray(b"Once"), "found a bytearray"),
         ({"a": 1}, "found a dict"),
+        ([{"role": "user", "content": "Hello"}], "found a dict; messages are for chat(), or stream_chat()"),
         ({1, 2}, "found a set"),
         (5, "found 5"),
         (None, "found None"),
@@ -282,7 +283,7 @@ def test_a_prompt_that_cannot_be_fed_is_refused_in_one_line(story: Model, prompt
 def test_options_are_checked_when_the_stream_is_asked_for_not_later(story: Model) -> None:
     with pytest.raises(OptionError, match="temperature"):
         story.stream(PROMPTS[0], temperature=float("nan"))
-    for count in (-1, 2.5, 65, "3", True):
+    for count in (-1, 2.5, 65, "3"):
         with pytest.raises(OptionError, match="logprobs should be a whole number from 0 to 64"):
             story.stream(PROMPTS[0], logprobs=count)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="there is no option 'topp'; did you mean top_p"):

@@ -11,6 +11,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
+from onnx_textgen.cli.renamed_flags import in_todays_flags
 from onnx_textgen.cli.terminal.screen import collect, prefill_progress, writer
 from onnx_textgen.errors import ModelError
 from onnx_textgen.inference.decoder import Decoder
@@ -119,14 +120,23 @@ def test_what_to_open_and_where_reaches_load(monkeypatch):
     monkeypatch.setattr(onnx_textgen, "load", lambda *args, **options: seen.append((args, options)) or CharacterModel())
     assert run(["generate", "a", "--model", "folder", "--device", "cpu", "--threads", "2"]) == 0
     assert run(["generate", "a", "--model", "folder", "--assistant-model", "small"]) == 0
-    assert run(["generate", "a", "--model", "folder", "--prefix-cache", "saved"]) == 0
-    run(["chat", "folder", "--prefix-cache", "saved"])  # which this model cannot
+    assert run(["generate", "a", "--model", "folder", "--prefix-folder", "saved"]) == 0
+    run(["chat", "folder", "--prefix-folder", "saved"])  # which this model cannot
     others = {"assistant_model": None, "prefix_folder": None, "response_template": None}
     assert seen == [
         (("folder",), others | {"device": "cpu", "threads": 2}),
         (("folder",), others | {"device": "auto", "threads": None, "assistant_model": "small"}),
         *[(("folder",), others | {"device": "auto", "threads": None, "prefix_folder": Path("saved")})] * 2,
     ]
+
+
+def test_a_flag_of_an_old_name_works_and_is_told_the_new_one(capsys):
+    assert in_todays_flags(["serve", "--prefix-cache", "a", "--prefix-bytes=5", "--", "--prefix-cache"]) == [
+        *("serve", "--prefix-folder", "a", "--prefix-folder-bytes=5", "--", "--prefix-cache")
+    ]
+    warned = capsys.readouterr().err.splitlines()
+    assert warned[0] == "warning: --prefix-cache is called --prefix-folder now" and len(warned) == 2
+    assert run(["generate", "-h", "--prefix-cache", "saved"]) == 0 and "--prefix-cache" not in capsys.readouterr().out
 
 
 def test_a_prompt_of_one_dash_is_read_from_stdin(model, stdin):

@@ -166,7 +166,7 @@ def test_options_say_how_many_rows_are_needed():
     assert not GenerationConfig(best_of=1).has_several_texts
 
 
-WAYS = [{"temperature": 0}, {"temperature": 1, "top_k": 5}, {"num_beams": 2}, {"num_return_sequences": 2}, {"mirostat": 2}]
+WAYS = [{"temperature": 0}, {"temperature": 1, "top_k": 5}, {"num_beams": 2}, {"num_return_sequences": 2}]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

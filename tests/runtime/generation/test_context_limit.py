@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnx_textgen.errors import OptionError, PromptError
+from onnx_textgen.errors import PromptError
 from onnx_textgen.generation.steps import shifted
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
@@ -26,18 +26,14 @@ def test_error_refuses_what_may_not_fit_before_anything_is_computed(story, promp
     assert story.generate(prompt, max_new_tokens=context - len(prompt), context_limit="error", temperature=0).token_ids
 
 
-@pytest.mark.parametrize("n_keep", [0, 5, -1])
-def test_shift_goes_on_as_a_fresh_text_from_what_was_left(story, prompt, n_keep):
-    prompt = prompt[: (story.manifest.geometry.context_length // 2)] if n_keep < 0 else prompt
+def test_shift_goes_on_as_a_fresh_text_from_what_was_left(story, prompt):
     context = story.manifest.geometry.context_length
-    options = {"n_keep": n_keep} if n_keep else {}
     new = context - len(prompt) + 60
-    result = story.generate(prompt, max_new_tokens=new, temperature=0, ignore_eos=True, context_limit="shift", **options)
+    result = story.generate(prompt, max_new_tokens=new, temperature=0, ignore_eos=True, context_limit="shift")
     assert result.finish_reason == "length" and len(result.token_ids) == new
-    keep = len(prompt) if n_keep < 0 else n_keep
     ids = list(prompt) + list(result.token_ids[: context - len(prompt) + 1])
     decoder = Decoder(story.graph, story.manifest.geometry)
-    logits = prefill(decoder, shifted(ids, keep=keep))
+    logits = prefill(decoder, shifted(ids))
     never = list(story.manifest.eos_ids)
     for token_id in result.token_ids[context - len(prompt) + 1 :]:
         logits = logits.copy()
@@ -55,11 +51,6 @@ def test_rows_of_a_list_shift_each_for_itself(story, prompt):
     assert together[0].token_ids == alone[0].token_ids
 
 
-def test_more_than_half_of_the_context_cannot_be_kept(story, prompt):
-    with pytest.raises(OptionError, match=r"n_keep keeps .* at most half of the context, .* can be kept"):
-        story.generate(prompt, context_limit="shift", n_keep=-1)
-
-
-def test_what_is_left_is_the_beginning_and_the_newer_half():
-    assert shifted(list(range(10)), keep=4) == [0, 1, 2, 3, 7, 8, 9]
-    assert shifted(list(range(9)), keep=0) == [5, 6, 7, 8]
+def test_what_is_left_is_the_newer_half():
+    assert shifted(list(range(8))) == [4, 5, 6, 7]
+    assert shifted(list(range(9))) == [5, 6, 7, 8]

@@ -33,7 +33,7 @@ def keep(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def candidates(logits: np.ndarray, config: GenerationConfig, **limit):
-    return candidates_of(final_candidates(logits, config, Place(0)), **limit)
+    return candidates_of(final_candidates(logits, config), **limit)
 
 
 def chain(logits: np.ndarray, config: GenerationConfig) -> np.ndarray:

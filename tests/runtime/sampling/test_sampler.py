@@ -1,20 +1,17 @@
 """Stages that transformers does not have, against a plain reading of the rule that defines them, and the chain as a whole."""
 
 import dataclasses
-import math
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from onnx_textgen.options.generation_config import GenerationConfig
-from onnx_textgen.sampling.draw import Place, uniform
+from onnx_textgen.sampling.draw import truncate
 from onnx_textgen.sampling.history import History
 from onnx_textgen.sampling.sampler import Chooser
-from onnx_textgen.sampling.truncation import softmax, top_n_sigma_ids, xtc_ids
 
 VOCAB = 9
 rows = arrays(np.float32, VOCAB, elements=st.floats(-8, 8, width=32))
@@ -94,61 +91,10 @@ def test_dry_follows_llama_cpps_rule(logits, prompt, new, numbers):
     np.testing.assert_allclose(ours, want, rtol=1e-4, atol=1e-4)
 
 
-@given(rows, st.floats(0.1, 4))
-@settings(deadline=None)
-def test_top_n_sigma_keeps_what_is_near_the_largest(logits, n):
-    exact = logits.astype(np.float64)
-    border = exact.max() - n * exact.std()
-    kept = top_n_sigma_ids(logits, n).tolist()
-    sure = [i for i in range(VOCAB) if abs(exact[i] - border) > 1e-4]
-    assert [i for i in kept if i in sure] == [i for i in sure if exact[i] >= border]
-    assert int(logits.argmax()) in kept
-
-
-@given(rows, st.floats(0.01, 0.5))
-@settings(deadline=None)
-def test_xtc_leaves_the_least_likely_of_the_likeliest(logits, threshold):
-    probabilities = softmax(logits)
-    likely = sorted((i for i in range(VOCAB) if probabilities[i] >= np.float32(threshold)), key=lambda i: (probabilities[i], i))
-    gone = set(likely[1:])
-    assert xtc_ids(logits, threshold).tolist() == [i for i in range(VOCAB) if i not in gone]
-
-
-def test_xtc_cuts_as_often_as_asked():
-    logits = np.log(np.float32([0.5, 0.3] + [0.2 / 7] * 7))
-    one = chooser(temperature=1, xtc_probability=0.3, xtc_threshold=0.1)
-    cuts = sum("xtc" in [left.stage for left in one.stages(logits, [0] * step)] for step in range(2000))
-    assert 520 < cuts < 680
-
-
-def test_mirostat_keeps_the_surprise_near_the_wanted_one():
-    """Algorithm 2 of the paper: mu starts at 2 tau; what surprises more than mu goes; mu -= eta * (surprise - tau)."""
-    generator = np.random.default_rng(0)
-    one, mu, tau, eta, new = chooser(temperature=1, mirostat=2, mirostat_tau=1.5, mirostat_eta=0.2), 3.0, 1.5, 0.2, []
-    surprises = []
-    for step in range(300):
-        logits = (generator.standard_normal(VOCAB) * 2).astype(np.float32)
-        probabilities = softmax(logits.astype(np.float64))
-        kept = np.flatnonzero(-np.log2(probabilities) <= max(mu, -math.log2(probabilities.max())))
-        *_, left = one.stages(logits, new)
-        assert left.stage == "mirostat" and left.ids.tolist() == kept.tolist()
-        among = probabilities[kept] / probabilities[kept].sum()
-        position = uniform(Place(1, 0, step))
-        token = int(kept[np.searchsorted(np.cumsum(among), position, side="right")])
-        assert one.choose(logits, new) == token
-        surprise = -math.log2(among[list(kept).index(token)])
-        mu -= eta * (surprise - tau)
-        surprises.append(surprise)
-        new.append(token)
-    assert np.mean(surprises[50:]) == pytest.approx(tau, abs=0.15)
-
-
 def test_the_order_of_the_stages():
-    one = chooser(
-        temperature=0.9, top_k=8, top_p=0.99, min_p=0.001, typical_p=0.99, top_n_sigma=3, xtc_probability=1, xtc_threshold=0.0
-    )
-    stages = [left.stage for left in one.stages(np.linspace(0, 1, VOCAB, dtype=np.float32), [])]
-    assert stages == ["temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc"]
+    config = GenerationConfig(temperature=0.9, top_k=8, top_p=0.99, min_p=0.001)
+    stages = [left.stage for left in truncate(np.linspace(0, 1, VOCAB, dtype=np.float32), config)]
+    assert stages == ["temperature", "top_k", "top_p", "min_p"]
 
 
 @given(rows, ids)

@@ -25,7 +25,6 @@ CHOOSING = [
     {"temperature": 0.4, "seed": 3},
     {"temperature": 1.0, "top_k": 20, "seed": 5},
     {"repetition_penalty": 1.3, "dry_multiplier": 0.8, "seed": 1},
-    {"mirostat": 2, "seed": 2},
 ]
 GUESSING = {"assistant_confidence_threshold": 1e-9}
 """Models of random weights are never sure of anything."""

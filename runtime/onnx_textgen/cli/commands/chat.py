@@ -51,7 +51,7 @@ def hold_conversation(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
-    prefix_cache: options.PrefixOption = None,
+    prefix_folder: options.PrefixOption = None,
     generation: Mapping[str, Any],
 ) -> None:
     """Talk with a model, line by line.
@@ -70,7 +70,7 @@ def hold_conversation(
         device,
         threads,
         assistant_model,
-        prefix_folder=prefix_cache,
+        prefix_folder=prefix_folder,
         response_template=response_template,
     )
     _ = loaded.tokenizer  # raises for a package without one

@@ -38,7 +38,7 @@ def generate_text(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
-    prefix_cache: options.PrefixOption = None,
+    prefix_folder: options.PrefixOption = None,
     show_tokens: Annotated[
         bool, typer.Option("--show-tokens", help="Colour each token by its probability; without colours, a line for each.")
     ] = False,
@@ -55,7 +55,7 @@ def generate_text(
         cat prompt.txt | onnx-textgen generate - --model DIR --seed 7 --json
     """
     start = options.read_prompt(prompt, token_ids, model)
-    loaded = options.load_model(model, device, threads, assistant_model, prefix_folder=prefix_cache)
+    loaded = options.load_model(model, device, threads, assistant_model, prefix_folder=prefix_folder)
     config = loaded.config(generation)
     options.check_assistant(assistant_model, config)
     shows_logprobs = "logprobs" in generation and not as_json

@@ -2,7 +2,7 @@
  * One text during its generation: chooses the next token, turns tokens into text, and decides when to end.
  */
 
-import { Chooser } from "../sampling/sampler.js";
+import { chooseToken } from "../sampling/sampler.js";
 import { logprobOf, mostLikelyTokens } from "../inference/scoring.js";
 import { StopMatcher } from "../text/stop_strings.js";
 import { StreamDecoder } from "../text/stream_decoder.js";
@@ -12,7 +12,7 @@ import { StreamDecoder } from "../text/stream_decoder.js";
 /** @import { Alternative } from "../inference/scoring.js" */
 /** @import { TextTokenizer } from "../text/tokenizer.js" */
 
-/** @typedef {"eos" | "length" | "stop" | "context" | "cancelled" | "deadline"} FinishReason named as in Python */
+/** @typedef {"eos" | "length" | "stop" | "context" | "cancelled"} FinishReason named as in Python */
 
 /**
  * One step of a text.
@@ -41,7 +41,7 @@ export class Continuation {
     /** @type {number[]} */
     this.tokenIds = [];
     this.piece = tokenizer ? (/** @type {number} */ id) => tokenizer.piece(id) : null;
-    this.chooser = new Chooser(config, { promptIds, eosIds: manifest.eos_ids, piece: this.piece, sample });
+    this.sample = sample;
     this.stream = tokenizer ? new StreamDecoder(tokenizer, promptIds) : null;
     this.stops = new StopMatcher(config.stop);
   }
@@ -52,7 +52,7 @@ export class Continuation {
    * @returns {Chunk}
    */
   step(logits) {
-    const id = this.chooser.choose(logits, this.tokenIds);
+    const id = chooseToken(logits, this.config, this);
     if (this.eosIds.includes(id)) return this.finish("eos");
     this.tokenIds.push(id);
     const text = this.stops.push(this.stream?.push(id) ?? "");

@@ -5,7 +5,7 @@
 import { Continuation } from "./continuation.js";
 import { OptionError } from "../errors.js";
 import { nextTurn } from "./event_loop.js";
-import { checkIds, makeConfig } from "../options/generation_config.js";
+import { makeConfig } from "../options/generation_config.js";
 
 /** @import { Chunk } from "./continuation.js" */
 /** @import { OnProgress } from "../inference/decoder.js" */
@@ -32,18 +32,16 @@ import { checkIds, makeConfig } from "../options/generation_config.js";
 export function generate(model, prompt, options = {}, { signal, onProgress, sample = 0 } = {}) {
   const { manifest, decoder, tokenizer } = model;
   const config = makeConfig(manifest.generation ?? {}, options);
-  checkIds(config, manifest.geometry.vocab_size);
   if (config.stop.length && tokenizer === null) {
     throw new OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens");
   }
-  const promptIds = model.encode(prompt, config.context_limit === "error" ? config.max_new_tokens : 1);
+  const promptIds = model.encode(prompt);
   const text = new Continuation(manifest, tokenizer, promptIds, config, sample);
-  const deadline = config.max_time === null ? Infinity : performance.now() + config.max_time * 1000;
 
-  /** Why the text has to end now. */
-  const interruption = async () => {
+  /** Whether the text has to end now. */
+  const isCancelled = async () => {
     await nextTurn();
-    return signal?.aborted ? "cancelled" : performance.now() >= deadline ? "deadline" : null;
+    return signal?.aborted;
   };
 
   /** @returns {AsyncGenerator<Chunk, void, void>} */
@@ -52,15 +50,13 @@ export function generate(model, prompt, options = {}, { signal, onProgress, samp
     try {
       let logits = null;
       for await (logits of decoder.prefill(promptIds, onProgress)) {
-        const reason = await interruption();
-        if (reason !== null) return yield text.finish(reason);
+        if (await isCancelled()) return yield text.finish("cancelled");
       }
       for (;;) {
         const chunk = text.step(/** @type {Float32Array} */ (logits));
         yield chunk;
         if (chunk.finish_reason !== null) return;
-        const reason = await interruption();
-        if (reason !== null) return yield text.finish(reason);
+        if (await isCancelled()) return yield text.finish("cancelled");
         logits = await decoder.feed([/** @type {number} */ (chunk.token_id)]);
       }
     } finally {

@@ -1,84 +1,48 @@
 /**
  * From one row of logits to one token id: temperature, truncation, then a draw, as Python's `sampling.draw`.
  *
- * Arrays in, arrays out: no state, no clock. A draw depends only on its place (seed, sample, step, attempt).
+ * Arrays in, arrays out: no state, no clock. A draw depends only on its place (seed, sample, step).
  */
 
-import { largest, mostLikely, pick, softmax } from "./numbers.js";
+import { largest, pick, softmax } from "./numbers.js";
 import { uniform } from "./philox.js";
-import { minPIds, topKIds, topNSigmaIds, topPIds, typicalPIds, xtcIds } from "./truncation.js";
+import { minPIds, topKIds, topPIds } from "./truncation.js";
 
 /** @import { GenerationConfig } from "../options/generation_config.js" */
 /** @import { Place } from "./philox.js" */
 
 /** Probabilities per partial sum in the search for the drawn index; it must be Python's, as the sums round. */
 const BLOCK = 512;
-/** Number of the step's second random number, which decides whether XTC applies. */
-const COIN = 1;
 
 /**
- * The ids that may be drawn after a stage, with their logits.
+ * The ids that may be drawn, with their logits.
  * @typedef {object} Candidates
- * @property {string} stage the option that this stage applied
  * @property {Int32Array | null} ids ascending; null: the whole vocabulary
- * @property {Float32Array} scores logits of these ids; -Infinity for ids that an earlier stage banned
+ * @property {Float32Array} scores logits of these ids
  */
 
 /**
- * The candidates after temperature and each truncation that is switched on, in order.
- *
- * `logits` [vocabulary] is not changed. At temperature 0 the only stage leaves the most likely id. Raises `ModelError` if the
- * logits are not numbers.
- * @param {Float32Array} logits
+ * The candidates after temperature, which is above 0, and each truncation that is switched on, in order.
+ * @param {Float32Array} logits [vocabulary], which are not changed
  * @param {GenerationConfig} config
- * @param {Place} place
- * @returns {Generator<Candidates, void, void>}
- */
-export function* truncate(logits, config, place) {
-  const best = mostLikely(logits);
-  if (config.temperature === 0) {
-    yield { stage: "temperature", ids: Int32Array.of(best), scores: Float32Array.of(logits[best]) };
-    return;
-  }
-  /** @type {Candidates} */
-  let left = { stage: "temperature", ids: null, scores: applyTemperature(logits, config.temperature) };
-  yield left;
-  /** @type {[string, boolean, (scores: Float32Array) => Int32Array][]} */
-  const samplers = [
-    ["top_k", config.top_k > 0, (scores) => topKIds(scores, config.top_k)],
-    ["top_p", config.top_p < 1, (scores) => topPIds(scores, config.top_p)],
-    ["min_p", config.min_p > 0, (scores) => minPIds(scores, config.min_p)],
-    ["typical_p", config.typical_p < 1, (scores) => typicalPIds(scores, config.typical_p)],
-    ["top_n_sigma", config.top_n_sigma > 0, (scores) => topNSigmaIds(scores, config.top_n_sigma)],
-    ["xtc", xtcApplies(config, place), (scores) => xtcIds(scores, config.xtc_threshold)],
-  ];
-  for (const [stage, isOn, keep] of samplers) {
-    if (isOn) {
-      left = narrowed(left, stage, keep(left.scores));
-      yield left;
-    }
-  }
-}
-
-/**
- * The candidates at some indices of earlier ones.
- * @param {Candidates} left
- * @param {string} stage
- * @param {Int32Array} kept
  * @returns {Candidates}
  */
-export function narrowed(left, stage, kept) {
-  const before = left.ids;
-  return { stage, ids: before === null ? kept : kept.map((index) => before[index]), scores: pick(left.scores, kept) };
-}
-
-/**
- * Whether XTC applies at this place: it does with the probability `xtc_probability`.
- * @param {GenerationConfig} config
- * @param {Place} place
- */
-function xtcApplies(config, place) {
-  return config.xtc_probability > 0 && uniform(place, COIN) < config.xtc_probability;
+export function truncate(logits, config) {
+  /** @type {Candidates} */
+  let left = { ids: null, scores: applyTemperature(logits, config.temperature) };
+  /** @type {[boolean, (scores: Float32Array) => Int32Array][]} */
+  const samplers = [
+    [config.top_k > 0, (scores) => topKIds(scores, config.top_k)],
+    [config.top_p < 1, (scores) => topPIds(scores, config.top_p)],
+    [config.min_p > 0, (scores) => minPIds(scores, config.min_p)],
+  ];
+  for (const [isOn, keep] of samplers) {
+    if (!isOn) continue;
+    const kept = keep(left.scores);
+    const before = left.ids;
+    left = { ids: before === null ? kept : kept.map((index) => before[index]), scores: pick(left.scores, kept) };
+  }
+  return left;
 }
 
 /** Draw one id according to its probability. @param {Candidates} left @param {Place} place */

@@ -11,20 +11,16 @@ const WEYL = /** @type {const} */ ([0x9e3779b97f4a7c15n, 0xbb67ae8584caa73bn]);
 const ROUNDS = 10;
 
 /**
- * The position of a random number among all that are ever drawn; each part is 0 to 2**63 - 1.
+ * The position of a random number among all that are ever drawn.
  * @typedef {object} Place
  * @property {number | bigint} seed
  * @property {number} [sample] index of the text, where one prompt has several texts
  * @property {number} [step] tokens in the text so far
- * @property {number} [attempt] number of earlier draws for this step
  */
 
-/**
- * A number in [0, 1) that depends only on the place; `number` selects one of the random numbers of a place.
- * @param {Place} place
- */
-export function uniform({ seed, sample = 0, step = 0, attempt = 0 }, number = 0) {
-  const [first] = philox([BigInt(seed), 0n], increment([step, sample, attempt, number].map(BigInt)));
+/** A number in [0, 1) that depends only on the place. @param {Place} place */
+export function uniform({ seed, sample = 0, step = 0 }) {
+  const [first] = philox([BigInt(seed), 0n], [BigInt(step) + 1n, BigInt(sample), 0n, 0n]);
   return Number(first >> 11n) * 2 ** -53;
 }
 
@@ -45,17 +41,4 @@ export function philox(key, counter) {
     l = (l + WEYL[1]) & MASK;
   }
   return [a, b, c, d];
-}
-
-/**
- * The counter plus one: 256 bits in four numbers, the lowest first.
- * @param {bigint[]} counter
- */
-function increment(counter) {
-  const next = [...counter];
-  for (let place = 0; place < next.length; place++) {
-    next[place] = ((next[place] ?? 0n) + 1n) & MASK;
-    if (next[place] !== 0n) break;
-  }
-  return next;
 }

@@ -7,9 +7,6 @@
 
 import { indicesWhere, kthLargest, largest, pick, softmax, sum } from "./numbers.js";
 
-/** Tokens that are sorted first in the search for the nearest ones. */
-const FEW = 1024;
-
 /**
  * Keep the k largest logits, and all that equal the smallest of them.
  * @param {Float32Array} logits
@@ -53,65 +50,4 @@ export function minPIds(logits, p) {
   const probabilities = softmax(logits);
   const border = Math.fround(Math.fround(p) * largest(probabilities));
   return indicesWhere(logits.length, (index) => probabilities[index] >= border);
-}
-
-/**
- * Keep the tokens whose surprise is nearest to the entropy, until their probabilities sum to `p`, and all at the same distance.
- * @param {Float32Array} logits
- * @param {number} p
- */
-export function typicalPIds(logits, p) {
-  const probabilities = softmax(logits);
-  const surprise = Float32Array.from(probabilities, (probability) => -Math.log(probability));
-  let entropy = 0;
-  for (let index = 0; index < surprise.length; index++) {
-    if (probabilities[index] > 0) entropy += Math.fround(probabilities[index] * surprise[index]);
-  }
-  const distance = surprise.map((each) => Math.abs(each - Math.fround(entropy)));
-  const wanted = Math.fround(p);
-  for (let count = Math.min(FEW, distance.length); ; count = Math.min(8 * count, distance.length)) {
-    // A sort of all would take ten times as long, and more than a few are seldom needed.
-    const border = -kthLargest(
-      distance.map((each) => -each),
-      count,
-    );
-    const nearest = indicesWhere(distance.length, (index) => distance[index] <= border);
-    nearest.sort((one, other) => distance[one] - distance[other] || one - other);
-    let cumulative = 0;
-    for (const index of nearest) {
-      cumulative += probabilities[index];
-      if (Math.fround(cumulative) >= wanted) return indicesWhere(distance.length, (each) => distance[each] <= distance[index]);
-    }
-    if (count === distance.length) return indicesWhere(distance.length, () => true);
-  }
-}
-
-/**
- * Keep logits at most `n` standard deviations below the largest; -Infinity does not count.
- * @param {Float32Array} logits
- * @param {number} n
- */
-export function topNSigmaIds(logits, n) {
-  const values = logits.filter(Number.isFinite);
-  const mean = Math.fround(sum(values) / values.length);
-  let squares = 0;
-  for (const value of values) squares += Math.fround(value - mean) ** 2;
-  const deviation = Math.fround(Math.sqrt(Math.fround(Math.fround(squares) / values.length)));
-  const border = Math.fround(largest(values) - Math.fround(n * deviation));
-  return indicesWhere(logits.length, (index) => Number.isFinite(logits[index]) && logits[index] >= border);
-}
-
-/**
- * Remove the most likely tokens: of those whose probability is at least `threshold`, keep only the least likely.
- * With fewer than two such tokens all stay; of equally likely ones the lowest index stays.
- * @param {Float32Array} logits
- * @param {number} threshold
- */
-export function xtcIds(logits, threshold) {
-  const probabilities = softmax(logits);
-  const border = Math.fround(threshold);
-  const likely = indicesWhere(logits.length, (index) => probabilities[index] >= border);
-  if (likely.length < 2) return indicesWhere(logits.length, () => true);
-  const least = likely.reduce((one, other) => (probabilities[other] < probabilities[one] ? other : one));
-  return indicesWhere(logits.length, (index) => probabilities[index] < border || index === least);
 }

@@ -53,7 +53,7 @@ def test_the_steps_tell_of_the_very_chain_and_draw_that_generation_uses(config):
     for number, step in enumerate(inspection.steps):
         logits = -np.abs(np.arange(VOCAB_SIZE) - ids[-1] - 1).astype(np.float32)
         place = Place(inspection.seed, step=number)
-        kept, probabilities = candidates(final_candidates(logits, config, place))
+        kept, probabilities = candidates(final_candidates(logits, config))
         drawable = {one.token.id: one.draw_probability for one in step.candidates if one.cut_by is None}
         assert drawable == pytest.approx(dict(zip(kept.tolist(), probabilities.tolist(), strict=True)), abs=1e-6)
         assert step.remaining[list(step.remaining)[-1]] == len(kept)
