@@ -22,7 +22,7 @@ from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes, whole_bytes
 from ..options.checks import shown, whole_number
 from ..package.adapters import read_listed_adapters
-from ..package.integrity import checking_files, package_digest
+from ..package.integrity import checking_files, package_bytes, package_digest
 from ..package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, TOKENIZER, Manifest, adapter_file
 from ..text.tokenizer import TextTokenizer
 
@@ -116,6 +116,10 @@ class OpenModel:
     def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:
         """An empty decoder of one row; `output` is the output of the graph that it reads."""
         return self.new_rows(1, adapter, output=output)
+
+    def weight_bytes(self) -> int:
+        """Bytes of graph and weights."""
+        return package_bytes(self.folder, self.manifest)
 
     def new_graph_context(self, adapter: str | None = None) -> Decoder:
         """An empty decoder of one row without the second engine: the graph computes long prompts too."""

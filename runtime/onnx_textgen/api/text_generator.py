@@ -46,7 +46,7 @@ class TextGenerator:
         """Most texts that are decoded together."""
         self.engine = Engine(opened.new_rows, prefixes, rows=batch_size)
         self.rules = Rules(opened.optional_tokenizer, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
-        self.verification = Verification(opened.graph, geometry)
+        self.verification = Verification(opened.graph, geometry, opened.weight_bytes)
         self.assistant: Source | None = None
         """The draft model, if one was loaded."""
         self.adapted: TextGenerator | None = None
@@ -67,8 +67,8 @@ class TextGenerator:
         """Release the caches and the draft model; `Model.close` calls it."""
         self.prefixes.clear()
         self.engine = Engine(self.opened.new_rows, self.prefixes, rows=self.batch_size)
-        self.verification, self.assistant = Verification(self.opened.graph, self.opened.manifest.geometry), None
-        self.adapted = None
+        self.verification = Verification(self.opened.graph, self.opened.manifest.geometry, self.opened.weight_bytes)
+        self.assistant = self.adapted = None
 
     def config(self, options: Mapping[str, Any]) -> GenerationConfig:
         """The options of a call: `options`, then the package's defaults; raises `OptionError`."""

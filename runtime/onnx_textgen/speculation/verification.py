@@ -9,6 +9,7 @@ on the machine that runs the graph. If the results differ, no drafts are made, u
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ..backends.single_attention import MOST_TOKENS, with_single_attention
 from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.verifier import Verifier
+from ..kv_cache.memory_plan import available_bytes
 from ..package.manifest import Geometry
 
 TOKENS_BEFORE = 8
@@ -29,8 +31,9 @@ TOKENS_BEFORE = 8
 class Verification:
     """The verifier of a model, opened at its first use. Safe to use from several threads."""
 
-    def __init__(self, graph: Graph, geometry: Geometry) -> None:
-        self.graph, self.geometry = graph, geometry
+    def __init__(self, graph: Graph, geometry: Geometry, weight_bytes: Callable[[], int]) -> None:
+        """`weight_bytes`: how much memory a second session of the graph takes."""
+        self.graph, self.geometry, self.weight_bytes = graph, geometry, weight_bytes
         self._lock = threading.Lock()
         self._found: list[Verifier | None] = []
 
@@ -39,12 +42,19 @@ class Verification:
         with self._lock:
             if not self._found:
                 try:
+                    check_memory(self.weight_bytes())
                     self._found.append(make_verifier(self.graph, self.geometry))
                 except (OnnxTextgenError, OSError) as error:
                     why = first_line(error)
                     LOG.warning('no tokens are guessed: %s; draft_verification "fast" may guess, and may change a text', why)
                     self._found.append(None)
             return self._found[0]
+
+
+def check_memory(needed: int) -> None:
+    """Raise `PackageError` if fewer than `needed` bytes of memory are free."""
+    if (free := available_bytes()) is not None and free < needed:
+        raise PackageError(f"exact verification opens the weights again, {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
 
 
 def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:

@@ -92,8 +92,17 @@ def test_where_nothing_takes_several_tokens_so_none_are_guessed(caplog: pytest.L
         "no tokens are guessed: its keys and values are not all kept in place by GroupQueryAttention; "
         'draft_verification "fast" may guess, and may change a text'
     ]
-    elsewhere = Verification(type("Elsewhere", (), {"device": CPU})(), model.manifest.geometry)  # type: ignore[arg-type]
+    elsewhere = Verification(type("Elsewhere", (), {"device": CPU})(), model.manifest.geometry, lambda: 0)  # type: ignore[arg-type]
     assert elsewhere.verifier() is None
+
+
+def test_without_memory_for_the_weights_again_none_are_guessed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = onnx_textgen.load(PACKAGE, device="cpu", threads=1)
+    monkeypatch.setattr("onnx_textgen.speculation.verification.available_bytes", lambda: 1000)
+    assert model.generate([5, 9] * 5, max_new_tokens=20, **LOOKUP).stats.drafted_tokens == 0
+    assert "exact verification opens the weights again" in caplog.messages[0]
 
 
 def test_a_graph_that_computes_otherwise_is_found_out(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
