@@ -89,7 +89,7 @@ def check_name(folder: Path, manifest: Manifest, name: str, *, force: bool) -> N
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Base:
-    """What a package was exported from."""
+    """Source that a package was exported from."""
 
     source: Source
     weights: Weights

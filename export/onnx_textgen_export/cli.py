@@ -51,7 +51,7 @@ class QuantizerName(StrEnum):
 
 
 class ActivationsName(StrEnum):
-    """What everything but the quantised products is computed in."""
+    """Precision of everything but the quantised products."""
 
     fp32 = "fp32"
     fp16 = "fp16"

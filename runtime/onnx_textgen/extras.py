@@ -1,4 +1,4 @@
-"""What optional parts of the installation bring, and one line on how to add a part that is missing."""
+"""Optional parts of the installation, and one line on how to add a part that is missing."""
 
 from __future__ import annotations
 

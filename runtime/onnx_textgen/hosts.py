@@ -17,7 +17,7 @@ NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def is_public(host: str) -> bool:
-    """Whether other machines can reach a server at this address; raises `OptionError` if it is not an address or a name.
+    """Return whether other machines can reach a server at this address; raises `OptionError` if it is not an address or a name.
 
     >>> [is_public(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "example.org")]
     [False, False, False, True, True, True]

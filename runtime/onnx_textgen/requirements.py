@@ -96,7 +96,7 @@ def asked_for() -> dict[str, str]:
 
 
 def is_within(version: str, wanted: str) -> bool:
-    """Whether a version is in a range.
+    """Return whether a version is in a range.
 
     >>> is_within("5.23.0", ">=5.2,<6"), is_within("6.0.0", ">=5.2,<6")
     (True, False)

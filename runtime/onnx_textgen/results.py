@@ -1,4 +1,4 @@
-"""What generation returns: plain records with numbers as data."""
+"""Results of generation: plain records with numbers as data."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
 
     @app.get("/health")
     async def health() -> dict[str, str | int]:
-        """Whether the server answers, and how many models it has open."""
+        """Report that the server answers, and how many models it has open."""
         return {"status": "ok", "models": len(server.pool.members), "loaded": len(server.pool.loaded)}
 
     @app.get("/metrics")

@@ -1,4 +1,4 @@
-"""What the routes share: models, slots, metrics."""
+"""State that the routes share: models, slots, metrics."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class MessageTree:
         return [*system, *(self.nodes[each].message for each in self.path_to(index))]
 
     def alternatives(self) -> dict[int, list[int]]:
-        """The messages after each parent, in the order of their making: another answer, or another version of what was said."""
+        """Return the children of each message, oldest first: alternative answers, or versions of a message."""
         found: dict[int, list[int]] = {}
         for place, node in enumerate(self.nodes):
             if not node.is_deleted:

@@ -44,7 +44,7 @@ WORTH_USING = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget:
-    """What a quantised package may lose, or how large it may be; by default the budget of its precision."""
+    """Allowed loss or size of a quantised package; by default the budget of its precision."""
 
     max_kl: float | None = None
     """Mean divergence from the unrounded model on real text, in nats per token."""
@@ -272,7 +272,7 @@ def describe(attempt: Attempt) -> str:
 
 
 def forms_of(measured: Measured) -> str:
-    """What a package consists of: the forms that were kept, or the attempt."""
+    """Return the forms that a package consists of: those that were kept, or those of the attempt."""
     kept = measured.roundings.kept
     if measured.roundings.keeps_all:
         return ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in kept.items())
@@ -280,7 +280,7 @@ def forms_of(measured: Measured) -> str:
 
 
 def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Budget) -> str:
-    """What was chosen, what it costs, and whether it meets the budget."""
+    """Say what was chosen, what it costs, and whether it meets the budget."""
     quality = best.quality["all"]
     line = (
         f"rounding: {forms_of(best)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "

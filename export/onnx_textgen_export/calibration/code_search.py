@@ -72,7 +72,7 @@ class Calibrated:
     options: Quantization
 
     def plan(self, mix: Mix) -> Plan:
-        """What `quantize` needs to store the matrices in these forms."""
+        """Return what `quantize` needs to store the matrices in these forms."""
         return make_plan(self.matrices, {name: self.codes[name, choice.bits, choice.block_size] for name, choice in mix.items()})
 
     def find_codes(self, matrix: Matrix, seen: Statistics) -> None:
@@ -100,7 +100,7 @@ class Calibrated:
 
 
 def is_compensated(bits: Bits, values: Floats, options: Quantization) -> bool:
-    """Whether compensation is worth its time: not for 8 bits in an int4 package, nor if inputs outnumber outputs."""
+    """Return whether compensation is worth its time: not for 8 bits in an int4 package, nor if inputs outnumber outputs."""
     return bits == 4 or (options.bits == 8 and values.shape[1] <= len(values))
 
 

@@ -36,7 +36,7 @@ class Matrix:
     transposed: dict[str, bool]
     """Which of its parameters are [in, out]."""
     maker: Norm | Rows | None
-    """What computes its inputs and can take their smoothing."""
+    """Node that computes its inputs and can absorb their smoothing."""
     shared: bool
     """The matrix is also a table of embeddings."""
     split: Split | None = None

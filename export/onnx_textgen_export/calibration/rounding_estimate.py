@@ -163,6 +163,6 @@ def matrices_of(block: nn.Module) -> list[nn.Module]:
 
 
 def is_linear(layer: nn.Module) -> bool:
-    """Whether a layer multiplies with a matrix."""
+    """Return whether a layer multiplies with a matrix."""
     weight = getattr(layer, "weight", None)
     return isinstance(weight, nn.Parameter) and weight.dim() == 2 and not isinstance(layer, nn.Embedding)

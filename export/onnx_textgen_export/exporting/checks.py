@@ -1,4 +1,4 @@
-"""What is checked, forecast and estimated before anything is traced."""
+"""Checks, forecasts and estimates before anything is traced."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_kept(graph: ir.Graph, stored: Mapping[str, StoredForm], quantization: 
 
 
 def retrieval_lines(assets: TextAssets) -> Iterator[str]:
-    """What the source's own vectors or scores need that a package does not have."""
+    """Return a line for each part of the source's embedding or reranking that a package does not support."""
     if assets.embedding is not None and assets.embedding.refused:
         yield f"vectors: those of this model are not supported ({assets.embedding.refused}); embed needs a pooling as an argument"
     if assets.reranking is not None and assets.reranking.refused:
@@ -76,7 +76,7 @@ def retrieval_lines(assets: TextAssets) -> Iterator[str]:
 
 
 def forecast_of(source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None) -> Forecast:
-    """What exporting a source will need of disk, memory and time."""
+    """Forecast the disk, memory and time that an export needs."""
     inside = {id(parameter) for block in blocks_of(source.module).values() for parameter in block.parameters()}
     has_gradients = quantization is not None and quantization.method == "calibrated" and quantization.bits == 4
     held = [p for p in source.module.parameters() if isinstance(weights, OwnWeights) or id(p) not in inside]

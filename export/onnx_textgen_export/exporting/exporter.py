@@ -35,7 +35,7 @@ Report = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export made."""
+    """Result of an export."""
 
     folder: Path
     manifest: Manifest

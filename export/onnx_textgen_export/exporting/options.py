@@ -1,4 +1,4 @@
-"""What one export is asked to make: `ExportOptions`, checked before anything is traced."""
+"""`ExportOptions`: the options of one export, checked before anything is traced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AS_STORED: Literal["as-stored"] = "as-stored"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What an export is asked to make; `export` takes the same names as keywords."""
+    """Options of an export; `export` takes the same names as keywords."""
 
     precision: AskedPrecision = "as-stored"
     """How weights are stored; `as-stored`: a source that is quantised keeps its numbers, any other is stored in float32."""

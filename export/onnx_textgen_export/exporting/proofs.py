@@ -25,7 +25,7 @@ from .options import ExportOptions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proven:
-    """What the proofs measured."""
+    """Measurements of the proofs."""
 
     measured: list[Scenario]
     """Of the package against PyTorch."""

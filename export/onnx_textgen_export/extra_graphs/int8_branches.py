@@ -22,7 +22,7 @@ PREFIX = "int8_cache"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shared:
-    """What all layers read."""
+    """Values that all layers read."""
 
     past: ir.Value
     """[1]: tokens in the cache before the run."""

@@ -24,7 +24,7 @@ from .shared_graph import for_others, precision_suffix
 
 
 def opens_as_seq2seq(source: Source, assets: TextAssets) -> bool:
-    """Whether transformers.js can run an encoder-decoder: keys and values of one size, no other state, an end token."""
+    """Return whether transformers.js can run an encoder-decoder: keys and values of one size, no other state, an end token."""
     if source.encoder is None or not assets.eos_ids:
         return False
     grows = all(tensor.shape[2] == "length" for tensor in source.cache)

@@ -27,7 +27,7 @@ SYMBOLS = {"new": "sequence_length", "total_length": "total_sequence_length"}
 
 
 def opens_elsewhere(source: Source, assets: TextAssets) -> bool:
-    """Whether others can run the decoder: same-sized keys and values in every layer, no other state, an end token."""
+    """Return whether other runtimes can run the decoder: equal keys and values in all layers, no other state, an end token."""
     sizes = {tensor.shape for tensor in source.cache}
     names = {tensor.name for tensor in source.cache}
     layers = len(names) // 2
@@ -138,7 +138,7 @@ def name_sizes(graph: ir.Graph) -> None:
 
 
 def refer_from(graph: ir.Graph, folder: Path) -> None:
-    """Let weights be found from `folder`, in which they are."""
+    """Rewrite external-data paths relative to `folder`."""
     for value in graph.initializers.values():
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor):

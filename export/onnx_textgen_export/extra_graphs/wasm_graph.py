@@ -48,7 +48,7 @@ def codes_shape(node: ir.Node) -> tuple[int, int]:
 
 
 def can_be_unpacked(node: ir.Node) -> bool:
-    """Whether DequantizeLinear can read a matrix from the same bytes."""
+    """Return whether DequantizeLinear can read a matrix from the same bytes."""
     bits, blocks = node.attributes["bits"].as_int(), codes_shape(node)[1] // node.attributes["block_size"].as_int()
     zeros = node.inputs[3] if len(node.inputs) > 3 else None
     has_whole_zeros = zeros is None or (zeros.dtype == ir.DataType.UINT8 and (bits == 8 or blocks % 2 == 0))

@@ -57,5 +57,5 @@ def read_gguf_adapter(path: Path, module: nn.Module) -> dict[str, LowRank]:
 
 
 def scale_of(alpha: Any, rank: int) -> float:  # noqa: ANN401 - a number of the file
-    """What a product is multiplied with; llama.cpp takes 1 without an alpha."""
+    """Return the factor of an adapter's product; like llama.cpp, 1 without an alpha."""
     return float(alpha) / rank if alpha else 1.0

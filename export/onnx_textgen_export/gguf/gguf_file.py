@@ -117,7 +117,7 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is a GGUF file, by its first bytes."""
+    """Return whether a path is a GGUF file, by its first bytes."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

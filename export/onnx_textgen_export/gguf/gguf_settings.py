@@ -60,7 +60,7 @@ NAMES = {
     "use_parallel_residual": ("use_parallel_residual",),
     "vocab_size": ("vocab_size",),
 }
-"""What `facts` may call a setting; the first name that it has counts."""
+"""Names of a setting in `facts`; the first one that is there counts."""
 SCALING = "rope.scaling."
 
 
@@ -119,12 +119,12 @@ def facts(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def name_of(key: str, known: Mapping[str, Any]) -> str | None:
-    """What a config calls a setting; None if it has nothing like it."""
+    """Return a config's name for a setting; None if it has none."""
     return next((name for name in NAMES.get(key, ()) if name in known), None)
 
 
 def same(value: object, other: object) -> bool:
-    """Whether two values are equal; a file has numbers in float32."""
+    """Return whether two values are equal in float32, which the file has."""
     if isinstance(value, int | float) and isinstance(other, int | float):
         return math.isclose(value, other, rel_tol=1e-6)
     return value == other

@@ -66,7 +66,7 @@ class FusedAttentionPath:
         return logits
 
     def presents(self, pairs: Sequence[tuple[Tensor, ...]], others: dict[int, Any]) -> list[Tensor]:
-        """What the layers hold after a run, in the order of the cache."""
+        """Return the cache tensors of all layers after a run, in the order of the cache."""
         found, left = list[Tensor](), iter(pairs)
         for layer in self.model.layout.layers:
             if layer.index in self.attending:

@@ -125,7 +125,7 @@ class EncoderDecoder:
         return [hidden, *(cast(Tensor, tensor) for layer in layers for tensor in (layer.keys, layer.values))]
 
     def encoded(self, source_ids: Tensor) -> list[Tensor]:
-        """What the decoder takes of a source [batch, source]: its mask, and the keys and values of its cross-attention."""
+        """Return the decoder's inputs for a source [batch, source]: its mask, and the keys and values of its cross-attention."""
         mask = torch.ones_like(source_ids)
         return [mask, *self.encode(source_ids, mask)[1:]]
 
@@ -167,7 +167,7 @@ class EncoderDecoder:
         *,
         output_attentions: bool = False,
     ) -> Any:  # noqa: ANN401 - each model has its own class of outputs
-        """What the model returns for a run of its decoder: `logits` [batch, new, vocabulary] and what is asked for."""
+        """Run the decoder; returns `logits` [batch, new, vocabulary] and the further outputs that were requested."""
         given: dict[str, Any] = {self.layout.argument: cache} | ({} if mask is None else {"decoder_attention_mask": mask})
         with attention_as(self.module, "eager"), experts_as(self.module, EXPERTS):
             return self.module(

@@ -30,7 +30,7 @@ def source_length_of(config: PretrainedConfig, length: int) -> int:
 
 
 def settings_of(module: PreTrainedModel) -> dict[str, Any]:
-    """What the module's configs say about its texts."""
+    """Return the settings of the module's texts from its configs."""
     configs = (module.config, module.generation_config)
     settings: dict[str, Any] = {}
     for config in configs:

@@ -39,7 +39,7 @@ class Model:
 
     @property
     def one_token(self) -> bool:
-        """Whether the cache has a recurrent state that transformers advances, which it does token by token."""
+        """Whether the cache has a recurrent state that transformers advances, token by token."""
         return not self.owns_recurrences and any(tensor.name.startswith("past_recurrent") for tensor in self.layout.tensors)
 
     def with_own_recurrences(self) -> Model:

@@ -37,7 +37,7 @@ PROBE_ROWS, PROBE_TOKENS = 2, 3
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 """What a model calls its cache, as an argument and in its output; since transformers 5.24 every model says `cache`."""
 STATES_NAME = "state"
-"""What a model without a cache calls the states that it takes and returns."""
+"""Name of the states that a model without a cache takes and returns."""
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # as are all ignored here: transformers' caches are half typed
@@ -117,7 +117,7 @@ class HybridLayer(StateLayer, GrowingLayer):  # type: ignore[misc, override, no-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerCacheLayout:
-    """What one layer of a model keeps between runs: each tensor by its path within the layer."""
+    """Tensors that one layer keeps between runs, each by its path within the layer."""
 
     index: int
     tensors: tuple[tuple[str, CacheTensor], ...]
@@ -171,7 +171,7 @@ def check_known(index: int, layer: object) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """What a model keeps between runs."""
+    """Tensors that a model keeps between runs."""
 
     argument: str
     """The argument of the forward that takes the cache."""
@@ -265,7 +265,7 @@ def make_cache(layout: CacheLayout, pasts: Sequence[Tensor]) -> Cache:
 
 
 def presents(layout: CacheLayout, cache: Cache) -> list[Tensor]:
-    """What the layers hold after a run, in the same order."""
+    """Return the cache tensors of the layers after a run, in the same order."""
     found = []
     for layer, now in zip(layout.layers, cache.layers, strict=True):
         held = dict(tensors_of(now))

@@ -113,7 +113,7 @@ def one_by_one(module: Any, hidden: Tensor, index: Tensor, weights: Tensor) -> T
 
 
 def weights_tell_all(index: Tensor, weights: Tensor) -> bool:
-    """Whether each token's experts differ and no weight is negative: then a row of weights over all experts is equivalent."""
+    """Return whether a row of weights over all experts is equivalent: no expert is chosen twice, and no weight is negative."""
     ordered = index.sort(dim=-1).values
     return bool((ordered.diff(dim=-1) != 0).all()) and bool((weights >= 0).all())
 

@@ -1,4 +1,4 @@
-"""What a transformers mask function lets a token see: all earlier tokens, a window, a chunk, or something else.
+"""Find the kind of a transformers mask function: all earlier tokens, a window, a chunk, or something else.
 
 The fused path leaves masks to the attention operator, so it must know each layer's kind of mask for certain, even where a window
 is far longer than any text that is tried. A mask function is a function of indices: it is evaluated at pairs of positions around

@@ -175,7 +175,7 @@ def convolution(
 
 
 def without_mask(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """What clears the padding that a recurrent layer would read: the runtime feeds a row's tokens without any."""
+    """Return the hidden states unmasked: the runtime feeds a row's tokens without padding."""
     return hidden_states
 
 
@@ -193,7 +193,7 @@ FUNCTIONS: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
 
 
 def fits(parameters: frozenset[str], named: Set[str], own: Callable[..., Any]) -> bool:
-    """Whether a function's parameters are those of a recurrence; what masks a layer's input is known by having no others."""
+    """Return whether a function has the parameters of a recurrence; one that `without_mask` replaces has no others."""
     return parameters == named if own is without_mask else parameters <= named and not named & (OTHERS - parameters)
 
 
@@ -202,7 +202,7 @@ OTHERS = frozenset({"state", "conv_state", "module", "self"})
 
 
 def replacement_of(function: object) -> Callable[..., Any] | None:
-    """What replaces a function, if its parameters are those of a recurrence."""
+    """Return the replacement of a function whose parameters are those of a recurrence."""
     if not isinstance(function, FunctionType):
         return None
     named = inspect.signature(function).parameters.keys()

@@ -107,7 +107,7 @@ def switching_forward(module: nn.Module, rope_type: str | dict[str, str]) -> Cal
 
 @contextlib.contextmanager
 def frequencies(module: nn.Module, name: str, values: Tensor) -> Iterator[None]:
-    """Within the context, a rotary module has other frequencies."""
+    """Context manager that replaces a rotary module's inverse frequencies."""
     before = getattr(module, name)
     setattr(module, name, values)
     try:

@@ -30,7 +30,7 @@ NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS})
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether a folder holds a readable manifest, files of a model and nothing else."""
+    """Return whether a folder holds a readable manifest, files of a model and nothing else."""
     try:
         read_manifest(path)
     except OnnxTextgenError:
@@ -40,7 +40,7 @@ def is_model_folder(path: Path) -> bool:
 
 
 def is_complete(path: Path) -> bool:
-    """Whether a folder is a model folder with every file as its manifest says."""
+    """Return whether a folder is a model folder with every file as its manifest says."""
     try:
         check_files(path, read_manifest(path))
     except OnnxTextgenError:
@@ -118,7 +118,7 @@ def explain(error: OSError, target: Path) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path exists and may be looked at."""
+    """Return whether a path exists and may be looked at."""
     try:
         return path.exists()
     except OSError:

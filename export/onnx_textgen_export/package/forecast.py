@@ -125,12 +125,12 @@ def stored_parameters(module: nn.Module) -> list[Stored]:
 
 
 def has_inputs_first(layer: nn.Module) -> bool:
-    """Whether a layer's matrix is [in, out], as that of transformers' Conv1D is (GPT-2's)."""
+    """Return whether a layer's matrix is [in, out], as that of transformers' Conv1D is (GPT-2's)."""
     return type(layer).__name__ == "Conv1D"
 
 
 def weight_bytes(stored: Stored, precision: Precision, options: Quantization | None, target: Target = "ort") -> int:
-    """Bytes of one parameter in the weights' file; `options`: of int8 and int4."""
+    """Return the bytes of one parameter in the weights' file; `options`: quantisation settings, None for floats."""
     plain = stored.elements * (2 if precision == "fp16" or (options is not None and options.activations) else 4)
     if options is not None and stored.kind == "experts":
         count, outputs, inputs = stored.shape

@@ -135,7 +135,7 @@ def generation_config(assets: TextAssets) -> dict[str, Any]:
 
 
 def tokenizer_config(assets: TextAssets) -> dict[str, Any]:
-    """What both runtimes read of a tokenizer besides `tokenizer.json`; transformers.js reads the chat template only here."""
+    """Return the settings that both runtimes read besides `tokenizer.json`; transformers.js reads the chat template only here."""
     assert assets.tokenizer is not None, "the caller has looked"
     ids = {"bos_token": assets.bos_id, "eos_token": next(iter(assets.eos_ids), None), "pad_token": assets.pad_id}
     tokens = {name: None if each is None else assets.tokenizer.id_to_token(each) for name, each in ids.items()}

@@ -74,7 +74,7 @@ def heads_of(data: ir.Value, width: int) -> list[int] | None:
 
 
 def is_unflattening(node: ir.Node, shape: ir.Shape) -> bool:
-    """Whether a node brings [batch * new, out] back to [batch, new, out], and the graph does not return that."""
+    """Return whether a node reshapes [batch * new, out] to [batch, new, out], and is no output of the graph."""
     out = node.outputs[0]
     return node.op_type == "Reshape" and out.shape is not None and list(out.shape) == list(shape) and not out.is_graph_output()
 

@@ -58,7 +58,7 @@ def to_float16(model: ir.Model) -> None:
 
 
 def is_float(value: ir.Value | None) -> bool:
-    """Whether a value is float32."""
+    """Return whether a value is float32."""
     return value is not None and value.dtype == FLOAT
 
 
@@ -77,7 +77,7 @@ def spread_types(graph: ir.Graph) -> None:
 
 
 def gives_float(node: ir.Node, place: int, version: int) -> bool:
-    """Whether an output is float32 because an input is, by the operator's schema; assumed of contrib operators."""
+    """Return whether an output is float32 because an input is, by the operator's schema; assumed of contrib operators."""
     floats = [index for index, value in enumerate(node.inputs) if is_float(value)]
     if not floats or node.domain:
         return bool(floats)
@@ -105,25 +105,25 @@ def precise_nodes(graph: ir.Graph) -> set[ir.Node]:
 
 
 def makes_scales(node: ir.Node) -> bool:
-    """Whether a node multiplies the codes of scales by the scales of rows (see `layouts.multiplied`)."""
+    """Return whether a node multiplies the codes of scales by the scales of rows (see `layouts.multiplied`)."""
     cast = node.inputs[0].producer() if node.op_type == "Mul" and node.inputs[0] is not None else None
     codes = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
     return codes is not None and is_constant(codes) and codes.dtype in (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def touches_float(node: ir.Node) -> bool:
-    """Whether a node has a float32 input or output."""
+    """Return whether a node has a float32 input or output."""
     return any(is_float(value) for value in (*node.inputs, *node.outputs))
 
 
 def counts_as_integer(node: ir.Node) -> bool:
-    """Whether a node casts integers to float32: positions and lengths, which float16 represents only up to 2,048."""
+    """Return whether a node casts integers to float32: positions and lengths, which float16 represents only up to 2,048."""
     source = node.inputs[0] if node.op_type == "Cast" and node.inputs else None
     return source is not None and is_float(node.outputs[0]) and source.dtype in (ir.DataType.INT64, ir.DataType.INT32)
 
 
 def follows(node: ir.Node, precise: set[ir.Node]) -> bool:
-    """Whether every float32 input is a constant or comes from a node that stays in float32, and at least one does."""
+    """Return whether every float32 input is a constant or from a node that stays in float32, and at least one is such a node's."""
     sources = [value for value in node.inputs if value is not None and is_float(value) and not is_constant(value)]
     return bool(sources) and all(value.producer() in precise for value in sources)
 
@@ -138,7 +138,7 @@ class Change:
     """By the id of the value and the type it is cast to."""
 
     def is_cast(self, node: ir.Node) -> bool:
-        """Whether a node is one of the casts made here."""
+        """Return whether a node is one of the casts made here."""
         return node in self.casts.values()
 
     def place_casts(self) -> None:
@@ -219,7 +219,7 @@ def retype(node: ir.Node) -> None:
 
 
 def constant_of(node: ir.Node) -> npt.NDArray[np.float32]:
-    """What a Constant holds, or what a ConstantOfShape repeats."""
+    """Return the array of a Constant, or the repeated value of a ConstantOfShape."""
     for attribute in node.attributes.values():
         value = attribute.value
         return np.asarray(value.numpy() if isinstance(value, ir.TensorProtocol) else value, np.float32)

@@ -40,7 +40,7 @@ ROUNDS = 2
 
 
 def unless_matrix(node: ir.Node) -> bool | None:
-    """Whether to fold a node: False for a reader of a matrix, such as its Transpose; None leaves it to the library."""
+    """Return False for a reader of a matrix, such as its Transpose, which is not folded; else None: the library decides."""
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     return False if any(one.size > SMALL or (len(one.shape) == 2 and parameters_of(one)) for one in constants) else None
 

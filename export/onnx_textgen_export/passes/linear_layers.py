@@ -53,7 +53,7 @@ def linear_layers_of(graph: ir.Graph, plan: Plan | None = None) -> LinearLayers:
 
 
 def takes_rows(product: Product) -> bool:
-    """Whether a product takes tokens by rows, not those of all rows together, and what its outputs are is known."""
+    """Return whether a product takes tokens row by row, not those of all rows joined, and its outputs are known."""
     given = product.node.inputs[0]
     shape = [] if given is None or given.shape is None else list(given.shape)
     by_rows = len(shape) in (0, 3) or (len(shape) == 4 and shape[1] == 1)

@@ -44,7 +44,7 @@ Stage = Literal["trace", "optimize", "store"]
 
 @dataclasses.dataclass(slots=True)
 class Settings:
-    """What the passes of one run are told, and what they found."""
+    """Settings of one run of the passes, and their findings."""
 
     target: Target = "ort"
     context_length: int = 0
@@ -67,7 +67,7 @@ class Condition:
 
 
 def is_float16(settings: Settings) -> bool:
-    """Whether activations are stored and computed in float16."""
+    """Return whether activations are stored and computed in float16."""
     return settings.precision == "fp16" or (settings.quantization is not None and settings.quantization.activations is not None)
 
 

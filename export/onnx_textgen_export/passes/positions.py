@@ -52,5 +52,5 @@ def producer_of(node: ir.Node, index: int, op_type: str) -> ir.Node | None:
 
 
 def swaps_first_two(node: ir.Node) -> bool:
-    """Whether a node is a Transpose of the first two axes of three."""
+    """Return whether a node is a Transpose of the first two axes of three."""
     return node.op_type == "Transpose" and list(node.attributes.get_ints("perm", [])) == [1, 0, 2]

@@ -41,12 +41,12 @@ def simplify_reshape(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def known(size: int | ir.SymbolicDim) -> bool:
-    """Whether a dimension has a number or a name."""
+    """Return whether a dimension has a number or a name."""
     return isinstance(size, int) or size.value is not None
 
 
 def same_shape(first: ir.Shape, second: ir.Shape) -> bool:
-    """Whether two shapes are known to be equal."""
+    """Return whether two shapes are known to be equal."""
     return len(first) == len(second) and all(a == b and known(a) for a, b in zip(first, second, strict=True))
 
 

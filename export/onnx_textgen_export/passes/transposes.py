@@ -28,7 +28,7 @@ def sink_transposes(model: ir.Model) -> None:
 
 
 def can_wait(norm: ir.Node, swap: ir.Node, source: ir.Value) -> bool:
-    """Whether a Transpose keeps the last axis, the norm works on that axis alone, and no other reader prevents the swap."""
+    """Return whether a Transpose keeps the last axis, the norm works on that axis alone, and no other reader prevents the swap."""
     perm = list(swap.attributes.get_ints("perm", []))
     last = len(perm) - 1
     return (

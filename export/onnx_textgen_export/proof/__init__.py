@@ -1,1 +1,1 @@
-"""What is compared with PyTorch, and within which limits."""
+"""Comparison of an export with PyTorch, and its limits."""

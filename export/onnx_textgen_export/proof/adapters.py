@@ -23,7 +23,7 @@ class ProvenAdapter:
 
     name: str
     changes: Changes
-    """What PyTorch computes with."""
+    """Changes of the parameters in PyTorch."""
     read: Callable[[], Mapping[str, Changes]]
     """Reads all adapters of the package, as the runtime will."""
 

@@ -33,7 +33,7 @@ class Quality:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What an export at some precision must reach."""
+    """Limits that an export at some precision must keep."""
 
     logits_error: float
     """Largest difference of a logit, relative to the largest magnitude among the reference's logits."""
@@ -43,7 +43,7 @@ class Tolerance:
     """Mean divergence of the package's distribution from PyTorch's, in nats per token."""
 
     def accepts(self, scenario: Scenario) -> bool:
-        """Whether a scenario is within the limits.
+        """Return whether a scenario is within the limits.
 
         Where not every position must agree, two disagreements are accepted even in a short scenario. Where logits differ by at
         most a tenth of their limit, or distributions by at most a hundredth of theirs, any disagreement on the first token is a

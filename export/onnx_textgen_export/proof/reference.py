@@ -1,4 +1,4 @@
-"""What PyTorch says the logits are, and the comparison of a package's logits with it."""
+"""Reference logits from PyTorch, and the comparison of a package's logits with them."""
 
 from __future__ import annotations
 

@@ -92,14 +92,14 @@ class NewDecoder(Protocol):
     """Makes empty decoders of the graph that is compared."""
 
     def __call__(self, *source_ids: Sequence[int]) -> Decoder:
-        """A decoder with a row for each source that it has read; without any, of one row. A decoder's sources are empty."""
+        """Return a decoder with one row per source; one row for decoder-only models, which have no sources."""
         ...
 
 
 def decoders_of(
     source: Source, session: Session, adapter: ProvenAdapter | None = None, *, encoder: Session | None = None
 ) -> NewDecoder:
-    """What makes decoders of a session, or of its graph with adapters; `encoder`: the graph that reads the sources."""
+    """Return a maker of decoders for a session, or its graph with adapters; `encoder`: the graph that reads the sources."""
     opened, name = (session, None) if adapter is None else (adapter.opened(session), adapter.name)
     reader = None if encoder is None else GraphEncoder(encoder, list(session.encoder_inputs))
 

@@ -27,7 +27,7 @@ CachedForward = Callable[[Tensor, Tensor, Caches], Tensor]
 
 
 def checked_logits(module: nn.Module, found: object) -> Tensor:
-    """What a module returned for two tokens, if it is their logits; raises `ExportError` otherwise."""
+    """Return the logits of a module for two tokens; raises `ExportError` if it returned anything else."""
     if isinstance(found, Tensor) and found.ndim == 3 and tuple(found.shape[:2]) == (1, 2):
         return found
     what = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__

@@ -1,4 +1,4 @@
-"""What can be exported: `Source`, one interface for every kind of decoder.
+"""`Source`, one interface for every kind of decoder that can be exported.
 
 `own_module` makes one from a user's module, `huggingface` from a transformers model; nothing after that tells them apart.
 """
@@ -168,7 +168,7 @@ def make_geometry(
 
 
 def fits_in_place(layers: Sequence[EagerLayer]) -> bool:
-    """Whether GroupQueryAttention can do what the layers did: keys and values of one size, a multiple of 8, and no chunks."""
+    """Return whether GroupQueryAttention can replace the layers: keys and values of one size, a multiple of 8, and no chunks."""
     return all(
         layer.key is not None
         and layer.value is not None

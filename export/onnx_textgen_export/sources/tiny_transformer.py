@@ -63,7 +63,7 @@ class DecoderConfig:
 
 
 def as_tensor(x: Any) -> Tensor:  # noqa: ANN401 - calling a module returns Any
-    """What a module returned, with its type."""
+    """Return a module's output, typed as a tensor."""
     return cast(Tensor, x)
 
 

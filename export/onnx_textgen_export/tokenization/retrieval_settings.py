@@ -131,7 +131,7 @@ def read_reranking(folder: Path, modules: Sequence[tuple[str, Path]], chat_templ
 
 
 def takes_parts(model: Mapping[str, Any], chat_template: str) -> bool:
-    """Whether the messages of a query and a document have lists of parts as their content."""
+    """Return whether the messages of a query and a document have lists of parts as their content."""
     form = ((model.get("modality_config") or {}).get("message") or {}).get("format", "auto")
     return any(mark in chat_template for mark in PARTS) if form == "auto" else form == "structured"
 

@@ -1,4 +1,4 @@
-"""What a package contains apart from the graph: tokenizer, chat template, special ids, defaults, settings for retrieval."""
+"""Text assets of a package: tokenizer, chat template, special ids, defaults, settings for retrieval."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Numbering:
 
 
 def numbering_of(folder: Path, class_name: str) -> Numbering:
-    """What transformers' tokenizer class makes of a folder; raises `ExportError` if it cannot open it."""
+    """Return the numbering of transformers' tokenizer class for a folder; raises `ExportError` if it cannot open it."""
     with named_versions():
         import transformers  # noqa: PLC0415
     try:

@@ -40,7 +40,7 @@ def merged(module: nn.Module, adapter: Adapter | None) -> nn.Module:
 
 
 def is_of_peft(module: nn.Module) -> bool:
-    """Whether a module is a model of PEFT; does not import PEFT, which such a model has imported already."""
+    """Return whether a module is a model of PEFT, without importing PEFT (such a model has imported it already)."""
     library = sys.modules.get("peft.peft_model")
     return library is not None and isinstance(module, library.PeftModel)
 

@@ -180,7 +180,7 @@ def make_source(module: nn.Module, context_length: int | None) -> Source:
 
 
 def is_import(source: str) -> bool:
-    """Whether `source` names a Python object (`file.py:name`, `package.module:name`) rather than a folder."""
+    """Return whether `source` names a Python object (`file.py:name`, `package.module:name`) rather than a folder."""
     module, colon, attribute = source.rpartition(":")
     return bool(colon) and attribute.isidentifier() and len(module) > 1 and not Path(source).exists()
 

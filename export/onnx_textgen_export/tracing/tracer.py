@@ -68,7 +68,7 @@ def example_source(source: Source) -> tuple[list[Tensor], list[dict[int, object]
 
 
 def example_of_encoder(source: Source) -> tuple[list[Tensor], list[dict[int, object]]]:
-    """What the decoder takes of an encoder: examples, and which dimensions vary; empty without one."""
+    """Return examples of the encoder's outputs for the decoder, and the dimensions that vary; empty without an encoder."""
     if source.encoder is None:
         return [], []
     mask = torch.ones(EXAMPLE_LENGTHS["batch"], EXAMPLE_LENGTHS["source_length"], dtype=torch.int64)

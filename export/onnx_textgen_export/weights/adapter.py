@@ -50,11 +50,11 @@ class Adapter:
 
     @property
     def base(self) -> str:
-        """What the adapter calls its base; empty if it does not say."""
+        """Name of the adapter's base; empty if it does not say."""
         return str(self.settings.get("base_model_name_or_path") or "")
 
     def keeps_ties(self, parameter: str) -> bool:
-        """Whether a parameter that is tied to this one changes with it, as PEFT has it."""
+        """Return whether a parameter that is tied to this one changes with it, as PEFT has it."""
         return bool(self.settings.get("ensure_weight_tying")) or set(self.parts[parameter]) == {ROWS}
 
     def shape(self, parameter: str) -> tuple[int, ...] | None:
@@ -118,7 +118,7 @@ class Adapter:
             )
 
     def right_base(self) -> str:
-        """What to do about an adapter of another base."""
+        """Return the remedy for an adapter of another base."""
         return "give the base that it was trained on" + (f", {self.base}" if self.base else "")
 
     def rank(self, parameter: str) -> int:
@@ -130,7 +130,7 @@ class Adapter:
         return self.files.shape(parts["lora_A"])[0]
 
     def scale(self, parameter: str, rank: int) -> float:
-        """What the product of a layer is multiplied with."""
+        """Return the factor of a layer's product."""
         layer = parameter.rpartition(".")[0]
         own: Mapping[str, Any] = self.settings.get("alpha_pattern") or {}
         alpha = next((value for key, value in own.items() if matches(key, layer)), self.settings.get("lora_alpha", 8))
@@ -182,7 +182,7 @@ def parse(name: str) -> tuple[str, str]:
 
 
 def matches(pattern: str, layer: str) -> bool:
-    """Whether a pattern of PEFT's settings means a layer: all of its name, or the end of it."""
+    """Return whether a pattern of PEFT's settings matches a layer: all of its name, or the end of it."""
     try:
         return re.fullmatch(rf"(.*\.)?({pattern})", layer) is not None
     except re.error as error:

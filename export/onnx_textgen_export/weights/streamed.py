@@ -53,7 +53,7 @@ class Weights(Protocol):
 
 
 def is_of_transformers(module: nn.Module) -> bool:
-    """Whether a module is a transformers model; does not import transformers, which such a model has imported already."""
+    """Return whether a module is a transformers model, without importing transformers (such a model has imported it already)."""
     library = sys.modules.get("transformers.modeling_utils")
     return library is not None and isinstance(module, library.PreTrainedModel)
 
@@ -181,7 +181,7 @@ def alike(names: Iterable[str], changes: Mapping[str, Change]) -> Iterable[list[
 
 
 def is_unmaterialized(parameter: Tensor) -> bool:
-    """Whether a parameter of a streamed module is left unmaterialized."""
+    """Return whether a parameter of a streamed module is left unmaterialized."""
     return parameter.numel() >= UNMATERIALIZED_FROM
 
 

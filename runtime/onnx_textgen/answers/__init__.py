@@ -1,1 +1,1 @@
-"""What a chat returns, and how an answer's text is divided into text, thinking and tool calls."""
+"""Records of a chat's answers, and their division into text, thinking and tool calls."""

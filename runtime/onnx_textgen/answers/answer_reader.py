@@ -27,7 +27,7 @@ def new_call_id() -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spacing:
-    """What is between what was read so far and what may follow."""
+    """State between the text read so far and what may follow."""
 
     gap: str = ""
     """White space that counts only if more text follows."""
@@ -42,7 +42,7 @@ class GrowingCall:
     field: Field
     captures: Mapping[str, str]
     before: Spacing
-    """What is before it, which counts only if it is no call."""
+    """Spacing before the call; it counts only if this is no call."""
     id: str = dataclasses.field(default_factory=new_call_id)
     body: str = ""
     name: str | None = None
@@ -114,7 +114,7 @@ class AnswerReader:
         return message_of(self.text, self.reasoning, self.calls)
 
     def deltas(self, events: Iterable[Event]) -> Iterator[AnswerDelta]:
-        """What each event adds."""
+        """Yield what each event adds to the answer."""
         for event in events:
             name = event.field.name
             if isinstance(event, Piece) and name in REASONING_FIELDS:
@@ -296,12 +296,12 @@ def json_so_far(growing: GrowingCall, text: str) -> str:
 
 
 def is_cut_in_tags(event: Closed) -> bool:
-    """Whether the text ended in a call with tags, of which more could have followed."""
+    """Return whether the text ended in a call with tags, of which more could have followed."""
     return event.is_cut and event.field.content == "xml-inline" and event.field.close is not None
 
 
 def is_complete(text: str) -> bool:
-    """Whether a text is a whole JSON object."""
+    """Return whether a text is a whole JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):

@@ -32,7 +32,7 @@ def as_text(text: str, args: Args) -> str:
 
 
 def as_bool(text: str, args: Args) -> bool:
-    """Whether the text says true."""
+    """Return whether the text says true."""
     return as_text(text, args).lower() in ("true", "1")
 
 
@@ -164,7 +164,7 @@ def parse_content(text: str, kind: str, args: Args) -> Any:  # noqa: ANN401 - an
 
 
 def is_whole(text: str, kind: str, args: Args) -> bool:
-    """Whether a content can be read, and all of it: tags have nothing but white space between them."""
+    """Return whether a content can be read to its end: between tags only white space is allowed."""
     try:
         if kind == "xml-inline":
             return not regex.sub(args["tag_pattern"], "", text, flags=regex.DOTALL, timeout=MATCH_SECONDS).strip()

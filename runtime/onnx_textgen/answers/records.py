@@ -1,4 +1,4 @@
-"""What a chat returns: records of answers and tool calls, whole and in parts."""
+"""Records of chat answers and tool calls, whole and in parts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ToolCallDelta:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """What one step of a stream adds to an answer."""
+    """Additions of one step of a stream to an answer."""
 
     text: str = ""
     reasoning: str = ""

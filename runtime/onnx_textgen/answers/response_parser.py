@@ -199,7 +199,7 @@ def groups(match: regex.Match[str]) -> dict[str, str]:
 
 
 def may_change(delimiter: Delimiter, match: regex.Match[str], text: str) -> bool:
-    """Whether more text could change a complete match, or show that it is none."""
+    """Return whether more text could change a complete match, or show that it is none."""
     if match.end() < len(text):
         if delimiter.literals:
             return False

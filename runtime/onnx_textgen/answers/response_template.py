@@ -32,7 +32,7 @@ Json = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Delimiter:
-    """What opens or closes a field."""
+    """Text or pattern that opens or closes a field."""
 
     pattern: regex.Pattern[str]
     literals: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class ResponseTemplate:
         return self.fields.get(TOOL_CALLS)
 
     def writes(self, token: str) -> bool:
-        """Whether a delimiter, or another text of the template, has this token in it, so that decoding must not leave it out."""
+        """Return whether a delimiter or another text of the template contains this token, so that decoding has to keep it."""
         texts = json.dumps(self.data, ensure_ascii=False)
         return any(json.dumps(each, ensure_ascii=False)[1:-1] in texts for each in (token, regex.escape(token)))
 

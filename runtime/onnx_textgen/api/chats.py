@@ -34,7 +34,7 @@ def stream_answer(
 def chat_chunks(
     chunks: Generator[Chunk, None, None], continuation: Continuation, reader: AnswerReader
 ) -> Generator[ChatChunk, None, None]:
-    """What each chunk of a continuation adds to the answer, and at last the whole answer."""
+    """Yield what each chunk of a continuation adds to the answer; the last one has the whole answer."""
     last = AnswerDelta()
     with contextlib.closing(chunks):
         for chunk in chunks:
@@ -45,7 +45,7 @@ def chat_chunks(
 
 
 def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of a chat that are given: those of `TurnInputs`, and those of `GenerationConfig`."""
+    """Split the options of a chat into those of `TurnInputs` and those of `GenerationConfig`, without those that are None."""
     given = {name: value for name, value in options.items() if value is not None}
     inputs = {name: value for name, value in given.items() if name in TurnInputs.__annotations__}
     return inputs, {name: value for name, value in given.items() if name not in inputs}

@@ -45,7 +45,7 @@ class OpenModel:
     encoder: Encoder | None = None
     """The other half of an encoder-decoder."""
     prompt_engine: PromptEngine | None = None
-    """What computes long prompts, if that is not the graph."""
+    """Engine that computes long prompts, if that is not the graph."""
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
@@ -110,7 +110,7 @@ class OpenModel:
 
     @functools.cached_property
     def capabilities(self) -> Capabilities:
-        """What the graph can do, read once for all decoders over it."""
+        """Capabilities of the graph, read once for all decoders over it."""
         return Capabilities.of(self.graph, self.manifest.geometry)
 
     def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:

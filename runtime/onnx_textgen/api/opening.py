@@ -21,7 +21,7 @@ from ..text.tokenizer import TextTokenizer
 
 
 class OpenPackage(NamedTuple):
-    """What a folder with a model holds, open."""
+    """Open parts of a model folder."""
 
     manifest: Manifest
     path: Path

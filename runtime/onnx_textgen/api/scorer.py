@@ -1,4 +1,4 @@
-"""What a model computes for a given text: log-probabilities, ranked continuations, attention weights."""
+"""Score given texts: log-probabilities, ranked continuations, attention weights."""
 
 from __future__ import annotations
 

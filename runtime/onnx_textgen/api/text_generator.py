@@ -53,7 +53,7 @@ class TextGenerator:
         """Generates texts with adapters, once there are any: the graph without them is faster."""
 
     def for_adapter(self, name: str | None) -> TextGenerator:
-        """What generates texts with an adapter: this one for None, else one that all adapters share; raises `OptionError`."""
+        """Return the generator for an adapter: this one for None, else one that all adapters share; raises `OptionError`."""
         opened = self.opened.for_adapter(name)
         if opened is self.opened:
             return self
@@ -181,7 +181,7 @@ class TextGenerator:
         )
 
     def source_and_prompt(self, prompt: Prompt, config: GenerationConfig) -> tuple[list[int], list[int]]:
-        """What the encoder reads, and what the text continues: the prompt itself for a decoder, which reads no source."""
+        """Return what the encoder reads and what the text continues; a decoder reads no source and continues the prompt."""
         needed = config.max_new_tokens if config.context_limit == "error" else 1
         if self.opened.manifest.encoder is not None:
             begin = self.encoder.start_ids(config.tgt_lang)

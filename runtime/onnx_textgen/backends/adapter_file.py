@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """What an adapter adds to a parameter: the product of two narrow matrices, the adapter's scale included."""
+    """Change of a parameter by an adapter: the product of two narrow matrices, the adapter's scale included."""
 
     narrow: npt.NDArray[np.float32]
     """[in, rank]"""
@@ -72,6 +72,6 @@ def read_adapter(path: Path) -> dict[str, LowRank]:
 
 
 def are_a_pair(narrow: npt.NDArray[np.generic], wide: npt.NDArray[np.generic]) -> bool:
-    """Whether two arrays are finite float32 matrices [in, rank] and [rank, out]."""
+    """Return whether two arrays are finite float32 matrices [in, rank] and [rank, out]."""
     fits = all(each.ndim == 2 and each.dtype == np.float32 for each in (narrow, wide)) and narrow.shape[1:] == wide.shape[:1]
     return fits and bool(narrow.size and wide.size and np.isfinite(narrow).all() and np.isfinite(wide).all())

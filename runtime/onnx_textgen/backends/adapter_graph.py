@@ -122,7 +122,7 @@ def bytes_of(layer: LinearLayer, adapters: list[Changes]) -> int:
 
 
 def make_product(layer: LinearLayer, adapters: list[Changes]) -> AddedProduct | None:
-    """What the adapters add to a layer; None if they leave it unchanged."""
+    """Return what the adapters add to a layer; None if they leave it unchanged."""
     narrow, wide, owners = list[npt.NDArray[np.float32]](), list[npt.NDArray[np.float32]](), list[int]()
     starts = np.cumsum([0, *(len(outputs) for _, outputs in layer.parameters)])
     for owner, changes in enumerate(adapters):

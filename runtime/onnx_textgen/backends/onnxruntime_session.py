@@ -125,7 +125,7 @@ class Session:
 
 
 def has_cuda() -> bool:
-    """Whether the installed ONNX Runtime was built with CUDA."""
+    """Return whether the installed ONNX Runtime was built with CUDA."""
     return CUDA_PROVIDER in onnxruntime.get_available_providers()
 
 

@@ -31,14 +31,14 @@ MOST_INPUTS = 12
 
 
 def is_known(path: Path) -> bool:
-    """Whether OpenVINO is known to read the graph at `path`; False does not mean that it cannot."""
+    """Return whether OpenVINO is known to read the graph at `path`; False does not mean that it cannot."""
     with map_model(path) as content:
         graphs = Message(content[:]).messages(MODEL.GRAPH)
     return len(graphs) == 1 and all(is_known_node(node) for node in graphs[0].messages(GRAPH.NODE))
 
 
 def is_known_node(node: Message) -> bool:
-    """Whether a node is one of `KNOWN`, in a form that OpenVINO reads."""
+    """Return whether a node is one of `KNOWN`, in a form that OpenVINO reads."""
     operator, found = node.text(NODE.OPERATOR), attributes(node)
     if operator not in KNOWN.get(node.text(NODE.DOMAIN), ()):
         return False

@@ -96,7 +96,7 @@ class CacheTensor:
     batch_axis: int = 0
     """The axis of rows: 1 if keys and values are stacked in one tensor."""
     window: Window | None = None
-    """What is held of a text; None: all of it."""
+    """Window of tokens that is held of a text; None: all of it."""
 
     def sized(self, rows: int, length: int) -> tuple[int, ...]:
         """The shape for a number of rows and a capacity of `length` tokens."""
@@ -126,7 +126,7 @@ class Input:
 
 
 def comes_from_encoder(name: str) -> bool:
-    """Whether an encoder gives the decoder's input of this name: keys and values of a cross-attention, or hidden states.
+    """Return whether an encoder gives the decoder's input of this name: keys and values of a cross-attention, or hidden states.
 
     >>> comes_from_encoder("past_key_values.0.encoder.key"), comes_from_encoder("past_key_values.0.decoder.key")
     (True, False)

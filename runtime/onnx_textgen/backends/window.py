@@ -11,7 +11,7 @@ head sizes 64, 128 and 256; so a text is the same as over a cache that holds eve
 REACH = 256
 """The fewest tokens before the window that stay: as far as a row can always be rewound. More than any draft has."""
 PART = 128
-"""What stays is a multiple of this, so that the parts of a prompt end where tokens are forgotten."""
+"""Kept tokens are a multiple of this, so that the parts of a prompt end where tokens are forgotten."""
 
 NAME = re.compile(r"window_([1-9][0-9]{0,8})")
 
@@ -50,12 +50,12 @@ class Window:
         return self.start(length) + self.capacity
 
     def suffices(self, first: int, length: int) -> bool:
-        """Whether a row of `length` tokens can be continued, if its layers hold those from `first` on."""
+        """Return whether a row of `length` tokens can be continued if its layers hold only the tokens from `first` to the end."""
         return first == 0 or first <= length - self.size
 
 
 def length_name(size: int) -> str:
-    """What a graph calls the length of keys and values that hold a window of `size` tokens."""
+    """Return the name in a graph for the length of keys and values that hold a window of `size` tokens."""
     return f"window_{size}"
 
 

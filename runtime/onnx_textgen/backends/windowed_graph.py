@@ -112,7 +112,7 @@ def attributes(node: Message) -> dict[str, int]:
 
 
 def rotates(node: Message) -> bool:
-    """Whether an attention rotates queries and keys itself."""
+    """Return whether an attention rotates queries and keys itself."""
     return bool(attributes(node).get("do_rotary"))
 
 

@@ -206,7 +206,7 @@ class Writer:
 
 
 def is_choice_of_texts(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema lists its values, and all are texts."""
+    """Return whether a schema lists its values, and all are texts."""
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
     return bool(choices) and all(isinstance(choice, str) for choice in choices)
 

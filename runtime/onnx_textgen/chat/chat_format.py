@@ -46,7 +46,7 @@ class ChatFormat:
 
     @functools.cached_property
     def derived(self) -> Derived:
-        """What the chat template shows; a form of calls that it does not show is that of the package's own response template."""
+        """Findings from the chat template; a form of calls that it does not show comes from the package's own response template."""
         found = derive(self.template, bos_token=self.bos_token, eos_token=self.eos_token)
         if found.form.calls is not None or self.given is None:
             return found
@@ -122,7 +122,7 @@ class ChatFormat:
         )
 
     def prefix(self, prompt: str, before: str) -> str:
-        """What the template wrote of the answer: the text after the last anchor, if the anchor is not part of an earlier message.
+        """Return the beginning of the answer that the template wrote: the text after the last anchor, unless that is in `before`.
 
         `before`: the same messages without the beginning of an answer.
         """
@@ -141,7 +141,7 @@ class Turn:
     format: ChatFormat
     prompt_ids: Sequence[int]
     prefix: str
-    """What the prompt has of the answer already."""
+    """Beginning of the answer that is in the prompt."""
     tools: Sequence[Tool] = ()
     """The tools that may be called."""
     required: bool = False
@@ -156,11 +156,11 @@ class Turn:
         return self.format.tokenizer
 
     def reader(self, rule: Rule | None) -> AnswerReader:
-        """What reads the answer; `rule`: what it has to follow."""
+        """Return a reader for the answer; `rule`: the rule that the answer follows."""
         return AnswerReader(self.format.response, prefix=self.prefix, tools=self.tools, grows=bool(self.tools) and has_rule(rule))
 
     def rule(self, rules: Rules, config: GenerationConfig) -> Rule | None:
-        """What the answer has to follow after the thinking; raises `OptionError` for what cannot be required."""
+        """Return the rule for the answer after the thinking; raises `OptionError` for what cannot be required."""
         thinking = self.format.thinking
         if self.thinking_budget is not None and thinking is None:
             raise OptionError("thinking_budget has no effect: this model does not think; leave it out")
@@ -172,7 +172,7 @@ class Turn:
         return AfterThinking(rule, thinking, is_open=reader.is_thinking, may_begin=may_begin, budget=self.thinking_budget)
 
     def rule_of_text(self, rules: Rules, config: GenerationConfig) -> Rule | None:
-        """What an answer without tools has to follow, after the marks before its text if it has such."""
+        """Return the rule for an answer without tools; it begins after the marks before its text, if there are any."""
         rule, text = rules.constraint(config), self.format.text
         if rule is None or text is None or self.prefix.strip().endswith(text.open.strip()):
             return rule
@@ -202,7 +202,7 @@ class Turn:
 
 
 def has_rule(rule: Rule | None) -> bool:
-    """Whether there is a rule for the answer itself."""
+    """Return whether there is a rule for the answer itself."""
     return rule is not None and not (isinstance(rule, AfterThinking) and rule.rule is None)
 
 

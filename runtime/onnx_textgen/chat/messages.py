@@ -40,7 +40,7 @@ Message = Mapping[str, Any]
 
 
 def is_plain(message: Message) -> bool:
-    """Whether a message has a role and a text only, which every template writes."""
+    """Return whether a message has a role and a text only, which every template writes."""
     return not (message.get("role") == "tool" or message.get("tool_calls") or any(message.get(key) for key in REASONING_FIELDS))
 
 
@@ -136,7 +136,7 @@ def read_call(call: object) -> tuple[str, dict[str, Any]]:
 
 
 def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:
-    """Whether a text that is no JSON is the beginning of a JSON object, as `max_tokens` leaves it."""
+    """Return whether invalid JSON is the beginning of a JSON object, as `max_tokens` leaves it."""
     if not text.lstrip().startswith("{") or error.msg == "Extra data":
         return False
     return error.msg.startswith("Unterminated string") or UNFINISHED.fullmatch(text, error.pos) is not None

@@ -23,7 +23,7 @@ WANTED: Mapping[str, str] = {
 
 
 def usage_message(error: Exception, arguments: Sequence[str], commands: Collection[str]) -> str:
-    """What is wrong with `arguments`, and the command that shows the help."""
+    """Return what is wrong with `arguments`, and the command that shows the help."""
     context = getattr(error, "ctx", None)
     found = wrong_value(error) or (error.format_message() if hasattr(error, "format_message") else str(error))
     if context is not None and (extra := EXTRA.search(found)):
@@ -35,7 +35,7 @@ def usage_message(error: Exception, arguments: Sequence[str], commands: Collecti
 
 
 def wrong_value(error: Exception) -> str:
-    """What an option takes and what was found; empty for an error of another kind."""
+    """Return what an option takes and what was found; empty for an error of another kind."""
     errors, parameter = getattr(error.__cause__, "errors", None), getattr(error, "param", None)
     if errors is None or parameter is None:
         return ""

@@ -41,7 +41,7 @@ class CallForm:
     between: str = ""
     end: str = ""
     header: tuple[str, str] | None = None
-    """What begins and ends the header of a message in which the name stands; the model may write it anywhere in there."""
+    """Texts before and after a header that contains the name; the model may write the name anywhere in it."""
     several: bool = True
     """Whether an answer may have several calls."""
     name_keys: tuple[str, ...] = ("name",)
@@ -90,7 +90,7 @@ class CallForm:
         return self.tag_open + key + self.middle_for(is_text=isinstance(value, str)) + as_tag_value(value) + self.tag_close
 
     def middle_for(self, *, is_text: bool) -> str:
-        """What stands between the key of a tag and its value."""
+        """Return the text between the key of a tag and its value."""
         return self.tag_middle if is_text or not self.tag_middle_json else self.tag_middle_json
 
     def as_object(self, name: str, arguments: Mapping[str, Any], number: int | str) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class AnswerForm:
 
     @property
     def header(self) -> tuple[str, str] | None:
-        """What begins and ends the headers of an answer's parts, if those of thinking and text differ in a word only.
+        """Texts before and after the header of each part, if the headers of thinking and text differ in a word only.
 
         >>> thinking, text = ReasoningForm("<|channel|>analysis<|message|>", "<|end|>"), TextForm("<|channel|>final<|message|>")
         >>> AnswerForm(reasoning=thinking, text=text).header

@@ -78,7 +78,7 @@ def shared_end(one: str, other: str) -> str:
 
 
 def is_written(form: CallForm, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
-    """Whether calls in this form are what the template wrote, apart from white space. JSON may be written as Python writes it."""
+    """Return whether the template wrote the calls in this form, white space apart; Python notation may stand for JSON."""
     if form.kind not in ("named", "tags"):
         return True
     written = dataclasses.replace(form, end="").write(calls)  # DeepSeek R1 has the end after two calls only

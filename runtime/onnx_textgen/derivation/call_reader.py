@@ -15,7 +15,7 @@ NAMES = ("fnalpha", "fnbeta")
 ARGUMENTS = ({"argone": "valueone"}, {"argtwo": "valuetwo"})
 BOTH = {**ARGUMENTS[0], **ARGUMENTS[1]}
 CLOSERS = ">]})|\uff5c \n"
-"""What a mark ends with."""
+"""Characters that can end a mark."""
 QUOTED = re.compile(
     NAMES[0] + r"(?P<middle>\s*)\{argone:(?P<open>[^\w{}]\S*?)valueone(?P<close>\S+?),argtwo:(?P=open)valuetwo(?P=close)\}"
 )

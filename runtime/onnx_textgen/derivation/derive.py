@@ -19,7 +19,7 @@ from .template_probe import ANSWER, THOUGHT, TOOLS, USER, MessageForm, Probe, ca
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Derived:
-    """What a chat template shows."""
+    """Findings from a chat template."""
 
     form: AnswerForm
     messages: MessageForm
@@ -34,11 +34,11 @@ class Derived:
 
 
 NOTHING = Derived(AnswerForm(), MessageForm(), takes_tools=False, writes_calls=False, takes_results=False, takes_system=False)
-"""What a template shows from which nothing can be derived."""
+"""Findings from a template that shows nothing."""
 
 
 def derive(template: str, *, bos_token: str | None, eos_token: str | None) -> Derived:
-    """What a template shows; one that refuses even a question and its answer shows nothing."""
+    """Derive the form of answers from a chat template; one that refuses a question and its answer shows nothing."""
     probe = Probe(template, bos_token, eos_token)
     answered, prompted = probe.after_user({"content": ANSWER}), probe.after_user(prompt=True)
     if answered is None or prompted is None or ANSWER not in answered:
@@ -79,7 +79,7 @@ def derive(template: str, *, bos_token: str | None, eos_token: str | None) -> De
 
 
 def derive_anchor(probe: Probe, answered: str, prompted: str) -> str:
-    """What comes before an answer, in a history and in a prompt; both texts are what follows the user's message."""
+    """Return the text before an answer. Both arguments follow the user's message: one from a history, one from a prompt."""
     user_end = probe.after_user() or ""
     if user_end == prompted:  # some templates end every chat with the beginning of an answer
         user_end = ""
@@ -102,7 +102,7 @@ def whole_marks(text: str) -> str:
 
 
 def without_marks(anchor: str, template: str, turn_end: str) -> str:
-    r"""What comes before an answer, without the marks of thinking that some templates write before every answer.
+    r"""Return the text before an answer without the marks of thinking that some templates write before every answer.
 
     >>> without_marks("<|assistant|></think>", "<think>...</think>", "<|end|>")
     '<|assistant|>'

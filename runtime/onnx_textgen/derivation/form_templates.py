@@ -32,7 +32,7 @@ def response_template_of(form: AnswerForm) -> dict[str, Any]:
 
 
 def marks_in_text(form: AnswerForm) -> dict[str, str]:
-    """What closes a stretch of text, and is no part of it: the marks around the text, and the end of all calls."""
+    """Return the texts that end a stretch of text and are no part of it: the marks around it, and the end of all calls."""
     ending = form.calls.end.strip() if form.calls is not None and form.calls.close.strip() else ""
     if form.text is None:
         return {"close": ending} if ending else {}
@@ -49,7 +49,7 @@ def marks_in_text(form: AnswerForm) -> dict[str, str]:
 
 
 def delimiters_with_header(calls: CallForm, reasoning: ReasoningForm | None, begin: str, end: str) -> dict[str, Any]:
-    """What opens and closes a call whose name stands in a header, wherever in the header it stands."""
+    """Return the delimiters of a call whose name stands anywhere in a header."""
     begin, end = regex.escape(begin), regex.escape(end)
     name = rf"{loose(calls.open)}\s*{NAME}(?!{NAME_CHARACTER})"
     closes = dict.fromkeys(each for each in (calls.close.strip(), reasoning.marks[1] if reasoning is not None else "") if each)
@@ -129,7 +129,7 @@ def bare_object(form: CallForm) -> str:
 
 
 def delimiters_of(begin: str, opening: str, closing: str, end: str) -> dict[str, str]:
-    """What opens and closes a call. What surrounds all calls belongs to the first and the last."""
+    """Return the delimiters of a call. What surrounds all calls belongs to the first and the last."""
     opens = opening or begin
     if (begin and opening) or has_places(opens):
         return {"open_pattern": optional(begin if opening else "") + loose(opens), **closing_of(closing, end)}
@@ -137,7 +137,7 @@ def delimiters_of(begin: str, opening: str, closing: str, end: str) -> dict[str,
 
 
 def closing_of(closing: str, end: str) -> dict[str, str]:
-    """What closes a call; without it, the call extends to the end. The end of all calls is left out of the text after them."""
+    """Return the text that ends a call; without it, the call extends to the end. The end of all calls is not text."""
     closes = closing or end
     if has_places(closes):
         return {"close_pattern": loose(closes)}
@@ -145,7 +145,7 @@ def closing_of(closing: str, end: str) -> dict[str, str]:
 
 
 def has_places(text: str) -> bool:
-    """Whether a text has white space, or something else that may differ."""
+    """Return whether a text has white space, or something else that may differ."""
     return len(text.split()) > 1 or any(place in text for place in PLACES)
 
 

@@ -18,7 +18,7 @@ USER, ANSWER, THOUGHT = "question from a user", "answer of the model", "thought 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageForm:
-    """What a template expects of earlier messages with calls."""
+    """A template's form of earlier messages with calls."""
 
     arguments_as_text: bool = False
     """Whether it writes arguments unchanged, so that they have to be JSON already."""
@@ -71,7 +71,7 @@ class Probe:
         return None
 
     def after_user(self, answer: Mapping[str, Any] | None = None, **more: Any) -> str | None:  # noqa: ANN401
-        """What follows the user's message: an answer with these fields, or nothing."""
+        """Return the text after the user's message: an answer with these fields, or nothing."""
         user = {"role": "user", "content": USER}
         text = self.render([user, {"role": "assistant", **answer}] if answer is not None else [user], **more)
         return None if text is None or USER not in text else text.rpartition(USER)[2]

@@ -15,7 +15,7 @@ from .machine import examine_engine
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """What `bench` measured on one device."""
+    """Measurements of `bench` on one device."""
 
     device: str
     measured: Measurement | None

@@ -31,7 +31,7 @@ print(json.dumps(found))
 
 
 def examine_devices(engine: Engine) -> dict[str, str]:
-    """What runs on each device that is installed, by its name."""
+    """Return what runs on each installed device, by its name."""
     found = {} if engine.version is None else {"cpu": "ONNX Runtime: runs every package"}
     if "CUDAExecutionProvider" in engine.providers:
         found["cuda"] = "ONNX Runtime: runs packages of target ort with float16 keys and values, and all of target standard"

@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SamplingInspection:
-    """What the sampling chain does with a row of logits."""
+    """Steps of the sampling chain on a row of logits."""
 
     candidates: tuple[Candidate, ...]
     """Most likely first."""
@@ -164,7 +164,7 @@ def inspect_steps(
 
 
 def source_and_beginning(model: Model, prompt: str | Sequence[int], config: GenerationConfig) -> tuple[list[int], list[int]]:
-    """What an encoder-decoder reads and what its text begins with; of a decoder nothing and the prompt."""
+    """Return what an encoder-decoder reads and what its text begins with; for a decoder nothing and the prompt."""
     if model.manifest.encoder is None:
         return [], model.encode(prompt)
     return model.encoder.encode_source(prompt, config.src_lang), model.encoder.start_ids(config.tgt_lang)

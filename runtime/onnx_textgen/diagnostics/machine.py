@@ -114,7 +114,7 @@ def missing_libraries(provider: Path) -> list[str]:
 
 
 def can_load(library: str) -> bool:
-    """Whether the dynamic linker finds a library."""
+    """Return whether the dynamic linker finds a library."""
     try:
         ctypes.CDLL(library)
     except OSError:

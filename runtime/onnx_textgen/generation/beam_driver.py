@@ -100,7 +100,7 @@ class BeamDriver:
         return chooser.process(log_softmax(logits), beam.token_ids)
 
     def ends(self, constraints: list[Rule | None], beam: Beam) -> bool:
-        """Whether a text is complete; `constraints`: those of the beams of the step before."""
+        """Return whether a text is complete; `constraints`: those of the beams before this step."""
         token_id = beam.token_ids[-1]
         if token_id in self.continuation.limits.eos_ids or len(beam.token_ids) >= self.max_new_tokens:
             return True

@@ -33,7 +33,7 @@ MOST_ESCAPES = 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What ends a text apart from the caller's options."""
+    """Limits that end a text, apart from the caller's options."""
 
     eos_ids: frozenset[int]
     context_length: int
@@ -146,7 +146,7 @@ class Continuation:
         return chunk
 
     def stopped_by_caller(self, text: str) -> FinishReason | None:
-        """Whether the caller's stopping criterion ends the text, of which `text` has just become certain."""
+        """Return whether the caller's stopping criterion ends the text, whose piece `text` has just become certain."""
         criterion = self.config.stopping_criterion
         ends = criterion is not None and criterion([*self.prompt_ids, *self.token_ids], self.text + text)
         return "stop" if ends else None
@@ -226,7 +226,7 @@ class Continuation:
         return other
 
     def stops_at(self, token_ids: Sequence[int]) -> bool:
-        """Whether a stop string or the caller's stopping criterion ends a text of these new ids."""
+        """Return whether a stop string or the caller's stopping criterion ends a text of these new ids."""
         criterion = self.config.stopping_criterion
         if criterion is None and (self.tokenizer is None or not self.config.stop):
             return False

@@ -89,7 +89,7 @@ class Scheduler:
         self.release_finished()
 
     def is_paused(self, request: Request) -> bool:
-        """Whether a text is not decoded now: it is done, or far enough ahead of its caller while nobody waits for a row."""
+        """Return whether a text is not decoded now: it is done, or far enough ahead of its caller while nobody waits for a row."""
         return request.is_done or (request.streams and len(request.chunks) >= MOST_CHUNKS_AHEAD and not self.queue)
 
     def admit(self) -> None:
@@ -139,7 +139,7 @@ class Scheduler:
         return decoder.capabilities.short_part_size(SHORT_PART) if has_waiting_texts else decoder.part_size
 
     def can_prefill_with(self, request: Request, prefilling: list[Request]) -> bool:
-        """Whether a prompt can be fed together with these; one that begins like one of them waits, to reuse its tokens."""
+        """Return whether a prompt can be fed together with these; one that shares a beginning with them waits, to reuse it."""
         if not prefilling:
             return True
         prompts = [each.continuation.prompt_ids for each in (*prefilling, request)]
@@ -149,7 +149,7 @@ class Scheduler:
         return self.decoder.can_prefill_together([len(prompt) for prompt in prompts], self.part_size(self.decoder))
 
     def has_memory_for(self, request: Request) -> bool:
-        """Whether a text fits in memory with those that have rows: buffers may give each row the capacity of the longest."""
+        """Return whether a text fits in memory with those that have rows: each row may take the capacity of the longest."""
         if self.decoder is None:
             return True  # a single text does: its caller has checked that
         count, tensors, requests = len(self.rows), self.decoder.cache.tensors, (*self.rows, request)
@@ -240,7 +240,7 @@ class Scheduler:
             self.delivery.emit(request, continuation.accept(continuation.forced.popleft()))
 
     def feeds_one_token(self, request: Request) -> bool:
-        """Whether a text continues with a single token, which fits in its context."""
+        """Return whether a text continues with a single token, which fits in its context."""
         continuation = request.continuation
         assert self.decoder is not None, "admit made it"
         row = self.rows.index(request)

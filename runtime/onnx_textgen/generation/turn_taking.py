@@ -17,7 +17,7 @@ LONGEST_WAIT = 1.0
 
 
 class Waiter(Protocol):
-    """What a thread waits for."""
+    """Protocol of what a thread waits for."""
 
     changed: threading.Event
     """Set when the thread should check again."""
@@ -60,7 +60,7 @@ class TurnTaking(Generic[W]):
         self.leading_thread = 0
         """Identifier of the leader's thread, while there is a leader."""
         self.followers: dict[W, None] = {}
-        """What other threads wait for while one leads, in order."""
+        """Work of the threads that wait while one leads, in order."""
 
     def wait_for(self, waiter: W) -> None:
         """Lead or follow until there is a result for the caller."""
@@ -103,7 +103,7 @@ class TurnTaking(Generic[W]):
             self.resign(waiter)
 
     def stays_leader(self) -> bool:
-        """Whether there is something to release; if not, the leader resigns, so that a later `leave` does its own release."""
+        """Return whether there is something to release; if not, the leader resigns, and a later `leave` does its own release."""
         with self.lock:
             holds_abandoned = self.work.holds_abandoned
             if not holds_abandoned:

@@ -1,4 +1,4 @@
-"""What a graph can do, read from its inputs, outputs and cache; a graph that is not a decoder is refused before it runs."""
+"""Capabilities of a graph, read from its inputs, outputs and cache; a graph that is no decoder is refused before it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LOGITS = 2**25
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a `Decoder` must know about a graph; it holds for one of the graph's outputs."""
+    """Facts about a graph that a `Decoder` needs; they hold for one of the graph's outputs."""
 
     takes_single_tokens: bool
     """Whether a run takes a single token, as in recurrent models."""
@@ -57,11 +57,11 @@ class Capabilities:
         return min(size, self.part_size) if self.can_interrupt_prompts else self.part_size
 
     def uses_long_rope(self, length: int) -> bool:
-        """Whether keys of a text of this length are rotated as for long texts."""
+        """Return whether keys of a text of this length are rotated as for long texts."""
         return self.rope_switch_length is not None and length > self.rope_switch_length
 
     def is_batch_invariant_run(self, new: int) -> bool:
-        """Whether a run of `new` tokens leaves the same keys and values as any prompt with these tokens, to the last bit.
+        """Return whether a run of `new` tokens leaves the same keys and values as any prompt with these tokens, to the last bit.
 
         If each part of a prompt starts at an even offset and has at least two tokens, the result does not depend on how the prompt
         is split. Attention over a single token rounds differently, and so do 4-bit products in blocks of 64 weights for a token

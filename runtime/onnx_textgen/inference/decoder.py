@@ -101,11 +101,11 @@ class Decoder:
             self.engines[row] = chosen
 
     def origin(self, row: int) -> Origin:
-        """What the keys and values of a row's prompt depend on, besides its tokens and its source."""
+        """Return the origin of a row's keys and values."""
         return Origin(self.adapters[row], self.engines[row])
 
     def is_alike(self, row: int, other: int) -> bool:
-        """Whether equal tokens have equal keys and values in two rows: they have the same origin and the same source."""
+        """Return whether equal tokens have equal keys and values in two rows: they have the same origin and the same source."""
         sources = self.runner.sources.rows
         return self.origin(row) == self.origin(other) and sources[row] is sources[other]
 
@@ -203,7 +203,7 @@ class Decoder:
             self.changes += 1
 
     def must_recompute(self, row: int, new: int) -> bool:
-        """Whether `new` more tokens bring a row across the rope switch, so that all its keys must be computed again."""
+        """Return whether `new` more tokens bring a row across the rope switch, so that all its keys must be computed again."""
         held = len(self.token_ids[row])
         return held > 0 and self.capabilities.uses_long_rope(held + new) != self.uses_long_rope[row]
 
@@ -236,7 +236,7 @@ class Decoder:
         return rows[:, -1]
 
     def can_prefill_together(self, lengths: Sequence[int], most: int) -> bool:
-        """Whether prompts of these lengths should be fed in one run: it computes at most `most` tokens, few of them padding.
+        """Return whether to feed prompts of these lengths in one run: it computes at most `most` tokens, with little padding.
 
         A prompt of one token takes a separate run; see `Capabilities.is_batch_invariant_run`.
         """

@@ -1,4 +1,4 @@
-"""What the encoder made of each row's source, as inputs of the decoder: joined for a run over several rows."""
+"""Encoder states of each row's source as inputs of the decoder, joined for a run over several rows."""
 
 from __future__ import annotations
 

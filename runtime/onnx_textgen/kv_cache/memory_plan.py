@@ -64,7 +64,7 @@ def plan(
 
 
 def whole_bytes(tensors: Iterable[CacheTensor], tokens: int) -> int:
-    """Bytes of one text in the cache of a second engine, which holds all of it, in layers with a window too, in float32."""
+    """Return the bytes of one text in the second engine's cache: float32, sliding windows ignored."""
     return sum(math.prod(tensor.sized(1, tokens)) * BYTES_OF_FLOAT32 for tensor in tensors)
 
 
@@ -101,7 +101,7 @@ def number_of(name: str, path: Path) -> int:
 
 
 def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:
-    """Whether memory is free for the texts, of which `held_bytes` are allocated already; True if the system does not tell."""
+    """Return whether memory is free for the texts, less the `held_bytes` already allocated; True if the system does not tell."""
     needed = wanted.total_bytes - held_bytes
     if needed < SMALL:
         return True

@@ -18,7 +18,7 @@ ArrayMapping = Mapping[str, npt.NDArray[Any]]
 
 
 class Origin(NamedTuple):
-    """What the keys and values of equal tokens depend on: only those of one origin may follow each other."""
+    """Adapter and engine that computed keys and values: only those of one origin may follow each other."""
 
     adapter: str | None = None
     """The LoRA adapter that they were computed with."""

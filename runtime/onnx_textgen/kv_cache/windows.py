@@ -1,4 +1,4 @@
-"""What layers with a sliding window hold of each row: its last tokens.
+"""Buffers of layers with a sliding window: the last tokens of each row.
 
 A buffer has memory for `Window.capacity` tokens. When it is full, the last `Window.kept` of them move to its front, and the earlier
 ones are forgotten; so a row can be rewound at least `REACH` tokens. A longer answer would forget the end of its prompt, from which

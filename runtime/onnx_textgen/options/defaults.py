@@ -1,4 +1,4 @@
-"""What `load` takes for options that are not given, and how much it accepts."""
+"""Defaults and limits of the options of `load`."""
 
 from __future__ import annotations
 

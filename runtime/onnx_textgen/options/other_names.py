@@ -1,4 +1,4 @@
-"""What other libraries call an option, and options of earlier versions: so that a wrong name is answered with the right one."""
+"""Names of options in other libraries and earlier versions, so that a wrong name is answered with the right one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REMOVED: Mapping[str, tuple[Any, str]] = {
 
 
 def did_nothing(name: str, value: object) -> bool:
-    """Whether this is an option of version 0.2 that did nothing at this value."""
+    """Return whether this is an option of version 0.2 that did nothing at this value."""
     return name in REMOVED and REMOVED[name][0] in (None, value)
 
 

@@ -70,7 +70,7 @@ def check_combinations(config: GenerationConfig) -> None:
 
 
 def is_neutral(config: GenerationConfig, name: str) -> bool:
-    """Whether an option has a value that switches it off, so that it is no error where it cannot take effect."""
+    """Return whether an option has a value that switches it off, so that it is no error where it cannot take effect."""
     value = getattr(config, name)
     if name == "temperature":
         return bool(value == 0)

@@ -67,7 +67,7 @@ def graphs_of(folder: Path) -> list[Path]:
 
 
 def is_foreign(place: Path) -> bool:
-    """Whether a path is another exporter's folder, or a graph in one; raises the errors of `has_manifest`."""
+    """Return whether a path is another exporter's folder, or a graph in one; raises the errors of `has_manifest`."""
     with readable(place):
         is_graph = place.suffix == ".onnx" and place.is_file()
         return not has_manifest(folder_of(place)) and (is_graph or bool(graphs_of(place)))
@@ -89,7 +89,7 @@ def folder_of(place: Path) -> Path:
 
 
 def has_settings(folder: Path) -> bool:
-    """Whether a folder has a manifest, settings or a tokenizer."""
+    """Return whether a folder has a manifest, settings or a tokenizer."""
     return any((folder / name).is_file() for name in (MANIFEST, GENAI_CONFIG, "config.json", TOKENIZER))
 
 

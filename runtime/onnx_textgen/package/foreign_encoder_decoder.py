@@ -42,7 +42,7 @@ class Halves:
 
 
 def is_encoder(name: str) -> bool:
-    """Whether a graph of this name is an encoder, which has its decoder next to it.
+    """Return whether a graph of this name is an encoder, which has its decoder next to it.
 
     >>> is_encoder("encoder_model_q4.onnx"), is_encoder("model_q4.onnx")
     (True, False)
@@ -101,7 +101,7 @@ def as_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encoder_record(settings: Mapping[str, Any], geometry: Geometry, where: Path) -> EncoderRecord:
-    """What an encoder-decoder reads and how its texts begin, as its settings say; raises `PackageError` if they do not say it.
+    """Return the encoder-decoder settings: what it reads, and how its texts begin; raises `PackageError` if they are missing.
 
     Without a `decoder_start_token_id` a text begins with the begin token, as in transformers.
     """

@@ -95,7 +95,7 @@ def suppressed_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def is_usable(name: str, value: object) -> bool:
-    """Whether the runtime accepts a default; some checkpoints switch top_k off by 0 or -1, and top_p by 0."""
+    """Return whether the runtime accepts a default; some checkpoints switch top_k off by 0 or -1, and top_p by 0."""
     try:
         make_generation_config({}, {name: value})
     except OptionError:

@@ -65,14 +65,14 @@ LARGEST_SIZE = 2**24
 
 
 def is_allowed(name: str) -> bool:
-    """Whether a model folder may have a file of this name, besides its manifest; parts of a path are joined by `/`."""
+    """Return whether a model folder may have a file of this name next to its manifest; `/` joins the parts of a path."""
     is_adapter = name.endswith(ADAPTER_ENDING) and is_adapter_name(name.removesuffix(ADAPTER_ENDING))
     of_others = SHARED_FILE.fullmatch(name) or SEQ2SEQ_GRAPH.fullmatch(name)
     return name in ALLOWED_FILES or is_adapter or of_others is not None
 
 
 def is_adapter_name(name: str) -> bool:
-    """Whether an adapter may have this name, by which a file is called, and a model of the server."""
+    """Return whether an adapter may have this name, which becomes the name of a file and of a served model."""
     return ADAPTER_NAME.fullmatch(name) is not None
 
 
@@ -136,7 +136,7 @@ class GoldenRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncoderRecord:
-    """What an encoder-decoder reads and how its texts begin."""
+    """Settings of an encoder-decoder: its source, and the beginning of its texts."""
 
     source_length: int
     """Limit for the tokens of a source."""
@@ -300,7 +300,7 @@ def weights_files(manifest: Manifest) -> list[str]:
 
 
 def is_shared_weights(name: str) -> bool:
-    """Whether a file of this name holds weights in the folder `onnx`."""
+    """Return whether a file of this name holds weights in the folder `onnx`."""
     found = SHARED_FILE.fullmatch(name)
     return found is not None and found["weights"] is not None
 

@@ -84,23 +84,23 @@ def model_folders(folder: Path) -> list[Path]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has the settings and the weights of a transformers model."""
+    """Return whether a folder has the settings and the weights of a transformers model."""
     patterns = ("*.safetensors", "pytorch_model*.bin")
     return (folder / "config.json").is_file() and any(has_any(folder.glob(pattern)) for pattern in patterns)
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Whether a folder has a manifest or a graph."""
+    """Return whether a folder has a manifest or a graph."""
     return (folder / MANIFEST).is_file() or has_any(folder.glob("*.onnx")) or has_any(folder.glob("onnx/*.onnx"))
 
 
 def has_any(found: Iterable[Path]) -> bool:
-    """Whether an iterable has at least one path."""
+    """Return whether an iterable has at least one path."""
     return next(iter(found), None) is not None
 
 
 def begins_with(path: Path, magic: bytes) -> bool:
-    """Whether a file begins with these bytes; False if it cannot be read."""
+    """Return whether a file begins with these bytes; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(magic)) == magic

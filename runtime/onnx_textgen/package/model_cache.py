@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def is_name(name: str) -> bool:
-    """Whether the cache can hold a model of this name."""
+    """Return whether the cache can hold a model of this name."""
     return len(name) <= 200 and NAME.fullmatch(name) is not None
 
 

@@ -13,7 +13,7 @@ MOST_MANIFEST_BYTES = 4 * 2**20
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether a folder has a manifest; raises `PackageError` if it is not a regular file, because every check depends on it."""
+    """Return whether a folder has a manifest; raises `PackageError` if it is not a regular file: every check depends on it."""
     path = folder / MANIFEST
     with readable(folder):
         if (is_file := path.is_file()) or not (path.exists() or path.is_symlink()):

@@ -21,7 +21,7 @@ class ShortName:
     """Its name in full."""
     licence: str
     megabytes: int
-    """What is fetched, about."""
+    """Approximate size of the download, in MB."""
     good_at: str
     sha256: str = ""
     """Of the file from the index."""

@@ -34,7 +34,7 @@ LIMITS: dict[str, Any] = {
 MOST_RULES = 500
 """Rules of a grammar, or references in a schema: llguidance 1.9 follows them recursively, and a chain of 3,000 ends the process."""
 SUBJECTS = {"tools": "the grammar of tool calls"}
-"""What messages call a rule that no option is named after."""
+"""Names in messages for rules that are not named after an option."""
 MARKS = {"grammar": ":", "json_schema": '"$ref"', "tools": '"$ref"'}
 """The mark by which rules or references are counted."""
 MOST_KEPT = 16

@@ -1,4 +1,4 @@
-"""What the penalties know of a text: its ids in order, each id once, the count of each id, and where a sequence breaks.
+"""History of a text for the penalties: its ids in order, each id once, the count of each id, and where a sequence breaks.
 
 An update appends the new ids and removes those that the text no longer has, for example when beams alternate. To find them, all ids
 are compared once: a few hundredths of a millisecond for 4,000 ids. The penalties read each id too.
@@ -105,7 +105,7 @@ class SequenceBreakers:
         self._known: dict[int, bool] = {}
 
     def breaks(self, token_id: int) -> bool:
-        """Whether an id ends a sequence."""
+        """Return whether an id ends a sequence."""
         if self.piece is None:
             return False
         if token_id not in self._known:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class Rule(Protocol):
-    """What a text has to follow; `grammar.Constraint` is one."""
+    """Protocol of a rule that a text follows; `grammar.Constraint` is one."""
 
     @property
     def is_satisfied(self) -> bool | None:

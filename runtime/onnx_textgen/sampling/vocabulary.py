@@ -24,7 +24,7 @@ def make_vocabulary(tokenizer: TextTokenizer, *, size: int, eos_ids: Sequence[in
 
 
 class Vocabulary:
-    """What llguidance's `TokenizerWrapper` takes: the bytes of the tokens, which ones are special, and how a text is encoded."""
+    """Input of llguidance's `TokenizerWrapper`: the bytes of the tokens, which ones are special, and how a text is encoded."""
 
     bos_token_id = None
 

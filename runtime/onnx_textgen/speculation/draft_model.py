@@ -52,7 +52,7 @@ class Assistant(Drafter):
     """The drafts of a smaller model for one text."""
 
     name = "assistant model"
-    """What it is called in the log."""
+    """Its name in the log."""
 
     def __init__(
         self,

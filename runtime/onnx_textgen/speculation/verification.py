@@ -60,11 +60,11 @@ def check_memory(needed: int) -> None:
 def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
     """Open the graph a second time and measure it; raises `PackageError` or `ModelError` if it cannot verify drafts."""
     if not isinstance(graph, Session) or graph.path is None or graph.device.kind != "cpu":
-        raise PackageError(f"on {graph.device} a token in a run of several is not known to be computed as one alone")
+        raise PackageError("exact draft verification needs ONNX Runtime on the CPU")
     if graph.outputs[graph.name_of(LOGITS)][0][1] == 1:
         raise PackageError("the graph gives logits of the last token alone")
     if graph.rotary_switch is not None or geometry.context_length < TOKENS_BEFORE + MOST_TOKENS:
-        raise PackageError("the graph turns keys by other frequencies in long texts, or takes very short ones")
+        raise PackageError(f"LongRoPE models and contexts under {TOKENS_BEFORE + MOST_TOKENS} tokens cannot verify drafts exactly")
     model = with_single_attention(graph.model(), graph.cache_tensors, graph.roles["input_ids"].name)
     with new_memory_in_huge_pages():
         verifier = Verifier(open_variant(graph, model))

@@ -14,7 +14,7 @@ from ..errors import TemplateError
 from ..options.checks import shown
 
 MARK = "continue-the-message-here "
-"""What no message holds; its last space shows whether the template keeps spaces at the end of a message."""
+"""A text that no message contains; its last space shows whether the template keeps spaces at the end of a message."""
 
 
 def render_chat(

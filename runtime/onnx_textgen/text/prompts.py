@@ -27,7 +27,7 @@ def items_of(prompt: object) -> list[object]:
 
 
 def is_id(item: object) -> bool:
-    """Whether this is a whole number, of any library's type; booleans are not."""
+    """Return whether a value is a whole number, of any library's type; booleans are not."""
     try:
         operator.index(item)  # type: ignore[arg-type]
     except TypeError:
@@ -36,7 +36,7 @@ def is_id(item: object) -> bool:
 
 
 def is_batch(prompt: object) -> bool:
-    """Whether this is a batch of prompts: a sequence, not a text, that begins with a text or another sequence."""
+    """Return whether a value is a batch of prompts: a sequence, not a text, that begins with a text or another sequence."""
     first = None if isinstance(prompt, str) else next(iter(items_of(prompt)), None)
     return hasattr(first, "__len__") and not is_id(first)
 

@@ -18,7 +18,7 @@ BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class Streaming(Enum):
-    """What must be known before a token's text is certain."""
+    """Facts that decide when a token's text is certain."""
 
     BYTES = "the token's bytes; only the last character may be unfinished"
     TOKENS = "the tokens before it"
@@ -51,7 +51,7 @@ def streaming_of(decoders: Sequence[Mapping[str, Any]]) -> Streaming:
 
 
 def replacements_of(decoders: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """What the decoder replaces in a token, usually SentencePiece's U+2581 by a space, and by what."""
+    """Return the decoder's replacements in a token: usually a space for SentencePiece's U+2581."""
     found = list[tuple[str, str]]()
     for decoder in decoders:
         if decoder["type"] == "Metaspace":

@@ -1,4 +1,4 @@
-"""What a model writes around its thinking and its calls, for the chat of a site: the texts that its response template names.
+"""Literal markers around thinking and tool calls, for the chat of a site.
 
 Templates with regular expressions, and those whose text has marks too, are left out: the page then shows what the model writes.
 """

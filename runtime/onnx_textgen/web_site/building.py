@@ -40,7 +40,7 @@ FORMAT_VERSION = 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Built:
-    """What was written."""
+    """Record of a site that was written."""
 
     folder: Path
     visitor_bytes: dict[str, int]
@@ -132,7 +132,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def library_entry(library: Library, *, cdn: bool) -> dict[str, Any]:
-    """What `site.json` says of a library."""
+    """Return the entry of a library in `site.json`."""
     url = library.cdn_url if cdn else f"{LIBRARY_FOLDER}/{library.local_name}"
     return {
         "url": url,

@@ -111,7 +111,7 @@ def install(place: Path) -> Path:
 
 
 def has_digest(path: Path, library: Library) -> bool:
-    """Whether a file is the library's, by size and sha256."""
+    """Return whether a file is the library's, by size and sha256."""
     if not path.is_file() or path.stat().st_size != library.size:
         return False
     with path.open("rb") as file:

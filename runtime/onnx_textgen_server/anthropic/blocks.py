@@ -13,7 +13,7 @@ Kind = Literal["thinking", "text", "tool_use"]
 
 
 def signature_of(thought: str) -> str:
-    """What clients send back with the thinking. Nothing checks it, and it may not be empty."""
+    """Return the signature that clients send back with the thinking. Nothing checks it, and it may not be empty."""
     return hashlib.sha256(thought.encode()).hexdigest()
 
 
@@ -37,7 +37,7 @@ class Blocks:
         self.open: tuple[Kind, int] | None = None
         """The kind of the block that is open, and which call it is."""
         self.thought = ""
-        """What the open block has of the thinking."""
+        """Thinking in the open block so far."""
 
     def push(self, delta: AnswerDelta) -> Iterator[dict[str, Any]]:
         """The events for a step."""

@@ -46,7 +46,7 @@ def call_of(block: ToolUseBlock) -> dict[str, Any]:
 
 
 def given_by(turn: Turn, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """What a user gives: results of calls, and texts. `names`: the tool of each call."""
+    """Return what a user gives: results of calls, and texts. `names`: the tool of each call."""
     texts = list[TextBlock]()
     for block in turn.content:
         if isinstance(block, ToolResultBlock):

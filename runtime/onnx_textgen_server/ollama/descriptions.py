@@ -1,4 +1,4 @@
-"""What Ollama's clients are told about models."""
+"""Descriptions of models for Ollama's clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def running(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def capabilities_of(model: Model) -> list[str]:
-    """What a model can do, in Ollama's words."""
+    """Return a model's capabilities, in Ollama's words."""
     found = {
         "completion": True,
         "tools": model.calls_tools,

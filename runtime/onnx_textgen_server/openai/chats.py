@@ -74,7 +74,7 @@ class Chat:
 
 
 def delta_as_json(delta: AnswerDelta) -> dict[str, Any]:
-    """What a step adds, in OpenAI's form; the thinking under both names that clients read."""
+    """Return what a step adds, in OpenAI's form; the thinking has both names that clients read."""
     return {
         **({"reasoning_content": delta.reasoning, "reasoning": delta.reasoning} if delta.reasoning else {}),
         **({"content": delta.text} if delta.text else {}),

@@ -73,7 +73,7 @@ class Member:
         return ModelError(f"{self.name} cannot be opened: {str(error).replace(f'{parent}/', '') if parent.name else error}")
 
     def status(self) -> dict[str, Any]:
-        """Whether the model is open, in the form of llama.cpp's router."""
+        """Return whether the model is open, in the form of llama.cpp's router."""
         if self.model is not None:
             return {"value": "loaded"}
         problem = self.problem()

@@ -101,7 +101,7 @@ class ModelPool:
         return None
 
     def problems(self) -> list[str]:
-        """What is wrong with models that cannot be opened, as far as is known."""
+        """Return the known reasons why models cannot be opened."""
         return [problem for member in self.members.values() if (problem := member.problem()) is not None]
 
     @property
@@ -213,7 +213,7 @@ class ModelPool:
         return [each for each in self.loaded if not each.users and not each.source.stays_open]
 
     def can_make_room(self, member: Member) -> bool:
-        """Whether closing idle models would make room for one, by the estimates of what they take."""
+        """Return whether closing idle models would make room for one, by estimates of their memory."""
         idle, free = self.idle(), self.limits.free_bytes()
         most = self.limits.max_loaded
         if not idle or (most is not None and len(self.loaded) - len(idle) >= most):

@@ -30,7 +30,7 @@ BYTES_PER_WEIGHT_BYTE = 1.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Description:
-    """What is known about a model that is not open."""
+    """Facts about a model that is not open."""
 
     precision: str = UNKNOWN
     context_length: int | None = None
@@ -213,7 +213,7 @@ def split_name(package: str | None) -> tuple[str | None, str | None]:
 
 
 def is_folder_of_models(place: Path) -> bool:
-    """Whether a path is a folder with model folders directly in it, and not a model folder itself."""
+    """Return whether a path is a folder with model folders directly in it, and not a model folder itself."""
     return place.is_dir() and not is_model_folder(place) and bool(visible(model_folders(place)))
 
 

@@ -1,1 +1,1 @@
-"""What bodies of all wire formats share: parameters, messages, content."""
+"""Parts of the bodies of all wire formats: parameters, messages, content."""

@@ -1,1 +1,1 @@
-"""What all wire formats share: the texts of a request, the answers of a chat, their delivery, and problems."""
+"""Serving for all wire formats: the texts of a request, the answers of a chat, their delivery, and problems."""

@@ -92,7 +92,7 @@ class ChatJob:
             thread.shutdown(wait=False)  # to wait would hold up the event loop
 
     def read(self, index: int, chunk: Chunk) -> list[tuple[AnswerDelta, Chunk]]:
-        """What a chunk adds to an answer, and at the end the rest."""
+        """Return what a chunk adds to an answer; after the last chunk, the rest."""
         reader = self.readers[index]
         delta = reader.push(chunk.text)
         if chunk.finish_reason is None:

@@ -139,7 +139,7 @@ class Job:
         *,
         turn: Turn | None = None,
     ) -> Job:
-        """`texts` for each prompt, those of one with the same seed; raises `PromptError` and `OptionError`.
+        """Start `texts` samples per prompt; samples of a prompt share its seed. Raises `PromptError` and `OptionError`.
 
         `turn`: the answer of a chat that each text is.
         """

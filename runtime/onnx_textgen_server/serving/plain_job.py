@@ -17,7 +17,7 @@ from .jobs import Job
 
 @dataclasses.dataclass(slots=True)
 class PlainText:
-    """What `AnswerReader` would read in a text that has neither thinking nor calls."""
+    """Stand-in for `AnswerReader` where a text has neither thinking nor calls."""
 
     text: str = ""
     reasoning: str = ""

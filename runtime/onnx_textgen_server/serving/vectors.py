@@ -18,7 +18,7 @@ PART = 16
 
 
 class VectorOptions(Protocol):
-    """What requests for vectors of every wire format say."""
+    """Options for vectors, as requests of every wire format have them."""
 
     dimensions: int | None
     adapter: str | None

@@ -1,4 +1,4 @@
-"""What a wire format provides: the forms of problems and of streams, and the answer to a request."""
+"""Interface of a wire format: the forms of problems and of streams, and the answer to a request."""
 
 from __future__ import annotations
 

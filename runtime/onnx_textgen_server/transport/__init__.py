@@ -1,1 +1,1 @@
-"""What stands between a socket and the routes: connections, guards, errors in the client's form."""
+"""The layer between sockets and routes: connections, guards, errors in the client's form."""

@@ -90,7 +90,7 @@ def find_columns(move: Movement) -> npt.NDArray[np.int64] | None:
 
 
 def only_moves(move: Movement, columns: npt.NDArray[np.int64]) -> bool:
-    """Whether the columns are only moved."""
+    """Return whether the columns are only moved."""
     x = random_rows(FEW, move.width)
     return np.array_equal(move.at(x, 0), x[:, columns]) and np.array_equal(move.at(x, 5), x[:, columns])
 
@@ -165,7 +165,7 @@ def make_tables(
 
 
 def agrees(move: Movement, columns: npt.NDArray[np.int64], rotation: Rotation, head_size: int, tables: tuple[Array, Array]) -> bool:
-    """Whether the stretch computes what the tables say: at both ends of the context, and in rows of unequal length."""
+    """Return whether the stretch computes what the tables say, at both ends of the context and in rows of unequal length."""
     cos, sin = tables
     few = min(FEW, len(cos))
     x = random_rows(few, move.width)
@@ -180,7 +180,7 @@ def agrees(move: Movement, columns: npt.NDArray[np.int64], rotation: Rotation, h
 
 
 def independent_of_length(graph: ir.Graph, angles: Sequence[ir.Value], context_length: int) -> bool:
-    """Whether the angles of the first positions are the same when the whole context follows."""
+    """Return whether the angles of the first positions are the same when the whole context follows."""
     asked = [value for value in graph.inputs if value.name in {"input_ids", "attention_mask"}]
     piece = Piece(graph, asked, angles)
     few = min(FEW, context_length)

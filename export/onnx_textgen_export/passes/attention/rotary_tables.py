@@ -27,7 +27,7 @@ class Table:
     cos: ir.Value
     sin: ir.Value
     arrays: tuple[Array, Array]
-    """What the model multiplies with, without padding."""
+    """Cosines and sines that the model multiplies with, without padding."""
     order: npt.NDArray[np.int64]
     """The order of a head's channels in which the rotating ones fill a multiple of 16; queries and keys are reordered alike, which
     does not change their products."""
@@ -178,7 +178,7 @@ def step_to(array: Array, want: Array) -> int:
 
 
 def all_rotate_by(arrays: tuple[Array, Array], origins: list[Origin], head_size: int) -> bool:
-    """Whether inputs of one key are all rotated and scaled by these cosines and sines; a key does not determine the scale."""
+    """Return whether all inputs of one key are rotated and scaled by these tables; the key does not determine the scale."""
     return all(
         key_of(one) == key_of(origins[0])
         and one.rotation is not None

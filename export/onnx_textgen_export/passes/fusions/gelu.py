@@ -50,7 +50,7 @@ def with_number(value: ir.Value | None, op_type: str, number: float) -> list[ir.
 
 
 def is_number(value: ir.Value | None, number: float) -> bool:
-    """Whether a value is a constant scalar."""
+    """Return whether a value is a constant scalar."""
     constant = small_constant(value)
     return constant is not None and constant.size == 1 and bool(np.isclose(constant.item(), number, rtol=1e-6, atol=0))
 
@@ -69,7 +69,7 @@ def argument_of(tanh: ir.Node) -> ir.Value | None:
 
 
 def is_half_times_one_plus(product: ir.Node, tanh: ir.Value, source: ir.Value) -> bool:
-    """Whether a product is `0.5 x (1 + tanh)` in any order of the factors."""
+    """Return whether a product is `0.5 x (1 + tanh)` in any order of the factors."""
     return sorted(factors_of(product.outputs[0], tanh, source)) == ["0.5", "1 + tanh", "x"]
 
 

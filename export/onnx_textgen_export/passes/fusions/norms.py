@@ -24,7 +24,7 @@ def fuse_skip_norms(model: ir.Model) -> None:
 
 
 def is_plain(norm: ir.Node) -> bool:
-    """Whether a norm works on the last axis in float32, with constant weights, and returns only the normalised values."""
+    """Return whether a norm works on the last axis in float32, with constant weights, and returns only the normalised values."""
     rank = len(norm.inputs[0].shape) if norm.inputs[0] is not None and norm.inputs[0].shape is not None else 0
     return (
         rank == 3

@@ -46,7 +46,7 @@ def whole_linear(node: ir.Node) -> Member | None:
 
 
 def kind_of(linear: Linear, output: ir.Value) -> object:
-    """Layers of one kind may be packed: those that lead to attention, or those of one size; None for a router."""
+    """Return the packing key: layers with equal keys may be packed. None for routers and small layers."""
     reached = {node.op_type for node in reached_nodes(output)}
     if reached & ATTENTION:
         return "attention"

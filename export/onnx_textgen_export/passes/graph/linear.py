@@ -1,4 +1,4 @@
-"""What the passes know about linear layers: how one looks in a graph, and how to derive a weight without loading it.
+"""Find linear layers in a graph, and derive their weights without loading them.
 
 A linear layer is `MatMul(x, W)` with W [in, out] or the Transpose of a W [out, in], and an `Add` of a bias where there is one.
 Weights may be larger than memory: nothing here reads one until the file is written.
@@ -38,7 +38,7 @@ class Linear:
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is a weight or another constant, and not the default of an optional input."""
+    """Return whether a value is a weight or another constant, and not the default of an optional input."""
     return value is not None and value.is_initializer() and not value.is_graph_input()
 
 
@@ -79,12 +79,12 @@ def find_linear(value: ir.Value | None) -> Linear | None:
 
 
 def is_matrix(value: ir.Value | None) -> bool:
-    """Whether a value is a constant of two dimensions."""
+    """Return whether a value is a constant of two dimensions."""
     return value is not None and is_constant(value) and len(sizes_of(value)) == 2
 
 
 def is_bias(value: ir.Value | None, size: int) -> bool:
-    """Whether a value is a constant vector of that size."""
+    """Return whether a value is a constant vector of that size."""
     return value is not None and is_constant(value) and sizes_of(value) == (size,)
 
 

@@ -69,13 +69,13 @@ def as_product(node: ir.Node) -> Product | None:
 
 
 def is_linear(node: ir.Node) -> bool:
-    """Whether a Gemm computes x W + b and nothing more."""
+    """Return whether a Gemm computes x W + b and nothing more."""
     plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
     return plain and not node.attributes.get_int("transA", 0)
 
 
 def is_transpose(node: ir.Node) -> bool:
-    """Whether a node swaps the two dimensions of a matrix."""
+    """Return whether a node swaps the two dimensions of a matrix."""
     return node.op_type == "Transpose" and list(node.attributes.get_ints("perm", [1, 0])) == [1, 0]
 
 
@@ -86,7 +86,7 @@ def find_tables(graph: ir.Graph, smallest: int) -> list[ir.Node]:
 
 
 def is_large_table(node: ir.Node, smallest: int) -> bool:
-    """Whether a Gather takes rows of a matrix of at least `smallest` rows."""
+    """Return whether a Gather takes rows of a matrix of at least `smallest` rows."""
     sizes = sizes_of(node.inputs[0]) if node.inputs[0] is not None else ()
     return len(sizes) == 2 and sizes[0] >= smallest and node.attributes.get_int("axis", 0) == 0
 

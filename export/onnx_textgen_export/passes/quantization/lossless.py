@@ -166,7 +166,7 @@ def find_form(matrix: Array, *, inputs_first: bool) -> Form | None:
 
 
 def keeps_numbers(target: Target, options: Quantization) -> bool:
-    """Whether matrices may have these forms: no released kernel of a GPU takes 2 bits, and `standard` has no float16 scales."""
+    """Return whether matrices may have these forms: no GPU kernel takes 2 bits, and `standard` has no float16 scales."""
     return target == "ort" and options.activations is None
 
 
@@ -177,7 +177,7 @@ def lossless_form(tensor: ir.TensorProtocol, bits: Bits, options: Quantization, 
 
 
 def may_keep(form: Form, bits: Bits, options: Quantization, *, is_table: bool) -> bool:
-    """Whether a form replaces rounding to `bits` bits; rows of a table have neither 2 bits nor offsets."""
+    """Return whether a form replaces rounding to `bits` bits; rows of a table have neither 2 bits nor offsets."""
     if form.zeros == "offsets":
         return not is_table and (bits == form.bits or options.keeps_offsets)
     return form.bits <= bits and not (is_table and form.bits == 2)

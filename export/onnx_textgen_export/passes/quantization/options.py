@@ -50,7 +50,7 @@ class Quantization:
     activations: Literal["fp16"] | None = None
     """float16 for everything but quantised matrices: inputs of products, the cache and the logits; None: float32."""
     accuracy_level: Literal[0, 1, 4] = 4
-    """What ONNX Runtime multiplies in: 4 is int8, 1 float32, 0 leaves the choice to it."""
+    """Arithmetic of products in ONNX Runtime: 4 is int8, 1 float32, 0 leaves the choice to it."""
     keeps_offsets: bool = False
     """Matrices of 4 bits with offsets keep their numbers also where 8 bits are asked for, instead of being rounded to 8 bits, which
     needs no second product."""

@@ -1,4 +1,4 @@
-"""What calibration chose for a graph's matrices: codes in files, until the graph is written and compared with PyTorch."""
+"""Calibration's choices for a graph's matrices: codes in files, until the graph is written and compared with PyTorch."""
 
 from __future__ import annotations
 

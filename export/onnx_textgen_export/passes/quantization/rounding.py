@@ -1,4 +1,4 @@
-"""What quantisation does to the module's parameters: rounded in place in PyTorch, they have the package's values.
+"""Round the module's parameters in place in PyTorch, so that they have the package's values.
 
 Blocks lie along a product's inputs and are rounded independently, so the result is the same although the package concatenates
 parameters and reorders their rows.
@@ -66,7 +66,7 @@ def unchanged(parameter: Tensor) -> None:
 
 @dataclasses.dataclass(slots=True)
 class Roundings:
-    """What was rounded in one graph, by the parameter's name in the graph."""
+    """Rounded parameters of one graph, by their names in the graph."""
 
     products: dict[str, Change] = dataclasses.field(default_factory=dict)
     tables: dict[str, Change] = dataclasses.field(default_factory=dict)

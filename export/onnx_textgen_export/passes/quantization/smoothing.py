@@ -71,12 +71,12 @@ def find_maker(product: Product, products: dict[ir.Node, Product]) -> Norm | Row
 
 
 def takes_rows(node: ir.Node) -> bool:
-    """Whether a node only selects tokens of [batch, tokens, width], as before the output layer."""
+    """Return whether a node only selects tokens of [batch, tokens, width], as before the output layer."""
     return node.op_type == "Gather" and not node.domain and node.attributes.get_int("axis", 0) in (0, 1)
 
 
 def is_read_once(value: ir.Value | None) -> bool:
-    """Whether exactly one node reads a value, and the graph does not return it."""
+    """Return whether exactly one node reads a value, and the graph does not return it."""
     return value is not None and len(value.uses()) == 1 and not value.is_graph_output()
 
 

@@ -89,7 +89,7 @@ def smooth(graph: ir.Graph, products: dict[ir.Node, Product], plan: Plan) -> Non
 
 
 def can_gather(node: ir.Node, options: Quantization) -> bool:
-    """Whether the table's rows consist of whole blocks, as the gathering operators require."""
+    """Return whether the table's rows consist of whole blocks, as the gathering operators require."""
     assert node.inputs[0] is not None, "find_tables looked at it"
     return sizes_of(node.inputs[0])[1] % options.block_size == 0
 
@@ -257,7 +257,7 @@ class Change:
         return ir.node("MatMulNBits", values, attributes, domain="com.microsoft", name=product.node.name)
 
     def times_offsets(self, product: Product, made: StoredWeight) -> ir.Value:
-        """What the offsets of blocks add to a product: the sum of each block of inputs, times its offset.
+        """Return what the offsets of blocks add to a product: the sum of each block of inputs, times its offset.
 
         MatMulNBits takes offsets only as fractional zero points, with which it is 20 times as slow. It subtracts the middle code,
         which is added here; the runtime computes that once, when it opens the graph.

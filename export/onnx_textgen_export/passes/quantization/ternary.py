@@ -21,7 +21,7 @@ TOLERANCE = 1e-6
 
 
 def is_ternary(matrix: Array, *, inputs_first: bool) -> bool:
-    """Whether each output of a matrix [out, in], or [in, out] if `inputs_first`, has a single magnitude other than zero."""
+    """Return whether each output of a matrix [out, in] ([in, out] if `inputs_first`) has one magnitude besides zero."""
     outputs = matrix.T if inputs_first else matrix
     return has_one_magnitude(outputs[:FIRST]) and has_one_magnitude(outputs)
 

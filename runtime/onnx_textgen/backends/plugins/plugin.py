@@ -17,7 +17,7 @@ class Plugin:
     provider: str
     """The execution provider's name, as ONNX Runtime lists it."""
     needs: str
-    """What of the machine it needs, for the message that says it found nothing."""
+    """Hardware and drivers that it needs, for the message that it found no device."""
     state: str
     """Which packages run there, and what was tried."""
     library: str = "get_library_path"

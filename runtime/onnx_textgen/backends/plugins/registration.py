@@ -19,7 +19,7 @@ LOADING = threading.Lock()
 
 
 def is_installed(plugin: Plugin) -> bool:
-    """Whether the plug-in's package is installed."""
+    """Return whether the plug-in's package is installed."""
     return importlib.util.find_spec(plugin.module) is not None
 
 

@@ -98,7 +98,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
 
 
 def reads_source(encoder: EncoderRecord) -> Iterator[tuple[str, str]]:
-    """What an encoder-decoder reads, and how its texts begin."""
+    """Return what an encoder-decoder reads, and how its texts begin."""
     yield "reads", f"a source of up to {encoder.source_length:,} tokens, for which it writes a text"
     yield "texts begin with", ", ".join(map(str, encoder.start_ids))
 

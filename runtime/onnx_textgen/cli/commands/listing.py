@@ -54,7 +54,7 @@ def draw(entries: list[Entry]) -> None:
 
 
 def chat_in_words(entry: Entry) -> str:
-    """Whether a model can chat; an encoder-decoder never does."""
+    """Say whether a model can chat; an encoder-decoder never can."""
     if entry.is_encoder_decoder:
         return "no: encoder-decoder"
     return "yes" if entry.has_chat_template else "no"

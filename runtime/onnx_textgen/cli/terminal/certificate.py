@@ -48,7 +48,7 @@ def summary_in_words(summary: Mapping[str, Any]) -> str:
 
 
 def rounding_in_words(cost: Mapping[str, Any]) -> str:
-    """What rounding costs on a text: `KL 1.9e-03, its 99th percentile 7.4e-03, perplexity +0.26%, tokens 1,024`."""
+    """Return the cost of rounding on a text: `KL 1.9e-03, its 99th percentile 7.4e-03, perplexity +0.26%, tokens 1,024`."""
     return ", ".join(f"{name} {form.format(cost[key])}" for key, (name, form) in ROUNDING.items() if is_number(cost.get(key)))
 
 
@@ -85,5 +85,5 @@ def in_words(name: str, value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether an entry of a manifest that may have any type is a number."""
+    """Return whether an entry of a manifest that may have any type is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -51,7 +51,7 @@ class Chat:
         if tools is not None:
             self.inputs["tools"] = list(tools.tools.values())
         self.thinking = ""
-        """That of the last answer."""
+        """Thinking of the last answer."""
         self.session = model.session(**self.inputs)
         self.exchanges: list[Exchange] = []
         self.system, self.last = "", ""
@@ -268,7 +268,7 @@ class Chat:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """What a line that begins with a slash does."""
+    """Command of a line that begins with a slash."""
 
     run: Callable[[Chat, str], None]
     metavar: str

@@ -28,7 +28,7 @@ class Entry:
 
 
 def is_interactive() -> bool:
-    """Whether both stdin and stdout are a terminal."""
+    """Return whether both stdin and stdout are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

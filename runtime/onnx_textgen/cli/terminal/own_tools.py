@@ -33,7 +33,7 @@ class OwnTools:
         return self.functions.run(call)
 
     def may_run(self, call: ToolCall) -> bool:
-        """Whether the user allows a call: this one, or all of its function. Without a terminal none is allowed."""
+        """Return whether the user allows a call: this one, or all of its function. Without a terminal none is allowed."""
         if call.name in self.allowed:
             return True
         if not line_input.is_interactive():

@@ -229,7 +229,7 @@ def choose_colours(wanted: str) -> None:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether to colour a stream: if `FORCE_COLOR` is set or it is a terminal with colours, but never if `NO_COLOR` is set.
+    """Return whether to colour a stream: `NO_COLOR` is not set, and `FORCE_COLOR` is or it is a terminal with colours.
 
     Rich has the same rule for its tables. An empty variable counts as not set.
     """
@@ -239,7 +239,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that understands control sequences."""
+    """Return whether a stream is a terminal that understands control sequences."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

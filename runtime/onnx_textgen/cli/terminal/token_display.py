@@ -34,7 +34,7 @@ def style_of(probability: float) -> str:
 
 
 def is_coloured(model: Model) -> bool:
-    """Whether probabilities are shown as colours: if stdout has colours and the model has a tokenizer."""
+    """Return whether probabilities are shown as colours: if stdout has colours and the model has a tokenizer."""
     return model.has_tokenizer and screen.has_colours(sys.stdout)
 
 

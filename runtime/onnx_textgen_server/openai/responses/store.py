@@ -60,7 +60,7 @@ class Store:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a request continues."""
+    """Stored conversation that a request continues."""
 
     store: Store
     before: Sequence[dict[str, Any]]
