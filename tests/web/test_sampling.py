@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -14,6 +14,7 @@ from onnx_textgen.errors import ModelError, OptionError
 from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen.sampling.draw import Place, final_candidates, uniform
 from onnx_textgen.sampling.sampler import Chooser
+from support.examples import examples
 from support.node import Node, NodeError, floats
 
 counts = st.integers(0, 2**53 - 1)
@@ -114,7 +115,7 @@ def choices(
     rows=st.lists(few_logits, min_size=1, max_size=12),
     sample=st.integers(0, 3),
 )
-@settings(max_examples=300)
+@examples(60)
 def test_a_text_takes_the_same_tokens_through_the_whole_chain(
     node: Node, options: dict[str, Any], prompt: list[int], rows: list[np.ndarray], sample: int
 ) -> None:
@@ -151,7 +152,7 @@ def test_a_text_takes_the_same_tokens_through_the_whole_chain(
     ids=st.lists(st.sampled_from([1, 2, 3]), max_size=20),
     row=arrays(np.float32, VOCAB, elements=st.floats(-8, 8, width=32)),
 )
-@settings(max_examples=400)
+@examples(60)
 def test_penalties_of_texts_that_repeat_themselves_are_pythons_to_the_last_bits(
     node: Node, options: dict[str, Any], prompt: list[int], ids: list[int], row: np.ndarray
 ) -> None:
@@ -180,7 +181,7 @@ def refusing(options: dict[str, Any], prompt: list[int], rows: list[np.ndarray],
     seed=st.integers(0, 2**63 - 1),
     others=st.lists(st.integers(0, VOCAB - 1), min_size=12, max_size=12),
 )
-@settings(max_examples=200)
+@examples(60)
 def test_mirostat_follows_the_tokens_that_were_appended(
     node: Node, rows: list[np.ndarray], tau: float, seed: int, others: list[int]
 ) -> None:
