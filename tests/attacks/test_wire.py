@@ -26,7 +26,8 @@ from .values import LONG_DIGITS, damaged, json_texts
 from .wire_child import MOST_TEXTS, UNREAD_BYTES
 
 CONTROL = post("/v1/completions", b'{"model": "plain", "prompt": "The", "max_tokens": 4, "temperature": 0}')
-BUSY = 429
+METRICS = head("GET /metrics HTTP/1.1")
+IDLE = b"onnx_textgen_active_texts 0.0"
 DONE = b"data: [DONE]"
 FEW_FILES, HALVES = 200, 250
 """`ulimit -n` of a server that more clients than that send half of a request to."""
@@ -48,11 +49,11 @@ class Served(ChildServer):
         return text
 
     def wait_until_free(self) -> None:
-        """Return when it takes requests again: it may need a moment to see that clients have gone, or to end their texts."""
+        """Return when no text holds a slot: it may need a moment to see that clients have gone, or to end their texts."""
         end = time.monotonic() + LONGEST_WAIT
-        while answers_in(self.ask(CONTROL))[0].status == BUSY:
+        while IDLE not in self.ask(METRICS):
             if time.monotonic() > end:
-                raise Violation("it goes on answering 429")
+                raise Violation("texts go on without end")
             time.sleep(0.05)
 
     def check_health(self) -> None:

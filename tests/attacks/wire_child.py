@@ -2,7 +2,7 @@
 
 python -m tests.attacks.wire_child SECONDS [FILES]     prints its port
 
-SECONDS: how long it waits for headers, and for bodies; FILES: how many files it may have open.
+SECONDS: how long it waits for headers, for bodies, and for clients that read nothing; FILES: how many files it may have open.
 """
 
 import logging
@@ -43,7 +43,7 @@ def main() -> None:
     seconds = float(sys.argv[1])
     for files in map(int, sys.argv[2:]):
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    connections.HEADER_SECONDS = seconds
+    connections.HEADER_SECONDS = connections.SEND_SECONDS = seconds
     plain = onnx_textgen.load(PACKAGE, threads=1, device="cpu")
     chatty = Model(plain.folder, plain.manifest, plain.graph, chat_template=TEMPLATE)
     listeners = listen("127.0.0.1", 0)
