@@ -20,6 +20,8 @@ from .values import Spot, with_other_values
 
 TEXTS = ("", "a", "a b ab", "a" * 31 + "b", "ab" * 3_000, "é🙂\u202e\0\x1b", "<s></s>[UNK]", " \n\t" * 500)
 Spec = dict[str, Any]
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+"""That an added token has to have."""
 
 
 def spec(**changes: Any) -> Spec:
@@ -62,7 +64,7 @@ def split(regex: str) -> Spec:
 
 def added(token_id: Any, content: Any = "x", **more: Any) -> Spec:
     """One with an added token."""
-    return spec(added_tokens=[{"id": token_id, "content": content, "special": True, **more}])
+    return spec(added_tokens=[{"id": token_id, "content": content, "special": True, **FLAGS, **more}])
 
 
 def in_sequences(kind: str, children: str, depth: int) -> Spec:
@@ -105,7 +107,7 @@ FILES: dict[str, Callable[[], str]] = {
     "has a Unigram with one word often": lambda: json.dumps(unigram([["a", 0.0]] * 5_000, 0)),
     "has an added token of 1 MB": lambda: json.dumps(added(4, "x" * 2**20)),
     "has 20,000 added tokens": lambda: json.dumps(
-        spec(added_tokens=[{"id": 4 + i, "content": f"<{i}>", "special": False} for i in range(20_000)])
+        spec(added_tokens=[{"id": 4 + i, "content": f"<{i}>", "special": False, **FLAGS} for i in range(20_000)])
     ),
     "lengthens a text by a pattern": lambda: json.dumps(spec(normalizer=replace({"Regex": "."}, "a" * 1_000))),
     "lengthens decoded text": lambda: json.dumps(spec(decoder=replace({"String": "a"}, "a" * 1_000))),
@@ -127,7 +129,8 @@ SPECS: tuple[Spec, ...] = (
     *(spec(truncation={"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 9}), unigram([["a", 0.0]], 99)),
     *(bpe(vocab={"a": 0, "b": 1, "ab": 2, "aba": 3, "ba": 4}, merges=["a b", "ab a", "b a", "a ba"]), bpe(vocab={"a": 0, "b": 1})),
     *(spec(normalizer={"type": "Sequence", "normalizers": [replace({"String": "a"}, "a" * 10)] * 8}), word_piece({"a": 0}, 100)),
-    *(spec(added_tokens=[{"id": 4, "content": text, "special": True} for text in ("x", "y")]), bpe(merges=["", " ", "a", "a b c"])),
+    spec(added_tokens=[{"id": 4, "content": text, "special": True, **FLAGS} for text in ("x", "y")]),
+    bpe(merges=["", " ", "a", "a b c"]),
     *(spec(decoder={"type": "Strip", "content": "a", "start": 2**62, "stop": 2**62}), spec(normalizer=replace({"String": "a"}, 5))),
     *(spec(normalizer={"type": "Precompiled", "precompiled_charsmap": "/////wAA"}), bpe(vocab={"a": 2**24 - 1, "b": 0}, merges=[])),
     *(spec(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}), in_sequences("normalizer", "normalizers", 100)),

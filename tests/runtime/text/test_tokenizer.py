@@ -382,6 +382,16 @@ def test_a_missing_file_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -
         TextTokenizer.from_file(tmp_path / "tokenizer.json", eos_ids=(), bos_id=None)
 
 
+def test_a_tokenizer_with_several_tokens_of_one_id_is_no_other_than_itself() -> None:
+    """`tokenizers` gives added tokens the ids from the number of words on, also where words have those."""
+    words = {"type": "BPE", "vocab": {"a": 0} | {chr(98 + number): 11 + number for number in range(10)}, "merges": []}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokens = [{"id": 1 + number, "content": f"<{number}>", "special": True, **flags} for number in range(10)]
+    tokenizer, other = (TextTokenizer(spec(model=words, added_tokens=added)) for added in (tokens, tokens[:-1]))
+    assert tokenizer.difference_to(tokenizer) == ""
+    assert tokenizer.difference_to(other) == "id 20 is '<9>' in one and None in the other"
+
+
 def test_a_pattern_that_backtracks_for_ever_is_an_error_and_not_a_crash() -> None:
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     tokenizer = TextTokenizer(spec(pre_tokenizer=split))
