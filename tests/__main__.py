@@ -5,6 +5,7 @@ python -m tests whole           the checks, types as on Windows and macOS too, a
 python -m tests whole -m rare   the tests of further types of models, which neither of these runs
 python -m tests tests/runtime   the tests of one part; arguments go to pytest
 python -m tests whole -k stop   the tests of one name, slow ones too
+python -m tests deep            the attacks, and all other tests of hypothesis, with twenty times as many examples: hours
 
 Slow are those marked `slow`: they export large or many models, or make a whole series of what another test tries once. Those marked
 `rare` try on further types of models what slow tests try on some.
@@ -18,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
-WHOLE = "whole"
+WHOLE, DEEP = "whole", "deep"
 OTHER_SYSTEMS = {"Windows": "win32", "macOS": "darwin"}
 WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 """By file, so that what a file exports or serves is made once, and in the order of `conftest`: the longest first."""
@@ -38,6 +39,11 @@ def types_of(platform: str) -> list[str]:
 
 def checks(arguments: list[str]) -> dict[str, list[str]]:
     """Every check and its command, in the order of what they cost."""
+    pytest = [sys.executable, "-m", "pytest", *WORKERS, *DURATIONS]
+    if arguments[:1] == [DEEP]:
+        return {
+            "pytest": [*pytest, "--hypothesis-profile", DEEP, "--timeout", "7200", "-m", "hypothesis and not rare", *arguments[1:]]
+        }
     is_whole = arguments[:1] == [WHOLE]
     selection = ["-m", "not rare", *arguments[1:]] if is_whole else ["-m", "not slow and not rare", *arguments]
     mypy = [sys.executable, "-m", "mypy", "--num-workers", "2"]
@@ -47,7 +53,7 @@ def checks(arguments: list[str]) -> dict[str, list[str]]:
         "mypy": mypy,
         **{f"mypy for {name}": [*mypy, *types_of(platform)] for name, platform in OTHER_SYSTEMS.items() if is_whole},
         "lint-imports": [str(SCRIPTS / "lint-imports")],
-        "pytest": [sys.executable, "-m", "pytest", *WORKERS, *DURATIONS, *selection],
+        "pytest": [*pytest, *selection],
     }
 
 

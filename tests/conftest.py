@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
-settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
-settings.load_profile("no deadline")
+from support.examples import register_profiles
+
+register_profiles()
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores; torch reads this when it is imported

@@ -1,4 +1,4 @@
-"""Exports or session saves in processes that die, or whose disk fails, at a chosen touch of the disk; run by `disk`.
+"""Exports or session saves in processes that die, or whose disk fails, at a chosen touch of the disk; run by `test_disk`.
 
 python -m tests.attacks.disk_child export
 python -m tests.attacks.disk_child session
@@ -153,7 +153,7 @@ def exports() -> Work:
 def saves() -> Work:
     """Saves of sessions that begin with the texts which a wish may name."""
     model, sessions = onnx_textgen.load(PACKAGE, threads=1, device="cpu"), {}
-    for text in ("old", "new", "end"):
+    for text in ("old", "new"):
         sessions[text] = model.session()
         sessions[text].append(text)
         sessions[text].generate(max_new_tokens=3, temperature=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import http.client
 import io
@@ -13,47 +12,40 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from ..support.patient_http import read_to_end
+from support.patient_http import LONGEST_WAIT, read_to_end
+
 from .law import Violation
 
-LONGEST_WAIT = 300
-"""Seconds for an answer: a guard, and no measure."""
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class ChildServer:
-    """A server in a process of its own, which starts when it is needed, prints its port, and ends with its standard input."""
+    """A server in a process of its own, which prints its port, and ends with its standard input."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         """`module`: of this package, which is run with the arguments."""
-        self.command = [sys.executable, "-m", f"{__package__}.{module}", *map(str, arguments)]
-        self.process: subprocess.Popen[str] | None = None
-        self.port, self.log = 0, Path()
-
-    def begin(self) -> bool:
-        """Start it; False where it has been started before."""
-        if self.process is not None:
-            return False
+        command = [sys.executable, "-m", f"{__package__}.{module}", *map(str, arguments)]
         handle, name = tempfile.mkstemp(prefix="attack-server-")
         os.close(handle)
         self.log = Path(name)
-        atexit.register(self.end)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+            self.process = subprocess.Popen(command, text=True, cwd=ROOT, **pipes)
         assert self.process.stdout is not None, "it is a pipe"
-        self.port = int(self.process.stdout.readline())
-        return True
+        line = self.process.stdout.readline()
+        assert line, f"it does not begin: {self.log.read_text()}"
+        self.port = int(line)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End it."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
-            self.log.unlink(missing_ok=True)
+        self.process.terminate()
+        self.process.communicate()
+        self.log.unlink()
 
     def said(self) -> str:
         """What it wrote to stderr since this was asked last; raises `Violation` where it has ended."""
-        assert self.process is not None, "it was begun"
         said = self.log.read_text(errors="replace")
         self.log.write_text("")  # it appends to what is there
         if self.process.poll() is not None:
@@ -65,9 +57,14 @@ class ChildServer:
         return ask(self.port, data)
 
 
-def connect(port: int) -> socket.socket:
-    """A connection to a server on this machine."""
-    return socket.create_connection(("127.0.0.1", port), timeout=LONGEST_WAIT)
+def connect(port: int, room: int | None = None) -> socket.socket:
+    """A connection to a server on this machine; `room`: bytes that the kernel keeps unread, instead of megabytes."""
+    client = socket.socket()
+    if room is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    client.settimeout(LONGEST_WAIT)
+    client.connect(("127.0.0.1", port))
+    return client
 
 
 def ask(port: int, data: bytes) -> bytes:

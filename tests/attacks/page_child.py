@@ -1,4 +1,4 @@
-"""The page of the tiny model in a process of its own; run by `page`. Prints its port."""
+"""The page of the tiny model in a process of its own; run by `test_page`. Prints its port."""
 
 import sys
 from pathlib import Path

@@ -1,10 +1,14 @@
-"""A server of the tiny model, with and without a chat template, in a process of its own; run by `wire`.
+"""A server of the tiny model, with and without a chat template, in a process of its own; run by `test_wire`.
 
-python -m tests.attacks.wire_child SECONDS     prints its port; SECONDS: how long it waits for headers, and for bodies
+python -m tests.attacks.wire_child SECONDS [FILES]     prints its port
+
+SECONDS: how long it waits for headers, for bodies, and for clients that read nothing; FILES: how many files it may have open.
 """
 
 import logging
 import os
+import resource
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -23,6 +27,10 @@ PACKAGE = Path(__file__).parents[1] / "packages" / "ort"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 MOST_SECONDS = 1.0
 """Of a text: one that would go on for ever ends here."""
+MOST_TEXTS = 16
+"""That run or wait."""
+UNREAD_BYTES = 4096
+"""That the kernel keeps of an answer; it would keep megabytes, and take a client that reads nothing for one that reads."""
 
 
 def end_with_stdin() -> None:
@@ -34,14 +42,17 @@ def end_with_stdin() -> None:
 def main() -> None:
     """Serve until the process is ended."""
     seconds = float(sys.argv[1])
-    connections.HEADER_SECONDS = seconds
+    for files in map(int, sys.argv[2:]):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    connections.HEADER_SECONDS = connections.SEND_SECONDS = seconds
     plain = onnx_textgen.load(PACKAGE, threads=1, device="cpu")
     chatty = Model(plain.folder, plain.manifest, plain.graph, chat_template=TEMPLATE)
     listeners = listen("127.0.0.1", 0)
+    listeners[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
     logging.basicConfig(level=logging.WARNING)
     print(listeners[0].getsockname()[1], flush=True)
     pool = ModelPool([OpenSource("plain", plain), OpenSource("chatty", chatty)])
-    app = make_app(pool, Settings(max_seconds=MOST_SECONDS, max_body_seconds=seconds))
+    app = make_app(pool, Settings(max_texts=MOST_TEXTS, max_seconds=MOST_SECONDS, max_body_seconds=seconds))
     threading.Thread(target=end_with_stdin, daemon=True).start()
     run_server(app, listeners)
 

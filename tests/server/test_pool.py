@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import PackageError
 from onnx_textgen_server.pool import member
 from onnx_textgen_server.pool.model_pool import ModelPool, PoolLimits, UnavailableError
 from onnx_textgen_server.pool.sources import Description
+from support.examples import examples
 
 NAMES = "abcde"
 MEMORY = 10
@@ -89,7 +90,7 @@ Step = st.tuples(st.sampled_from(["ask", "leave", "cancel", "wait"]), st.integer
     idle_seconds=st.none() | st.just(0.0),
     steps=st.lists(Step, max_size=30),
 )
-@settings(max_examples=100, deadline=None)
+@examples(60)
 def test_limits_hold_and_what_is_used_stays_open(
     sizes: list[int], broken: set[int], most: int | None, idle_seconds: float | None, steps: list[tuple[str, int]]
 ) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.package.manifest import manifest_digest
+from support.examples import examples
 from support.node import Node, NodeError
 
 STORY = Path(__file__).resolve().parents[2] / "artifacts" / "story"
@@ -24,7 +25,7 @@ json_values = st.recursive(
 
 
 @given(value=st.dictionaries(st.text(), json_values, max_size=5), indent=st.sampled_from([None, 1]), ascii_only=st.booleans())
-@settings(max_examples=300)
+@examples(60)
 def test_the_canonical_form_is_pythons(node: Node, value: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     given_value = value | {"sha256": "0"}
     text = json.dumps(given_value, indent=indent, ensure_ascii=ascii_only)

@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen.sampling.draw import Place, final_candidates, sample_token, uniform
 from onnx_textgen.sampling.sampler import Chooser
+from support.examples import examples
 from support.node import Node, NodeError, floats
 
 VOCAB = 12
@@ -78,7 +79,7 @@ options_of_a_text = st.fixed_dictionaries(
     rows=st.lists(few_logits, min_size=1, max_size=12),
     sample=st.integers(0, 3),
 )
-@settings(max_examples=300)
+@examples(60)
 def test_a_text_takes_the_same_tokens_through_the_whole_chain(
     node: Node, options: dict[str, Any], prompt: list[int], rows: list[np.ndarray], sample: int
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import TemplateError
@@ -15,6 +15,7 @@ from onnx_textgen.text.chat_template import render_chat
 from onnx_textgen.text.stop_strings import StopMatcher
 from onnx_textgen.text.stream_decoder import StreamDecoder
 from onnx_textgen.text.tokenizer import TextTokenizer
+from support.examples import examples
 from support.node import Node, NodeError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +75,7 @@ def test_every_piece_is_shown_as_python_shows_it(node: Node, both: tuple[TextTok
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(60)
 def test_ids_stream_as_in_python(node: Node, both: tuple[TextTokenizer, int], data: st.DataObject) -> None:
     """Texts push by push; other ids as a whole, as bytes that are not UTF-8 may be certain at different pushes."""
     tokenizer, handle = both
@@ -103,7 +104,7 @@ letters = st.text("abc", min_size=1, max_size=3)
 
 
 @given(stops=st.lists(letters, max_size=3), chunks=st.lists(st.text("abc", max_size=4), max_size=6))
-@settings(max_examples=500)
+@examples(60)
 def test_stop_strings_hold_back_and_match_as_in_python(node: Node, stops: list[str], chunks: list[str]) -> None:
     matcher = StopMatcher(stops)
     texts = [*(matcher.push(chunk)[0] for chunk in chunks), matcher.flush()]

@@ -139,7 +139,8 @@ def read_encoder_inputs(inputs: Values) -> dict[str, Input]:
     found = {name: each for name, each in inputs.items() if comes_from_encoder(name)}
     for name, (shape, element) in found.items():
         if element not in ELEMENT_TYPES or len(shape) < 3:
-            raise PackageError(f"the graph takes {name} as {element} {shape}, not as an encoder gives it; export the model again")
+            given = f"{name:.80} as {element} {shape}"
+            raise PackageError(f"the graph takes {given}, not as an encoder gives it; export the model again")
     return {name: Input(name, tuple(shape), ELEMENT_TYPES[element]) for name, (shape, element) in found.items()}
 
 
@@ -156,10 +157,10 @@ def read_inputs(inputs: Values, hints: Hints, cache: Iterable[CacheTensor], has_
         if name in pasts or comes_from_encoder(name) or (role not in ROLES and name in has_default):
             continue
         if role not in ROLES:
-            raise PackageError(f"the graph needs the input {name!r}, which the decoder cannot provide; export the model again")
+            raise PackageError(f"the graph needs the input {name!r:.80}, which the decoder cannot provide; export the model again")
         kinds, words = ROLES[role]
         if element not in NUMBER_TYPES or NUMBER_TYPES[element].kind not in kinds:
-            raise PackageError(f"the graph takes {name} as {element}, not as {words}; export the model again")
+            raise PackageError(f"the graph takes {name:.80} as {element}, not as {words}; export the model again")
         found[role] = Input(name, tuple(shape), NUMBER_TYPES[element])
     return found
 
@@ -197,7 +198,7 @@ def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, 
     """Make the `CacheTensor` of a pair of input and output; raises `PackageError` if their shapes or types do not match."""
     shape, element = inputs[past]
     if present not in outputs:
-        raise PackageError(f"the graph's cache is incomplete: it lacks the output {present!r}; export the model again")
+        raise PackageError(f"the graph's cache is incomplete: it lacks the output {present!r:.80}; export the model again")
     if element not in CACHE_TYPES:
         raise PackageError(f"the graph's cache holds {element}, not float, float16, double or int8; export the model again")
     after, element_after = outputs[present]
@@ -208,8 +209,8 @@ def read_cache_tensor(past: str, present: str, inputs: Values, outputs: Values, 
     lengths = [axis for axis, size in enumerate(known) if size is None and axis != batch]
     if not fits or element != element_after or len(lengths) > 1:
         raise PackageError(
-            f"the graph's output {present} is {element_after} {after}, which does not fit its input {past}, {element} {shape}; "
-            "export the model again"
+            f"the graph's output {present:.80} is {element_after} {after}, which does not fit "
+            f"its input {past:.80}, {element} {shape}; export the model again"
         )
     axis = lengths[0] if lengths else None
     kind: Literal["shared", "growing", "state"] = "state"

@@ -159,15 +159,16 @@ class TextTokenizer:
         return self.token_bytes(token) if token is not None and self._byte_of_character else self.piece(token_id).encode("utf-8")
 
     def difference_to(self, other: TextTokenizer) -> str:
-        """Describe the first id whose token differs in another tokenizer; empty if none does."""
+        """Describe the first id whose tokens differ in another tokenizer; empty if none do. An id may have several tokens."""
         own, others = (
-            {token_id: token for token, token_id in each._tokenizer.get_vocab(with_added_tokens=True).items()}
+            {(token_id, token) for token, token_id in each._tokenizer.get_vocab(with_added_tokens=True).items()}
             for each in (self, other)
         )
-        for token_id in sorted(own.keys() | others.keys()):
-            if own.get(token_id) != others.get(token_id):
-                return f"id {token_id} is {own.get(token_id)!r:.40} in one and {others.get(token_id)!r:.40} in the other"
-        return ""
+        if own == others:
+            return ""
+        token_id = min(own ^ others)[0]
+        one, another = (dict(sorted(pairs)).get(token_id) for pairs in (own - others, others - own))
+        return f"id {token_id} is {one!r:.40} in one and {another!r:.40} in the other"
 
     def showing(self, is_shown: Callable[[str], bool]) -> TextTokenizer:
         """A copy that decodes also the control tokens for which `is_shown` is true, except those that begin or end a text."""

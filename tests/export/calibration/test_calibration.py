@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
@@ -29,6 +29,7 @@ from onnx_textgen_export.passes.quantization.rounding import Roundings
 from onnx_textgen_export.proof.measures import Quality
 from onnx_textgen_export.sources.own_module import source_from_module
 from onnx_textgen_export.weights.streamed import OwnWeights
+from support.examples import examples
 
 INT4 = DEFAULTS["int4"]
 SMALL_AND_WIDE = st.lists(
@@ -52,7 +53,7 @@ def damped_moments(moments: Moments) -> np.ndarray:
     return damped
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([4, 8]), st.sampled_from([16, 32]), st.booleans(), st.sampled_from([64, 80]))
 def test_compensated_rounding_loses_less_than_the_nearest_codes_of_the_same_grid(seed, bits, size, symmetric, inputs) -> None:
     matrix = np.random.default_rng(seed).standard_normal((24, inputs)).astype(np.float32)
@@ -78,7 +79,6 @@ def test_the_spread_of_errors_is_the_upper_factor_of_the_inverse() -> None:
     np.testing.assert_allclose(moments.spread, want, atol=1e-4 * np.abs(want).max())
 
 
-@settings(deadline=None)
 @given(SMALL_AND_WIDE, st.floats(0.0, 2.0))
 def test_a_mix_holds_its_budget_or_is_the_best_there_is(choices, budget) -> None:
     named = {str(index): each for index, each in enumerate(choices)}
@@ -87,7 +87,6 @@ def test_a_mix_holds_its_budget_or_is_the_best_there_is(choices, budget) -> None
     assert sum(each.loss for each in mix.values()) <= max(budget, best) + 1e-9
 
 
-@settings(deadline=None)
 @given(SMALL_AND_WIDE, st.integers(0, 2000))
 def test_a_mix_fits_its_size_wherever_one_does(choices, size) -> None:
     named = {str(index): each for index, each in enumerate(choices)}

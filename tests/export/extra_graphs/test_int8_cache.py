@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -32,6 +32,7 @@ from onnx_textgen_export.extra_graphs.int8_layers import Layer
 from onnx_textgen_export.extra_graphs.int8_scales import channel_scales, key_scales
 from onnx_textgen_export.proof import int8_cache
 from onnx_textgen_export.proof.measures import Tolerance
+from support.examples import examples
 from support.tiny_models import tiny_model
 
 VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
@@ -93,7 +94,7 @@ def test_what_is_kept_is_what_the_float32_cache_keeps_rounded(
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(cuts=st.sets(st.integers(1, len(IDS) // 2 - 1)))
 def test_a_prompt_is_the_same_to_the_last_bit_however_it_is_cut(cuts: set[int], made: Exported, session: Session) -> None:
     whole, parted = Decoder(session, made.manifest.geometry), Decoder(session, made.manifest.geometry)

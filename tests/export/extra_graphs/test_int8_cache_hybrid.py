@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -24,6 +24,7 @@ from onnx_textgen.inference.prompt_engine import SHORTEST
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, MANIFEST, manifest_to_json, weights_files
 from onnx_textgen_export import Exported, export
+from support.examples import examples
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
 pytestmark = pytest.mark.skipif(
@@ -102,7 +103,7 @@ def test_openvino_attends_to_what_the_cache_holds(hybrid: Model) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 110), st.integers(1, 10)), min_size=2, max_size=4), st.integers(0, 5))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_a_continued_text_is_the_one_from_the_beginning(hybrid: Model, turns: list[tuple[int, int]], seed: int) -> None:
     session, given_ids = hybrid.session(), ids_of(480, seed)
     for start, (new, answer) in enumerate(turns):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -16,9 +16,10 @@ from onnx_textgen import Model
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.options import Quantization
+from support.examples import examples
 
 TEXT = st.lists(st.integers(0, 1499), min_size=6, max_size=40)
-FEW = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module", params=[32, 64], ids=lambda size: f"blocks of {size}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -18,6 +18,7 @@ from onnx_textgen.backends.single_attention import MOST_TOKENS
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.options import Quantization
+from support.examples import examples
 
 VOCAB_SIZE = 40
 """So few that much of a text has come before."""
@@ -26,7 +27,7 @@ CHOICE = st.one_of(
     st.just({"temperature": 0}),
     st.fixed_dictionaries({"temperature": st.sampled_from([0.05, 0.3, 1.0]), "seed": st.integers(0, 9), "top_k": st.just(20)}),
 )
-FEW = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PRECISIONS = {
     "fp32": None,
     "int8 by 32": Quantization(8, block_size=32),

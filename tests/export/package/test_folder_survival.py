@@ -1,4 +1,4 @@
-"""A full disk, two exports into one folder: the target folder is absent or complete. Kills: see tests/attacks/disk.py."""
+"""A full disk, two exports into one folder: the target folder is absent or complete. Kills: see tests/attacks/test_disk.py."""
 
 import contextlib
 import subprocess

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -24,6 +24,7 @@ from onnx_textgen_export.passes.quantization.options import Quantization
 from onnx_textgen_export.passes.quantization.rounding import Rounding, Roundings
 from onnx_textgen_export.proof import measures
 from onnx_textgen_export.weights.streamed import OwnWeights
+from support.examples import examples
 
 LONG_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [1.3] * 8}
 SIZES = {
@@ -203,7 +204,7 @@ def test_a_float32_package_needs_no_such_comparison(tmp_path: Path) -> None:
 METHODS = [("rtn", True), ("rtn", False), ("k_quant", True), ("k_quant", False), ("hqq", False)]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from(METHODS),

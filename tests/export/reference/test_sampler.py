@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from transformers import GenerationConfig as TransformersConfig
@@ -41,21 +41,18 @@ def theirs(processors, prompt, new, logits):
 
 
 @given(rows, prompts, ids, st.floats(0.5, 2))
-@settings(deadline=None)
 def test_repetition_penalty_equals_transformers(logits, prompt, new, penalty):
     ours = chooser(prompt, repetition_penalty=penalty).process(logits, new)
     np.testing.assert_allclose(ours, theirs([RepetitionPenaltyLogitsProcessor(penalty)], prompt, new, logits), rtol=1e-6)
 
 
 @given(rows, prompts, ids, st.integers(1, 5))
-@settings(deadline=None)
 def test_no_repeat_ngram_equals_transformers(logits, prompt, new, size):
     ours = chooser(prompt, no_repeat_ngram_size=size).process(logits, new)
     np.testing.assert_array_equal(ours, theirs([NoRepeatNGramLogitsProcessor(size)], prompt, new, logits))
 
 
 @given(rows, prompts, ids, st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_bad_words_equal_transformers(logits, prompt, new, words):
     words = [word for word in words if word not in ([eos] for eos in EOS)] or [
         [1]
@@ -65,14 +62,12 @@ def test_bad_words_equal_transformers(logits, prompt, new, words):
 
 
 @given(rows, prompts, ids, st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4, unique=True))
-@settings(deadline=None)
 def test_bad_words_of_one_token_equal_suppressed_ones_of_transformers(logits, prompt, new, tokens):
     ours = chooser(prompt, bad_words_ids=[[token] for token in tokens]).process(logits, new)
     np.testing.assert_array_equal(ours, theirs([SuppressTokensLogitsProcessor(tokens)], prompt, new, logits))
 
 
 @given(rows, prompts, ids, st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-5, 5).filter(bool), min_size=1))
-@settings(deadline=None)
 def test_logit_bias_equals_transformers(logits, prompt, new, biases):
     ours = chooser(prompt, logit_bias=biases).process(logits, new)
     processor = SequenceBiasLogitsProcessor({(token,): bias for token, bias in biases.items()})
@@ -80,7 +75,6 @@ def test_logit_bias_equals_transformers(logits, prompt, new, biases):
 
 
 @given(rows, prompts, ids, st.integers(1, 30))
-@settings(deadline=None)
 def test_min_new_tokens_equals_transformers(logits, prompt, new, least):
     ours = chooser(prompt, min_new_tokens=least).process(logits, new)
     processor = MinNewTokensLengthLogitsProcessor(len(prompt), least, EOS)
@@ -88,7 +82,6 @@ def test_min_new_tokens_equals_transformers(logits, prompt, new, least):
 
 
 @given(rows, prompts, ids, st.tuples(st.floats(0.7, 1.5), st.integers(2, 4), st.integers(0, 30)))
-@settings(deadline=None)
 def test_processors_together_equal_transformers(logits, prompt, new, numbers):
     penalty, size, least = numbers
     words, biases = [[1], [2, 7], [9]], {0: 1.5, 4: -2.0}
@@ -111,7 +104,6 @@ def test_processors_together_equal_transformers(logits, prompt, new, numbers):
 
 
 @given(prompts, ids, st.floats(0.7, 1.5))
-@settings(deadline=None)
 def test_a_chooser_that_follows_a_text_equals_one_that_meets_it_whole(prompt, new, penalty):
     options = {
         "repetition_penalty": penalty,

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from transformers import GenerationConfig as TransformersConfig
@@ -25,6 +25,7 @@ from transformers.generation.logits_process import (
 from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen.sampling.draw import apply_temperature, candidates, final_candidates
 from onnx_textgen.sampling.truncation import min_p_ids, softmax, top_k_ids, top_p_ids
+from support.examples import examples
 
 
 def keep(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -88,33 +89,28 @@ def ratio_distance(logits: np.ndarray, p: float) -> np.ndarray:
 
 
 @given(any_logits, st.one_of(st.floats(1e-3, 100), st.sampled_from([0.5, 1.0, 2.0])))
-@settings(deadline=None)
 def test_temperature_equals_transformers(logits, temperature):
     np.testing.assert_array_equal(apply_temperature(logits, temperature), warped(TemperatureLogitsWarper(temperature), logits))
 
 
 @given(any_logits, st.one_of(st.integers(1, 60), st.sampled_from([1, 1000, 49_999, 60_000])))
-@settings(deadline=None)
 def test_top_k_equals_transformers(logits, k):
     np.testing.assert_array_equal(keep(logits, top_k_ids(logits, k)), warped(TopKLogitsWarper(k), logits))
 
 
 @given(any_logits, shares)
-@settings(deadline=None)
 def test_top_p_equals_transformers(logits, p):
     ours, theirs = keep(logits, top_p_ids(logits, p)), warped(TopPLogitsWarper(p), logits)
     assert_equal_off_the_border(ours, theirs, share_distance(logits, p))
 
 
 @given(any_logits, shares)
-@settings(deadline=None)
 def test_top_p_keeps_the_same_logits_as_transformers_with_torchs_own_sort(logits, p):
     ours, theirs = keep(logits, top_p_ids(logits, p)), warped(TopPLogitsWarper(p), logits, stable=False)
     assert_equal_off_the_border(np.sort(ours), np.sort(theirs), share_distance(np.sort(logits), p))
 
 
 @given(any_logits, st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1e-6, 0.05, 0.5, 1.0])))
-@settings(deadline=None)
 def test_min_p_equals_transformers(logits, p):
     ours, theirs = keep(logits, min_p_ids(logits, p)), warped(MinPLogitsWarper(p), logits)
     assert_equal_off_the_border(ours, theirs, ratio_distance(logits, p))
@@ -166,7 +162,7 @@ def near_a_border(logits: np.ndarray, config: GenerationConfig) -> bool:
         min_p=st.sampled_from([0.0, 0.013, 0.11, 0.98]),
     ),
 )
-@settings(deadline=None, max_examples=200)
+@examples(60)
 def test_the_whole_chain_equals_transformers(logits, config):
     theirs = transformers_chain(logits, config)
     ids, probabilities = candidates(final_candidates(logits, config))

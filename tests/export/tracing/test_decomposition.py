@@ -6,12 +6,13 @@ from collections.abc import Callable
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.onnx._internal.exporter import _fx_passes, _registration
 
 from onnx_textgen_export.tracing.decomposition import run_decompositions
+from support.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's own, when its program is called
 
@@ -63,7 +64,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9), st.integers(0, 9)), max_size=7))
-@settings(max_examples=12, phases=(Phase.generate,))  # each is traced
+@examples(12, phases=(Phase.generate,))  # each is traced
 def test_a_rewritten_program_computes_what_the_module_computes(steps):
     module = Program(steps)
     program = decomposed(traced(module))

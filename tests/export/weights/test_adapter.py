@@ -11,7 +11,7 @@ import peft
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -24,6 +24,7 @@ from onnx_textgen_export.tracing.adapters import merged
 from onnx_textgen_export.tracing.opening import open_source
 from onnx_textgen_export.weights import streamed
 from onnx_textgen_export.weights.adapter import SETTINGS, Adapter
+from support.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT 0.21 with transformers 5.23
 VOCABULARY = 300
@@ -135,7 +136,7 @@ def open_plain(base: Path) -> nn.Module:
     return transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(rank=st.integers(1, 20), alpha=st.floats(0.1, 64), kinds=st.tuples(st.booleans(), st.booleans()), seed=st.integers(0, 99))
 def test_any_rank_and_scale(
     rank: int, alpha: float, kinds: tuple[bool, bool], seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils.chat_parsing import parse_response
 
@@ -18,6 +18,7 @@ from onnx_textgen.answers.response_template import read_response_template
 from onnx_textgen.chat.chat_format import ChatFormat
 from onnx_textgen.errors import PackageError
 from onnx_textgen.text.tokenizer import TextTokenizer
+from support.examples import examples
 
 CALL = {"type": "function", "function": "{content}"}
 NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
@@ -132,7 +133,7 @@ def message_of(template: dict[str, Any], events: list[Event]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_a_text_in_any_pieces_is_divided_as_transformers_divides_it(name: str, text: str, cuts: list[int]) -> None:
     template = TEMPLATES[name]
@@ -145,7 +146,7 @@ def test_a_text_in_any_pieces_is_divided_as_transformers_divides_it(name: str, t
         assert message_of(template, events) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_nothing_that_the_model_wrote_is_lost(text: str, cuts: list[int]) -> None:
     call = {"open": "<call>", "close": "</call>", "repeats": True, "content": "json"}

@@ -8,11 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen import BatchGenerator
 from onnx_textgen.errors import OptionError, PromptError
+from support.examples import examples
 
 PROMPTS = ["Once upon a time", "The dog", "Lily and Tom", "A", "It was night", "The dog"]
 
@@ -28,7 +29,7 @@ def whole(generate: BatchGenerator) -> list[str]:
 
 
 @given(cuts=st.lists(st.integers(0, len(PROMPTS)), max_size=3), order=st.permutations(range(len(PROMPTS))))
-@settings(max_examples=20)
+@examples(20)
 def test_no_partition_changes_a_row(generate: BatchGenerator, whole: list[str], cuts: list[int], order: list[int]) -> None:
     bounds = [0, *sorted(cuts), len(PROMPTS)]
     texts = [

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -24,6 +24,7 @@ from onnx_textgen.api.conversation import Conversation
 from onnx_textgen.api.session_file import arrays_digest
 from onnx_textgen.errors import OptionError, PackageError, PromptError, TemplateError
 from support.cache_graphs import GRAPHS
+from support.examples import examples
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog."
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -53,7 +54,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_walk_equals_computing_from_the_beginning(forgetful: Model, tmp_path: Path, steps: list) -> None:
     session, ids = forgetful.session(), forgetful.encode(BEGIN)
     session.append(BEGIN)

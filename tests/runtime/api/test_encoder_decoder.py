@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.numbers_in_words import in_words
 
@@ -17,6 +17,7 @@ import onnx_textgen
 from onnx_textgen.errors import OptionError, PackageError, PromptError
 from onnx_textgen.inference.encoder import Encoded
 from onnx_textgen.package.integrity import check_files
+from support.examples import examples
 
 FOLDER = Path(__file__).parents[2] / "packages" / "numbers"
 NUMBERS = st.integers(0, 999_999)
@@ -34,7 +35,7 @@ def words(number: int) -> str:
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=9))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_sources_of_different_lengths_are_written_together_as_alone(chosen: list[int]) -> None:
     model = onnx_textgen.load(FOLDER, threads=1, device="cpu", batch_size=4)
     together = model.generate([str(number) for number in chosen], temperature=0)
@@ -43,7 +44,7 @@ def test_sources_of_different_lengths_are_written_together_as_alone(chosen: list
 
 
 @given(NUMBERS, st.integers(2, 5))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_beams_find_the_right_words_too(number: int, beams: int) -> None:
     found = onnx_textgen.load(FOLDER, threads=1, device="cpu").generate(str(number), num_beams=beams, num_return_sequences=2)
     assert found.text == words(number)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -20,6 +20,7 @@ from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
+from support.examples import examples
 
 Model = onnx_textgen.Model
 PROMPTS = ["Once upon a time", "The", "Lily and Tom went to the park. They saw a big dog and", "One day, a small boat"]
@@ -30,7 +31,7 @@ def all_logits(model: Model, parts: list[list[int]], capacity: int | None = None
     return np.concatenate([decoder.feed(part, every_position=True) for part in parts])
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_the_cache_law_abc_at_once_equals_any_way_of_cutting_it(exact: Model, data) -> None:
     vocab_size = exact.manifest.geometry.vocab_size
@@ -113,7 +114,7 @@ def test_without_a_seed_texts_differ_and_the_reported_seed_repeats_them(story: M
     assert story.generate(PROMPTS[0], max_new_tokens=30, temperature=1.0, seed=first.stats.seed).token_ids == first.token_ids
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(start=st.integers(0, 120), length=st.integers(1, 12))
 def test_a_stop_string_ends_the_text_before_it_however_tokens_fall(story: Model, start: int, length: int) -> None:
     free = story.generate(PROMPTS[0], max_new_tokens=60, temperature=0)

@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -30,6 +30,7 @@ from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.kv_cache.snapshot import Snapshot
 from support.adapted_story import make_adapted_story
+from support.examples import examples
 from support.patient_http import LONGEST_WAIT
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. " * 4
@@ -154,7 +155,7 @@ def test_another_engine_does_not_read_it(folder: Path, monkeypatch: pytest.Monke
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_ignored_and_removed(
     written: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -194,7 +195,7 @@ def test_a_header_of_an_array_that_is_no_python_is_damage(written: Path, tmp_pat
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_values_that_changed_under_right_checksums_are_found_by_the_digest(written: Path, data: st.DataObject) -> None:
     (path,) = files(written)
     with np.load(path) as archive:
@@ -285,7 +286,7 @@ def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(SHORTEST, 200)), min_size=1, max_size=8), st.integers(1, 3))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_the_bytes_are_bounded_and_the_least_recently_used_goes_first(prompts: list[tuple[int, int]], room: int) -> None:
     model, folder = SHARED["mindful"], SHARED["folder"]
     shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -22,6 +22,7 @@ from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import GraphRunner
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.reading import read_manifest
+from support.examples import examples
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
 PACKAGES = Path(__file__).parents[2] / "packages"
@@ -154,7 +155,7 @@ def test_rows_of_unequal_length_step_together_and_idle_rows_stay(theirs: Model, 
     assert decoders[1].cache.lengths == [45, 84, 63]
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(lengths=st.lists(st.integers(20, 30), min_size=2, max_size=5), held=st.integers(0, 3))
 def test_prompts_of_unequal_length_fed_in_one_run_are_those_fed_alone(ours: Model, lengths: list[int], held: int) -> None:
     """The padding behind a shorter prompt leaves nothing that its later tokens see, in fresh blocks and in ones that were used."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.answers.answer_reader import AnswerReader
@@ -22,6 +22,7 @@ from onnx_textgen.package.manifest import TOKENIZER
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.sampling.grammar import Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
+from support.examples import examples
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
@@ -116,7 +117,7 @@ def read(form: CallForm, text: str, *, grows: bool, size: int = 2) -> tuple[Answ
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seed=st.integers(0, 2**32))
 def test_a_required_call_can_be_read_and_fits_its_schema(name: str, seed: int, rules: Rules, tokenizer: TextTokenizer) -> None:
     text, complete = written(rules, tokenizer, grammar(tokenizer, FORMS[name]), seed)

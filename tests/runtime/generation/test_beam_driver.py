@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen import Cancellation
@@ -15,6 +15,7 @@ from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefix_cache import SHORTEST
 from onnx_textgen.options.defaults import ROWS
 from onnx_textgen.options.generation_config import GenerationConfig
+from support.examples import examples
 
 PROMPT = "Once upon a time"
 
@@ -120,7 +121,7 @@ def test_a_stream_of_several_texts_is_refused(story):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 4), st.floats(-1, 2))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_with_as_many_beams_as_texts_the_search_is_exhaustive(seed, length, penalty):
     """Three tokens, the last of them ends a text: every text that can be written is compared."""
     generator, vocab, end = np.random.default_rng(seed), 3, 2

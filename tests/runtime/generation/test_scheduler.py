@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -22,6 +22,7 @@ from onnx_textgen.generation.scheduler import Scheduler
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import GraphRunner
 from onnx_textgen.inference.prefill import Progress
+from support.examples import examples
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
 PROMPTS = [BEGIN + "One day", "The dog", BEGIN, "Tom and Sue went to the park. They", "A", BEGIN + "One day they", "It was night"]
@@ -85,7 +86,7 @@ def test_many_threads_get_the_texts_they_would_get_alone(model: Model, expected:
 @given(
     plan=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 27), st.one_of(st.none(), st.integers(1, 9))), min_size=1, max_size=9)
 )
-@settings(max_examples=25)
+@examples(25)
 def test_texts_do_not_depend_on_who_joins_and_leaves_when(alone: Model, expected: list, plan: list) -> None:
     """Requests come after so many turns; some callers leave after so many more."""
     together = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3).generator.engine.scheduler
@@ -231,7 +232,7 @@ def test_streams_that_nobody_takes_make_room_for_those_who_wait(model: Model, al
 
 
 @given(plan=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), max_size=30))
-@settings(max_examples=25)
+@examples(25)
 def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list, plan: list) -> None:
     """Five streams for three rows, of which now this one is taken on, now that one; none gets more than two chunks ahead."""
     model = Model(alone.folder, alone.manifest, alone.graph, chat_template=None, batch_size=3)

@@ -3,11 +3,12 @@
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.turn_taking import TurnTaking
+from support.examples import examples
 
 
 class Wish:
@@ -59,7 +60,7 @@ def begin(parts: list[int]) -> tuple[TurnTaking, Counter, list[Wish]]:
 
 
 @given(parts=st.lists(st.integers(1, 20), min_size=1, max_size=8))
-@settings(max_examples=30)
+@examples(30)
 def test_every_thread_gets_what_it_waits_for_and_nothing_is_done_twice(parts: list[int]) -> None:
     turns, work, wishes = begin(parts)
     threads = [threading.Thread(target=turns.wait_for, args=(wish,), daemon=True) for wish in wishes]

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from onnx_textgen.backends.onnxruntime_session import Session
@@ -18,11 +18,12 @@ from onnx_textgen.inference.graph_runner import GraphRunner
 from onnx_textgen.inference.prefill import Progress, prefill
 from onnx_textgen.kv_cache.recurrent_states import States
 from support.cache_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, Attention, Recurrent, Tiny
+from support.examples import examples
 
 IDS = [5, 9, 1, 0, 28, 3, 3, 7, 11, 2, 4, 8, 19, 19, 6, 21, 13, 2]
 TEXTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=24)
 ROWS = 3
-SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 Case = tuple[Tiny, Session]
 

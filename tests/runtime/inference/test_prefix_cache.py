@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -18,6 +18,7 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.inference.prefix_cache import SHORTEST, PrefixStore
 from onnx_textgen.kv_cache.snapshot import OWN
 from support.cache_graphs import GRAPHS
+from support.examples import examples
 
 BEGIN = "Once upon a time, there was a little girl called Lily. She had a red ball and a big brown dog. "
 ENDS = ["", "One day", "The dog ran", "The dog ran away and Lily", "Lily was sad because"]
@@ -50,7 +51,7 @@ def test_every_text_is_the_one_that_a_model_without_a_store_writes(mindful: Mode
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=6))
-@settings(max_examples=25)
+@examples(25)
 def test_logits_agree_to_the_last_bit_however_prompts_overlap(forgetful: Model, cuts: list) -> None:
     """Prompts of a few texts, cut anywhere and gone on with: after each, what a fresh decoder has."""
     store, geometry = PrefixStore(2**26), forgetful.manifest.geometry

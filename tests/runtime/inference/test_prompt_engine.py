@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -20,6 +20,7 @@ from onnx_textgen.inference.hand_over import HandedOver
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.inference.prompt_engine import SHORTEST
 from onnx_textgen.kv_cache.snapshot import Origin
+from support.examples import examples
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
 EXACT = Path(__file__).parents[2] / "packages" / "ort"
@@ -97,7 +98,7 @@ Turns = list[tuple[int, int]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 120), st.integers(1, 12)), min_size=1, max_size=4), st.integers(0, 9))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_continued_text_is_the_one_from_the_beginning(tale: Model, turns: Turns, seed: int) -> None:
     """Across the length at which the engine changes, with all that earlier examples left in the prefix cache."""
     session, given_ids = tale.session(), ids_of(480, seed)

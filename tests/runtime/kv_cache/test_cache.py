@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -16,6 +16,7 @@ from onnx_textgen.kv_cache import growing
 from onnx_textgen.kv_cache import shared as cache
 from onnx_textgen.kv_cache.growing import GrowingCache
 from onnx_textgen.kv_cache.shared import SharedCache
+from support.examples import examples
 
 Model = onnx_textgen.Model
 TEXTS = [[5, 9, 40, 41], [7, 8], [100, 3, 60, 61, 62, 63, 64]]
@@ -75,7 +76,7 @@ def test_a_row_that_goes_on_after_idling_has_no_gap_between_its_columns(exact: M
 
 
 @given(st.lists(st.tuples(st.integers(1, 150), st.integers(1, 40)), min_size=1, max_size=6))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_the_mask_of_a_step_has_a_one_for_each_token_and_few_zeros_behind_them(story: Model, moves: list[tuple[int, int]]) -> None:
     """However the row is rewound and fed in between; few shapes, so that bindings last."""
     decoder, shapes, steps = decoder_of(story, 1), set(), 0
@@ -257,7 +258,7 @@ def test_memory_is_taken_for_the_rows_that_are_used(story: Model) -> None:
 
 
 @given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=4), first=st.integers(0, 3), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
+@examples(25)
 def test_prompts_begun_together_leave_the_bits_that_each_leaves_alone(story: Model, lengths: list, first: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     prompts = [tuple(random.integers(0, story.manifest.geometry.vocab_size, length).tolist()) for length in lengths]

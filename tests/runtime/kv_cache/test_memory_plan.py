@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -14,6 +14,7 @@ from onnx_textgen.errors import OptionError, PromptError
 from onnx_textgen.generation.request import Request
 from onnx_textgen.generation.scheduler import Scheduler
 from onnx_textgen.kv_cache import memory_plan as memory
+from support.examples import examples
 
 
 def test_a_plan_counts_what_the_cache_holds(story: Model) -> None:
@@ -60,7 +61,7 @@ def held_bytes(engine: Scheduler) -> int:
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=9), more=st.integers(0, 60))
-@settings(max_examples=25)
+@examples(25)
 def test_texts_go_on_together_as_far_as_memory_reaches_and_are_those_they_are_alone(
     exact: Model, lengths: list[int], more: int
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("onnx")
 
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -27,6 +27,7 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.kv_cache.shared import SharedCache
 from onnx_textgen.package.manifest import GRAPH
 from support.cache_graphs import CONTEXT, VOCAB_SIZE, Attention, Builder, Recurrent, Tiny
+from support.examples import examples
 
 SMALL = {"STEP": 8, "REACH": 12, "PART": 4}
 MIXED = Tiny((Attention(0, shared=True, window=5), Attention(1, 1, 16, 16, shared=True), Attention(2, shared=True, window=3)))
@@ -116,7 +117,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS, st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_whatever_is_done_to_rows_each_goes_on_as_its_own_text(model: Model, actions: list[Action], seed: int) -> None:
     """Against NumPy, which knows no cache: fed, stepped, rewound as far as `nearest` says, copied, taken and put."""
     tiny, draw = tiny_of(model), np.random.default_rng(seed)

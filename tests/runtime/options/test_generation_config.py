@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import OptionError, PackageError
@@ -108,7 +108,6 @@ ANYTHING = st.one_of(
 
 
 @given(st.dictionaries(st.one_of(st.sampled_from(OPTION_NAMES), st.text()), ANYTHING))
-@settings(deadline=None)
 def test_any_options_give_a_checked_configuration_or_an_option_error(options):
     try:
         config = make_generation_config({}, options)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -100,13 +100,11 @@ def test_uniform_numbers_are_evenly_spread_and_no_two_places_share_one():
 
 
 @given(some_logits, st.sampled_from(CONFIGS), st.integers(0, 2**63 - 1))
-@settings(deadline=None)
 def test_only_what_survives_the_chain_is_drawn(logits, config, seed):
     assert chain(logits, config)[sample_token(logits, config, Place(seed))] > 0
 
 
 @given(some_logits, st.sampled_from(CONFIGS))
-@settings(deadline=None)
 def test_candidates_are_the_chains_probabilities_most_likely_first(logits, config):
     ids, probabilities = candidates(logits, config)
     expected = chain(logits, config)
@@ -119,7 +117,6 @@ def test_candidates_are_the_chains_probabilities_most_likely_first(logits, confi
 
 
 @given(some_logits)
-@settings(deadline=None)
 def test_greedy_takes_the_lowest_id_of_the_largest_logits(logits):
     config = GenerationConfig(temperature=0, top_k=5, top_p=0.5)
     best = sample_token(logits, config, Place(1, 2, 3))
@@ -129,7 +126,6 @@ def test_greedy_takes_the_lowest_id_of_the_largest_logits(logits):
 
 
 @given(some_logits, st.integers(1, 400))
-@settings(deadline=None)
 def test_top_k_leaves_k_tokens_and_the_ties_of_the_last(logits, k):
     kept = np.isfinite(keep(logits, top_k_ids(logits, k)))
     border = np.sort(logits)[::-1][: min(k, logits.size)][-1]
@@ -145,7 +141,6 @@ def test_top_k_is_right_for_every_width_also_with_its_best_in_the_last_columns(s
 
 
 @given(some_logits, st.floats(1e-6, 1))
-@settings(deadline=None)
 def test_top_p_keeps_the_fewest_tokens_that_hold_the_share(logits, p):
     exact = np.exp(logits.astype(np.float64) - logits.max())
     exact /= exact.sum()

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import ModelError, OptionError
@@ -18,6 +18,7 @@ from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.sampling.grammar import Constraint, Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
 from support.added_tokens import with_added_tokens
+from support.examples import examples
 
 llguidance = pytest.importorskip("llguidance", reason='constraints need pip install "onnx-textgen[grammar]"')
 jsonschema = pytest.importorskip("jsonschema", reason="what validates JSON here is jsonschema, of the development extra")
@@ -160,7 +161,7 @@ def test_text_follows_a_grammar_and_python_reads_the_sum(rules, tokenizer):
 
 
 @given(st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1, max_size=12), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_of_some_choices_one_is_written(choices):
     tokenizer = TextTokenizer.from_file(STORY / TOKENIZER, eos_ids=[EOS], bos_id=BOS)
     rules = Rules(tokenizer, vocab_size=tokenizer.vocab_size, eos_ids=[EOS])

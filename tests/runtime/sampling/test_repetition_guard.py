@@ -1,10 +1,11 @@
 """Texts that run in a circle are found out, ordinary ones are not, and what the caller chose happens."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.sampling.repetition_guard import LONGEST, REPEATS, TOKENS, LoopGuard
+from support.examples import examples
 
 LIST = "Things to buy:\n" + "".join(f"{number}. a bag of apples and a box of tea\n" for number in range(1, 40))
 TABLE = "| name | age |\n| --- | --- |\n" + "".join(f"| Tim | {age} |\n" for age in range(3, 30))
@@ -42,7 +43,7 @@ def in_circle(ids):
 
 
 @given(st.lists(st.integers(0, 2), max_size=20), st.lists(st.integers(0, 2), min_size=1, max_size=12), st.integers(1, 40))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_the_alarm_comes_exactly_when_the_definition_is_met(start, circle, times):
     ids = start + circle * times
     expected = next((count for count in range(1, len(ids) + 1) if in_circle(ids[:count])), None)

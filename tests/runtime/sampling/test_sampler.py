@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -24,7 +24,6 @@ def chooser(prompt=(1,), *, piece=None, sample=0, seed=1, **options):
 
 
 @given(rows, ids, ids, st.floats(-2, 2), st.floats(-2, 2))
-@settings(deadline=None)
 def test_presence_and_frequency_follow_openais_formula_over_the_new_text(logits, prompt, new, presence, frequency):
     """mu[j] -> mu[j] - c[j] * alpha_frequency - float(c[j] > 0) * alpha_presence, as OpenAI's documentation has it."""
     ours = chooser(prompt, presence_penalty=presence, frequency_penalty=frequency).process(logits, new)
@@ -78,7 +77,6 @@ def dry_by_definition(history, breakers, *, multiplier, base, allowed, last_n):
 
 
 @given(rows, ids, ids, st.tuples(st.floats(0.1, 2), st.floats(1, 2), st.integers(1, 4), st.sampled_from([-1, 0, 3, 10])))
-@settings(deadline=None)
 def test_dry_follows_llama_cpps_rule(logits, prompt, new, numbers):
     multiplier, base, allowed, last_n = numbers
     options = {"dry_multiplier": multiplier, "dry_base": base, "dry_allowed_length": allowed, "dry_penalty_last_n": last_n}
@@ -98,13 +96,11 @@ def test_the_order_of_the_stages():
 
 
 @given(rows, ids)
-@settings(deadline=None)
 def test_with_nothing_asked_for_the_logits_pass_as_they_are(logits, new):
     assert chooser().process(logits, new) is logits
 
 
 @given(rows, st.sets(st.integers(0, VOCAB - 1), max_size=VOCAB - 1))
-@settings(deadline=None)
 def test_banned_ids_are_ruled_out_this_once(logits, banned):
     for temperature in (0, 1):
         one = chooser(temperature=temperature)

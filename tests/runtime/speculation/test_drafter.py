@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
@@ -14,6 +14,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.speculation.drafter import best_length
 from onnx_textgen.speculation.prompt_lookup import PromptLookup
 from support.cache_graphs import GRAPHS
+from support.examples import examples
 
 DRAFT = {"prompt_lookup_num_tokens": 8}
 PHRASE = [7, 30, 41, 9, 12, 77, 5, 64]
@@ -125,7 +126,7 @@ def test_later_calls_do_not_notice(story: Model) -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 6), st.integers(1, 4), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_a_guess_is_what_followed_two_tokens_or_more_the_last_time(
     ids: list[int], most: int, longest: int, data: st.DataObject
 ) -> None:

@@ -1,4 +1,4 @@
-"""Chat templates: byte for byte what transformers renders. Hostile ones: tests/attacks/templates.py."""
+"""Chat templates: byte for byte what transformers renders. Hostile ones: tests/attacks/test_templates.py."""
 
 import datetime
 import json

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -23,6 +23,7 @@ from onnx_textgen.errors import PromptError, TokenizerError
 from onnx_textgen.text.stream_decoder import StreamDecoder
 from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen.text.tokenizer_json import Streaming
+from support.examples import examples
 
 STORY = "Once upon a time, there was a small grey cat. She didn't like rain , but 'twas raining all day. café naïve 12.50 東京 🙂 "
 SPECIAL = "<|end|>"
@@ -259,14 +260,14 @@ def check_streaming(tokenizer: TextTokenizer, ids: list[int]) -> None:
 
 @pytest.mark.parametrize("kind", SMALL)
 @given(data=st.data())
-@settings(max_examples=200)
+@examples(60)
 def test_pushes_and_flush_together_are_the_whole_text(kind: str, data: st.DataObject) -> None:
     check_streaming(small(kind), data.draw(texts_and_ids(small(kind))))
 
 
 @pytest.mark.parametrize("name", REAL)
 @given(data=st.data())
-@settings(max_examples=100)
+@examples(60)
 def test_pushes_and_flush_together_are_the_whole_text_for_real_tokenizers(shared: Path, name: str, data: st.DataObject) -> None:
     tokenizer = real(shared, name)
     check_streaming(tokenizer, data.draw(texts_and_ids(tokenizer)))
@@ -282,7 +283,7 @@ def test_every_golden_string_streams_to_its_whole_text(shared: Path, name: str) 
 
 @pytest.mark.parametrize("kind", SMALL)
 @given(data=st.data())
-@settings(max_examples=100)
+@examples(60)
 def test_a_stream_that_goes_on_after_a_prompt_joins_it(kind: str, data: st.DataObject) -> None:
     tokenizer = small(kind)
     prompt = tokenizer.encode("a cat" + data.draw(UNICODE) + "cat")
@@ -367,7 +368,7 @@ TABLE_OF_4_GB = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode
 
 @pytest.mark.parametrize("changes", [{"normalizer": TABLE_OF_4_GB}, {"decoder": {"type": []}}, {"decoder": {"type": {}}}])
 def test_a_file_that_says_odd_things_of_its_parts_is_refused_in_one_line(changes: dict[str, Any]) -> None:
-    """Many more: tests/attacks/tokenizers.py."""
+    """Many more: tests/attacks/test_tokenizers.py."""
     with pytest.raises(TokenizerError) as caught:
         TextTokenizer(spec(**changes))
     assert "\n" not in str(caught.value)
@@ -379,6 +380,16 @@ def test_a_missing_file_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -
     (tmp_path / "tokenizer.json").write_bytes(b"\xff")
     with pytest.raises(TokenizerError, match="is not UTF-8 text"):
         TextTokenizer.from_file(tmp_path / "tokenizer.json", eos_ids=(), bos_id=None)
+
+
+def test_a_tokenizer_with_several_tokens_of_one_id_is_no_other_than_itself() -> None:
+    """`tokenizers` gives added tokens the ids from the number of words on, also where words have those."""
+    words = {"type": "BPE", "vocab": {"a": 0} | {chr(98 + number): 11 + number for number in range(10)}, "merges": []}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokens = [{"id": 1 + number, "content": f"<{number}>", "special": True, **flags} for number in range(10)]
+    tokenizer, other = (TextTokenizer(spec(model=words, added_tokens=added)) for added in (tokens, tokens[:-1]))
+    assert tokenizer.difference_to(tokenizer) == ""
+    assert tokenizer.difference_to(other) == "id 20 is '<9>' in one and None in the other"
 
 
 def test_a_pattern_that_backtracks_for_ever_is_an_error_and_not_a_crash() -> None:

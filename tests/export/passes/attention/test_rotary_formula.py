@@ -6,10 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen_export.passes.attention.rotary_formula import add_tables, find_formula
+from support.examples import examples
 
 
 def tables(frequencies: np.ndarray, length: int, factor: float) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +30,7 @@ def computed(cos: np.ndarray, sin: np.ndarray, spare: int = 0) -> list[np.ndarra
     return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {})
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     base=st.floats(100, 1e7), pairs=st.integers(1, 64), length=st.integers(2, 20_000), factor=st.sampled_from([1.0, 1.1386294, 0.5])
 )

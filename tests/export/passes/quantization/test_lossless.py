@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -19,6 +19,7 @@ import onnx_textgen
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
+from support.examples import examples
 from support.gguf_files import SIZES, tiny_model, write_gguf
 
 BY_NAME = {form.name: form for form in FORMS}
@@ -34,7 +35,7 @@ def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> n
     return gguf.dequantize(gguf.quantize(values, kind), kind)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     name=st.sampled_from(sorted(FORM_OF)),
     outputs=st.integers(1, 20),
@@ -49,7 +50,7 @@ def test_what_llama_cpp_rounded_is_known_by_its_form(name: str, outputs: int, bl
     assert dataclasses.replace(found, scales="half") == BY_NAME[FORM_OF[name]]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(bits=st.sampled_from([4, 8]), size=st.sampled_from([32, 64, 128]), symmetric=st.booleans(), seed=st.integers(0, 9999))
 def test_integers_of_any_blocks_are_found(bits: int, size: int, symmetric: bool, seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -63,7 +64,7 @@ def test_integers_of_any_blocks_are_found(bits: int, size: int, symmetric: bool,
     assert found.scales_for(matrix) == found.scales, "it gives every number back"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 9999), lowest=st.integers(0, 5), share=st.floats(0, 1))
 def test_blocks_with_offsets_are_found_whatever_codes_they_use(seed: int, lowest: int, share: float) -> None:
     draw = np.random.default_rng(seed)
@@ -77,7 +78,7 @@ def test_blocks_with_offsets_are_found_whatever_codes_they_use(seed: int, lowest
     assert found.scales == "half" or share > 0.5, "few codes leave the offset of constant blocks open"
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 9999))
 def test_k_quants_of_4_bits_have_offsets_in_float32(seed: int) -> None:
     draw = np.random.default_rng(seed)

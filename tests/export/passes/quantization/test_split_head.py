@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen_export.calibration.code_search import calibrate
@@ -22,6 +22,7 @@ from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantizati
 from onnx_textgen_export.passes.quantization.split_head import SMALLEST_VOCABULARY, Split, find_split, split_matrices
 from onnx_textgen_export.proof.same_weights import prove_exactly
 from onnx_textgen_export.tracing.opening import as_source, open_source
+from support.examples import examples
 
 VOCAB, WIDTH = SMALLEST_VOCABULARY + 104, 64
 
@@ -47,7 +48,7 @@ def run(model: ir.Model, ids: np.ndarray) -> list[np.ndarray]:
     return session.run(None, {"ids": ids})
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(st.data(), st.integers(1, 3), st.integers(1, 5))
 def test_a_table_in_two_parts_gives_the_same_rows_and_products(data, batch: int, length: int) -> None:
     rows = 2 * 1024 + data.draw(st.integers(0, 50))

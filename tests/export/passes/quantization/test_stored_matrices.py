@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi._pybind_state import quantize_matmul_4bits, quantize_matmul_8bits
@@ -24,6 +24,7 @@ from onnx_textgen_export.passes.quantization.layouts import SameBytes
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
 from onnx_textgen_export.passes.quantization.quantizers import Codes, blocks_of, importance, make_quantizer, with_row_scales
 from onnx_textgen_export.passes.quantization.stored_matrices import quantize
+from support.examples import examples
 
 VOCABULARY, WIDTH, INNER = 1024, 64, 96
 
@@ -45,7 +46,7 @@ def weighted_error(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
     return (importance(blocks) * (values - blocks) ** 2).sum(axis=0)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([4, 8]), st.sampled_from([16, 32, 128]), st.booleans())
 def test_rounding_moves_no_value_by_more_than_a_step_and_keeps_zeros(seed, bits, size, symmetric) -> None:
     blocks = random_blocks(seed, size)
@@ -86,7 +87,7 @@ def test_rounding_is_that_of_onnx_runtimes_own_quantizer(bits: int, symmetric: b
     assert np.abs(found.codes.T - unpacked).max() <= 1
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([4, 8]), st.booleans())
 def test_k_quant_is_never_worse_than_rounding_by_the_measure_it_minimises(seed, bits, symmetric) -> None:
     blocks = random_blocks(seed)

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
@@ -22,6 +22,7 @@ from onnx_textgen_export.passes.quantization.layouts import Packed
 from onnx_textgen_export.passes.quantization.options import Quantization
 from onnx_textgen_export.passes.quantization.quantizers import Codes, quantize_matrix, round_ternary
 from onnx_textgen_export.passes.quantization.ternary import BLOCK_SIZE, is_ternary
+from support.examples import examples
 
 
 def ternary(weights: torch.Tensor) -> torch.Tensor:
@@ -42,7 +43,7 @@ def model(*, bias: bool = False) -> transformers.LlamaForCausalLM:
     return made
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(outputs=st.integers(1, 9), inputs=st.integers(1, 300), seed=st.integers(0, 99), inputs_first=st.booleans())
 def test_what_is_packed_in_two_bits_is_what_onnx_runtime_multiplies_with(
     outputs: int, inputs: int, seed: int, inputs_first: bool

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import random
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 import onnx_textgen
+from support.examples import examples
 
-from .flips import NO_FILES, open_model
-from .law import Case, Law, Verdict, judged
-from .manifests import PACKAGE
+from .law import PACKAGE, Cell, Verdict, judged, open_model
+from .no_files import NO_FILES
+from .values import Draw, damaged, json_values
 
 Entries = dict[str, bytes]
 Arrays = dict[str, Any]
-PROMPT = (5, 9, 2, 40)
+PROMPT = [5, 9, 2, 40]
 
 
 @functools.cache
@@ -37,7 +39,7 @@ def model() -> onnx_textgen.Model:
 def saved() -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
     """A good file, the ids of its session, and those that it goes on with."""
     session = model().session()
-    session.append(list(PROMPT))
+    session.append(PROMPT)
     session.generate(max_new_tokens=5, temperature=0)
     with tempfile.TemporaryDirectory() as folder:
         session.save(Path(folder) / "saved")
@@ -80,29 +82,39 @@ def use_text(path: Path) -> Verdict:
     return judged(use)
 
 
-def load_bytes(content: bytes, folder: Path) -> Verdict:
-    """A file of these bytes."""
+def load_bytes(folder: Path, content: bytes) -> Verdict:
+    """Load a file of these bytes."""
     (folder / "saved").write_bytes(content)
     return load(folder / "saved")
 
 
-def damage(count: int, choose: random.Random) -> Iterator[Case]:
-    """Flipped bits, ends, holes and more."""
+def use_bytes(folder: Path, content: bytes) -> Verdict:
+    """Load a session that its maker may well have saved."""
+    (folder / "saved").write_bytes(content)
+    return use_text(folder / "saved")
+
+
+def load_no_file(folder: Path, what: str) -> Verdict:
+    """Load what is no file."""
+    NO_FILES[what](folder / "saved")
+    return load(folder / "saved")
+
+
+@st.composite
+def damage(draw: Draw) -> bytes:
+    """A file that is damaged anywhere, or where the archive tells what it holds."""
     content = saved()[0]
-    for number in range(count):
-        data, way, place = bytearray(content), number % 5, choose.randrange(len(content))
-        if way <= 1:
-            for _ in range(choose.choice((1, 1, 1, 5))):
-                data[choose.randrange(len(data))] ^= 1 << choose.randrange(8)
-        elif way == 2:
-            del data[place:]
-        elif way == 3:
-            data[place:place] = choose.randbytes(choose.randrange(1, 50))
-        else:  # where the archive tells what it holds
-            place = content.rfind(b"PK\1\2") if choose.random() < 0.5 else content.find(b"PK\1\2")
-            data[place + choose.randrange(min(80, len(data) - place))] = choose.randrange(256)
-        name = ("a bit", "a bit", "its beginning", "more bytes", "its list of parts")[way]
-        yield Case(f"{number}: {name}, {place}", functools.partial(load_bytes, bytes(data)))
+    place = (content.find, content.rfind)[draw(st.integers(0, 1))](b"PK\1\2")
+    place += draw(st.integers(0, min(80, len(content) - place) - 1))
+    return draw(damaged(content) | st.integers(0, 255).map(lambda byte: content[:place] + bytes([byte]) + content[place + 1 :]))
+
+
+@examples(60)
+@given(st.data())
+def test_a_damaged_session_file_is_refused_in_one_line_or_the_session_is_the_one_that_was_saved(
+    cell: Cell, data: st.DataObject
+) -> None:
+    cell.hold(load_bytes, data.draw(damage()))
 
 
 def archive_of(parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
@@ -142,80 +154,21 @@ class Payload:
         return os._exit, (77,)
 
 
-ENTRY_CONTENTS: dict[str, Callable[[], bytes]] = {
-    "is empty": lambda: b"",
-    "is no array": lambda: b"xx",
-    "is a pickle that ends the process": lambda: pickle.dumps(Payload()),
-    "is an array of objects that ends the process": lambda: npy(np.array([Payload()], object)),
-    "says it has 10^12 numbers": lambda: claim((10**12,)),
-    "says it has more numbers than can be counted": lambda: claim((2**40, 2**40)),
-    "says it has -1 numbers": lambda: claim((-1,)),
-    "says it has -4 times -4 numbers": lambda: claim((-4, -4)),
-    "says it has 2^64 numbers": lambda: claim((2**64,)),
-    "says it has 0 times 2^62 numbers": lambda: claim((0, 2**62)),
-    "says it has 40 axes": lambda: claim((1,) * 40, content=b"\0" * 4),
-    "says it has 100 axes": lambda: claim((1,) * 100, content=b"\0" * 4),
-    "says it has objects": lambda: claim((1,), "|O", pickle.dumps(Payload())),
-    "says it has numbers of 2 GB": lambda: claim((1,), "|V2147483647"),
-    "says it has numbers of no size": lambda: claim((2**40,), "|V0"),
-    "says it has text": lambda: claim((1,), "<U100000000"),
-    "says it has dates": lambda: claim((1,), "<M8[s]", b"\0" * 8),
-    "is of another version": lambda: claim((1,), content=b"\0" * 4, version=2),
-    "has a header of no sense": lambda: with_header("{'descr': '<f4'}"),
-    "has a header that is code": lambda: with_header("__import__('os')._exit(77)"),
-    "has a header of brackets": lambda: with_header("(" * 60_000),
-    "has a header of minus signs": lambda: with_header("-" * 60_000 + "1"),
-    "has a header that is long": lambda: with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1," * 30_000 + ")}"),
-    "has a type of types": lambda: with_header(
-        "{'descr': " + "[('a', " * 200 + "'<f4'" + ")]" * 200 + ", 'fortran_order': False, 'shape': (1,)}"
-    ),
-    "is by columns": lambda: with_header("{'descr': '<i8', 'fortran_order': True, 'shape': (2, 2)}") + b"\0" * 32,
-}
+ENTRY_CONTENTS = (
+    *(with_header( "{'descr': " + "[('a', " * 200 + "'<f4'" + ")]" * 200 + ", 'fortran_order': False, 'shape': (1,)}" ), b"xx"),
+    *(with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1," * 30_000 + ")}"), claim((1,), "<M8[s]", b"\0" * 8)),
+    *(with_header("{'descr': '<i8', 'fortran_order': True, 'shape': (2, 2)}") + b"\0" * 32, claim((1,) * 100, content=b"\0" * 4)),
+    *(claim((1,), "|O", pickle.dumps(Payload())), claim((1,), content=b"\0" * 4, version=2), claim((1,) * 40, content=b"\0" * 4)),
+    *(with_header("__import__('os')._exit(77)"), npy(np.array([Payload()], object)), with_header("{'descr': '<f4'}"), claim((-1,))),
+    *(with_header("-" * 60_000 + "1"), claim((1,), "|V2147483647"), claim((1,), "<U100000000"), with_header("(" * 60_000), b""),
+    *(pickle.dumps(Payload()), claim((2**40,), "|V0"), claim((2**40, 2**40)), claim((0, 2**62)), claim((10**12,)), claim((-4, -4))),
+    claim((2**64,)),
+)  # fmt: skip
 IDS: tuple[Any, ...] = (
-    [],
-    [-1],
-    [258],
-    [2**62],
-    [[1, 2]],
-    5,
-    [1.5],
-    [float("nan")],
-    [True],
-    ["a"],
-    [1j],
-    list(range(2, 250)) * 4,
-    np.array([3], np.uint64),
-    np.array([3], ">i8"),
-    np.array([200], np.uint8),
+    *([], [-1], [258], [2**62], [[1, 2]], 5, [1.5], [float("nan")], [True], ["a"], [1j], list(range(2, 250)) * 4),
+    *(np.array([3], np.uint64), np.array([3], ">i8"), np.array([200], np.uint8)),
 )
-HEADER_CHANGES: tuple[dict[str, Any], ...] = (
-    {"format": "?"},
-    {"format": None},
-    {"format": "x" * 10**6},
-    {"model": None},
-    {"model": []},
-    {"messages": None},
-    {"messages": 5},
-    {"messages": "abc"},
-    {"messages": [5]},
-    {"messages": [["a"]]},
-    {"messages": [{"role": "user", "content": "x"}]},
-    {"messages": [[["role", "user"], ["content", "x"]]]},
-    {"messages": [{}] * 1_000},
-    {"held": -1},
-    {"held": 10**9},
-    {"is_beyond": "yes"},
-    {"is_beyond": True},
-    {"states": [3]},
-    {"states": ["../3"]},
-    {"states": None},
-    {"states": 5},
-    {"states": {"3": 1}},
-    {"states": [None]},
-    {"states": [10**30]},
-    {"states": ["9" * 5_000]},
-    {"more": 1},
-)
+HEADERS = ("", "{", "[]", "[" * 10**5, "NaN", {"messages": [{}] * 1_000}, {"states": ["9" * 5_000]}, {"format": "x" * 10**6})
 
 
 def with_arrays(change: Mapping[str, Any]) -> bytes:
@@ -280,37 +233,31 @@ def tricks() -> Iterator[tuple[str, bytes]]:
     yield "a part that says it has 4 GB", bytes(large)
 
 
-def made_up(count: int, choose: random.Random) -> Iterator[Case]:
-    """Archives that are whole, of parts that are not what they should be."""
-    made: list[tuple[str, Callable[[], bytes]]] = []
-    for name in entries():
-        for what, make in ENTRY_CONTENTS.items():
-            made.append((f"{name} {what}", functools.partial(lambda n, m: archive_of({**entries(), n: m()}), name, make)))
-    made += [(f"the header says {change!r:.60}", functools.partial(with_header_of, change)) for change in HEADER_CHANGES]
-    made += [
-        (f"the header is {text!r:.20}", functools.partial(with_header_of, text)) for text in ("", "{", "[]", "[" * 10**5, "NaN")
-    ]
-    made += [(what, functools.partial(bytes, content)) for what, content in (*arrays_of_cache(), *tricks())]
-    cases = [Case(what, functools.partial(lambda make, folder: load_bytes(make(), folder), make)) for what, make in made]
-    for ids, name in ((ids, name) for ids in IDS for name in ("token_ids", "token_ids_held")):
-        cases.append(Case(f"{name} is {ids!r:.40}", functools.partial(other_ids, name, ids)))
-    cases += [Case(f"it {what}", functools.partial(no_file, place)) for what, place in NO_FILES.items()]
-    yield from choose.sample(cases, min(count, len(cases)))
+@functools.cache
+def forged() -> dict[str, tuple[Callable[..., Verdict], Any]]:
+    """Archives that are whole, of parts that are not what they should be, each with how it may be loaded."""
+    contents = {f"{name} is {what!r:.60}": archive_of({**entries(), name: what}) for name in entries() for what in ENTRY_CONTENTS}
+    contents |= {f"the header is {header!r:.60}": with_header_of(header) for header in HEADERS}
+    contents |= dict((*arrays_of_cache(), *tricks()))
+    others = {
+        f"{name} is {ids!r:.40}": with_arrays({name: np.asarray(ids)}) for ids in IDS for name in ("token_ids", "token_ids_held")
+    }
+    return {
+        **{name: (load_bytes, content) for name, content in contents.items()},
+        **{name: (use_bytes, content) for name, content in others.items()},
+        **{f"it {what}": (load_no_file, what) for what in NO_FILES},
+    }
 
 
-def other_ids(name: str, ids: Any, folder: Path) -> Verdict:
-    """Other token ids than those that the cache was made of."""
-    (folder / "saved").write_bytes(with_arrays({name: np.asarray(ids)}))
-    return use_text(folder / "saved")
+@examples(60)
+@given(st.deferred(lambda: st.sampled_from(list(forged()))))
+def test_a_forged_session_file_is_refused_in_one_line_runs_no_code_and_takes_no_memory(cell: Cell, name: str) -> None:
+    cell.hold(*forged()[name])
 
 
-def no_file(make: Callable[[Path], object], folder: Path) -> Verdict:
-    """What is no file."""
-    make(folder / "saved")
-    return load(folder / "saved")
-
-
-LAWS = (
-    Law("A damaged session file is refused in one line, or the session is the one that was saved", damage, whole=500, quick=60),
-    Law("A forged session file is refused in one line, runs no code and takes no memory", made_up, whole=300, quick=60),
-)
+@examples(25)
+@given(st.dictionaries(st.sampled_from(("format", "model", "messages", "held", "is_beyond", "states")), json_values, min_size=1))
+def test_a_session_whose_header_has_any_values_is_refused_in_one_line_or_the_one_that_was_saved(
+    cell: Cell, header: dict[str, Any]
+) -> None:
+    cell.hold(load_bytes, with_header_of(header))
