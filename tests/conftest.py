@@ -32,9 +32,21 @@ SHARED = TESTS.parents[1] / "shared" / "data"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that none goes on alone when the others are done."""
-    places = {TESTS / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    """Put the longest files first, so that none goes on alone when the others are done, and mix those of all folders.
+
+    The tests of pages wait for a browser most of the time, those of the exporter compute: side by side they use the processor.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    folders = [path.relative_to(TESTS).parts[0] for path in files]
+    seen: collections.Counter[str] = collections.Counter()
+    places: dict[Path, float] = {}
+    for path, folder in zip(files, folders, strict=True):
+        places[path] = len(LONGEST) + seen[folder] / folders.count(folder)
+        seen[folder] += 1
+    places |= {TESTS / name: place for place, name in enumerate(LONGEST)}
+    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
 
 
 @pytest.fixture(scope="session")
