@@ -22,7 +22,7 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 WHOLE, DEEP = "whole", "deep"
 OTHER_SYSTEMS = {"Windows": "win32", "macOS": "darwin"}
 WORKERS = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
-"""By file, so that what a file exports or serves is made once, and in the order of `conftest`. One more than cores: browsers wait."""
+"""By file, so that what a file exports or serves is made once, in the order of `conftest`. Three on two cores: browsers wait."""
 DURATIONS = ["--durations", "30", "--junitxml", "build/tests.xml"]
 
 
