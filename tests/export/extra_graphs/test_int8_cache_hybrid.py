@@ -19,6 +19,7 @@ from onnx_textgen import Model
 from onnx_textgen.backends.cache_codes import from_codes, read_scales, to_codes
 from onnx_textgen.backends.onnxruntime_session import INT8_CACHE_MIN_VERSION
 from onnx_textgen.errors import DeviceError, PackageError
+from onnx_textgen.inference.hand_over import new_reader
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.inference.prompt_engine import SHORTEST
 from onnx_textgen.package.integrity import file_record
@@ -94,7 +95,7 @@ def test_openvino_attends_to_what_the_cache_holds(hybrid: Model) -> None:
     """Its own keys and values are the codes' numbers, to the last bit: what is handed over loses nothing."""
     engine = hybrid.opened.prompt_engine
     assert engine is not None
-    reader = engine.new_decoder(100)
+    reader = new_reader(engine, 100)
     prefill(reader, ids_of(100))
     for name, numbers in reader.cache.take(0, 100).items():
         scales = engine.scales[name]
