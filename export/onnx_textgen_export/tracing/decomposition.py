@@ -69,7 +69,8 @@ def changes_its_own_tensor(node: Node) -> bool:
     assert isinstance(made_by, Node)
     target = made_by.target
     is_new = isinstance(target, OpOverload) and not may_be_view(target) and not target.has_kernel_for_dispatch_key(COMPOSITE)
-    dtypes = {value.dtype for value in (source.meta["val"] for source in node.all_input_nodes) if value.is_floating_point()}
+    values = [source.meta["val"] for source in node.all_input_nodes]  # sizes among them
+    dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
     return is_new and len(dtypes) < 2 and not any(may_be_view(user.target) and user < node for user in changed.users)
 
 

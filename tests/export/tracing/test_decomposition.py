@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # to
 
 STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "in place": lambda x, y: x.mul_(y.sum()),
+    "in place by a size": lambda x, y: x.mul_(y.shape[1]).add(y),
     "twice in place": lambda x, y: x.mul_(0.5).add_(y.sum()),
     "a slice in place": lambda x, y: x + x[:, 1:].sub_(1).sum(),
     "scatter": lambda x, y: torch.zeros_like(x).scatter_(1, torch.zeros_like(x, dtype=torch.int64), 2.0) + y,
