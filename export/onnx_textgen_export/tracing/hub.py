@@ -82,9 +82,10 @@ def resolve_adapter(adapter: str | Path, report: Report = lambda stage: None, *,
 def fetch(name: str, revision: str | None, choose: Choice, report: Report) -> Path:
     """Download what the cache lacks of a repository, and return its folder there."""
     try:
-        return download(name, revision, choose, missing=functools.partial(missing_weights, choose=choose), report=report)
+        missing = functools.partial(missing_weights, choose=choose)
+        return download(name, revision, choose, missing=missing, instead="give a local folder", report=report)
     except PackageError as error:
-        raise ExportError(f"{error}, or give a local folder") from error
+        raise ExportError(str(error)) from error
 
 
 def wanted(names: Iterable[str], model: str, *, allow_pickle: bool) -> list[str]:

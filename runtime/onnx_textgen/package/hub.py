@@ -91,12 +91,12 @@ def fetch(name: HubName) -> Path:
 
     def missing(folder: Path) -> str | None:
         if (lacking := missing_file(folder / name.inside)) == NO_GRAPH:
-            raise NoGraphError(
-                f"the cache has no ONNX graph of {name.repository}, and the hub is not reached; try again with a network"
-            )
+            what = f"the cache has no ONNX graph of {name.repository}, and the hub is not reached"
+            raise NoGraphError(f"{what}; try again with a network, HF_HUB_OFFLINE unset")
         return lacking
 
-    return download(name.repository, name.revision, lambda sizes: files_to_fetch([*sizes], name), missing=missing) / name.inside
+    choose, instead = (lambda sizes: files_to_fetch([*sizes], name)), "take one of: onnx-textgen list"
+    return download(name.repository, name.revision, choose, missing=missing, instead=instead) / name.inside
 
 
 def missing_file(place: Path) -> str | None:

@@ -22,12 +22,14 @@ def download(
     choose: Callable[[Mapping[str, int]], list[str]],
     *,
     missing: Callable[[Path], str | None],
+    instead: str,
     report: Callable[[str], None] = lambda stage: None,
 ) -> Path:
     """Return the repository's folder in the cache, with the files that `choose` selects from their names and sizes in bytes.
 
-    `missing` names what a folder in the cache lacks, which is asked if the hub cannot be reached. `report` is told what is fetched,
-    or that the cache is used. Raises `PackageError`, and the errors of `choose` and `missing`.
+    `missing` names what a folder in the cache lacks, which is asked if the hub cannot be reached; `instead`: what a user without a
+    network can do. `report` is told what is fetched, or that the cache is used. Raises `PackageError`, and the errors of `choose`
+    and `missing`.
     """
     try:
         from huggingface_hub import HfApi, constants, errors, snapshot_download  # noqa: PLC0415
@@ -56,7 +58,7 @@ def download(
         why, remedy = f"the hub at {constants.ENDPOINT} cannot be reached ({first_line(error)})", "try again with a network"
     if (folder := cached_folder(repository, revision)) is None:
         what = f"there is no folder {repository}, {why}, and the cache in {constants.HF_HUB_CACHE} has no such model"
-        raise PackageError(f"{what}; {did_you_mean(Path(repository))}{remedy}, or take one of: onnx-textgen list")
+        raise PackageError(f"{what}; {did_you_mean(Path(repository))}{remedy}, or {instead}")
     if lacking := missing(folder):
         raise PackageError(f"{why}, and the cache lacks {lacking} of {repository}; {remedy}")
     report(f"source: {repository} from the cache")

@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 
 from onnx_textgen.answers.answer_reader import AnswerReader
@@ -17,6 +16,7 @@ from onnx_textgen.sampling.grammar import Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen_export.tracing.opening import open_source
 from support.qwen_coder import qwen_coder_file
+from support.random_calls import random_text
 
 pytestmark = pytest.mark.slow
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}, "required": ["city"]}
@@ -53,7 +53,7 @@ def test_a_call_that_is_required_is_read_and_fits_its_schema(chats: ChatFormat, 
     grammar = grammar_of_calls(tools, form, tokenizer.split_at_control_tokens, required=True, parallel=False)
     whole = 0
     for seed in range(4):
-        text, complete = written(rules, tokenizer, grammar, seed)
+        text, complete = random_text(rules, tokenizer, grammar, seed, ends=('"', "}", "</tool_call>"), most=80, bias=8)
         reader = AnswerReader(chats.response, tools=tools, grows=False)
         reader.push(text)
         reader.flush()
@@ -62,20 +62,3 @@ def test_a_call_that_is_required_is_read_and_fits_its_schema(chats: ChatFormat, 
         whole += complete
         assert reader.calls or not complete, text
     assert whole
-
-
-def written(rules: Rules, tokenizer: TextTokenizer, grammar: str, seed: int) -> tuple[str, bool]:
-    """A random text under a grammar, in which ends are likely, and whether it is complete."""
-    constraint, draw, ids = rules.compiled("tools", grammar), np.random.default_rng(seed), list[int]()
-    likely = [tokenizer.encode(text, add_special_tokens=False)[-1] for text in ('"', "}", "</tool_call>")]
-    while len(ids) < 80 and not constraint.is_done:
-        scores = draw.normal(size=rules.vocab_size).astype(np.float32)
-        scores[likely] += 8
-        scores[list(tokenizer.eos_ids)] += 9
-        constraint.mask(scores)
-        chosen = int(scores.argmax())
-        if chosen in tokenizer.eos_ids:
-            return tokenizer.decode(ids), True
-        ids.append(chosen)
-        constraint.accept(chosen)
-    return tokenizer.decode(ids), constraint.is_done

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.sampling.grammar import Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
 from support.examples import examples
+from support.random_calls import random_text
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
@@ -85,21 +85,9 @@ def rules(tokenizer: TextTokenizer) -> Rules:
     return Rules(tokenizer, vocab_size=read_manifest(find_package("story")).geometry.vocab_size, eos_ids=tokenizer.eos_ids)
 
 
-def written(rules: Rules, tokenizer: TextTokenizer, grammar: str, seed: int, most: int = 400) -> tuple[str, bool]:
-    """A random text under a grammar, and whether it is complete. Short tokens are preferred, or texts would never end."""
-    constraint, draw = rules.compiled("tools", grammar), np.random.default_rng(seed)
-    ids = list[int]()
-    while len(ids) < most and not constraint.is_done:
-        scores = draw.normal(size=rules.vocab_size).astype(np.float32)
-        scores[[tokenizer.encode(text, add_special_tokens=False)[-1] for text in ('"', "}", "]", "\n</p>", "<")]] += 4
-        scores[list(tokenizer.eos_ids)] += 6
-        constraint.mask(scores)
-        chosen = int(scores.argmax())
-        if chosen in tokenizer.eos_ids:
-            return tokenizer.decode(ids), True
-        ids.append(chosen)
-        constraint.accept(chosen)
-    return tokenizer.decode(ids), constraint.is_done
+def written(rules: Rules, tokenizer: TextTokenizer, grammar: str, seed: int) -> tuple[str, bool]:
+    """A random text under a grammar, and whether it is complete."""
+    return random_text(rules, tokenizer, grammar, seed, ends=('"', "}", "]", "\n</p>", "<"))
 
 
 def grammar(tokenizer: TextTokenizer, form: CallForm, **how: Any) -> str:
