@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import logging
 import math
 import warnings
@@ -146,6 +147,18 @@ def trace(
         raise ExportError(
             f"{name} has no layer whose output is the logits, so it has no hidden states to return; leave out --hidden-states"
         )
+    outputs = output_names(source, hidden_states=hidden_states, attention_maps=attention_maps)
+    model = trace_by_pytorch(source, target, outputs, hidden_states=hidden_states, attention_maps=attention_maps)
+    attach_weights(model, source.module, weights or OwnWeights(source.module))
+    run_passes("trace", model, Settings(target))
+    finish_interface(model, source, target, outputs)
+    return model
+
+
+def trace_by_pytorch(
+    source: Source, target: Target, outputs: Sequence[str], *, hidden_states: bool, attention_maps: bool
+) -> ir.Model:
+    """What PyTorch's exporter makes of the source; of the module's tensors in it, only names, types and shapes count."""
     geometry = source.geometry
     new = 1 if source.one_token else 7
     dynamic = torch.export.Dim.DYNAMIC
@@ -167,7 +180,6 @@ def trace(
         [*dynamic_dimensions(source.cache), *its_shapes],
         read_shapes,
     )
-    outputs = output_names(source, hidden_states=hidden_states, attention_maps=attention_maps)
     try:
         with quiet(), torch.no_grad():
             flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
@@ -190,25 +202,26 @@ def trace(
         raise ExportError(f"{type(source.module).__name__} cannot be traced: {explain(error)}") from error
     if program is None:
         raise ExportError(f"{type(source.module).__name__} cannot be traced: the tracer returned nothing")
-    model = program.model
-    attach_weights(model, source.module, weights or OwnWeights(source.module))
-    run_passes("trace", model, Settings(target))
-    finish_interface(model, source, target, outputs)
-    return model
+    return program.model
 
 
 def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None:
-    """Make each parameter in the graph a tensor that is read from `weights` on demand."""
-    names = {f"module.{name}": name for name, _ in module.named_parameters(remove_duplicate=False)}
+    """Give the graph the module's tensors; each large parameter is read from `weights` on demand."""
+    parameters = {f"module.{name}": name for name, _ in module.named_parameters(remove_duplicate=False)}
+    tensors = itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    own = {f"module.{name}": tensor.detach() for name, tensor in tensors}
     for value in model.graph.initializers.values():
-        name, tensor = names.get(str(value.name)), value.const_value
-        if name is None or tensor is None:
+        traced = value.const_value
+        if traced is None or value.name not in own:
             continue
-        if tensor.size >= UNMATERIALIZED_FROM:
+        name = parameters.get(value.name)
+        if name is not None and traced.size >= UNMATERIALIZED_FROM:
             read = functools.partial(read_weight, weights, name)
-            tensor = ir.LazyTensor(read, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
-            value.const_value = tensor
-        if len(tensor.shape) > 1:
+            tensor = ir.LazyTensor(read, dtype=traced.dtype, shape=ir.Shape(traced.shape.numpy()), name=value.name)
+        else:
+            tensor = ir.tensor(own[value.name], name=value.name)
+        value.const_value = tensor
+        if name is not None and len(tensor.shape) > 1:
             made_of(tensor, [Parameter(name)], pieces=[Piece(name, None)] if len(tensor.shape) == 2 else ())
 
 

@@ -31,10 +31,7 @@ from onnx_textgen_export.against import verify_against
 from onnx_textgen_export.cli import adapters_from
 from support.tiny_models import VOCABULARY, tiny_config, tiny_model
 
-pytestmark = [
-    pytest.mark.usefixtures("traced_once"),
-    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # PEFT 0.21 with transformers 5.23
-]
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT 0.21 with transformers 5.23
 ATTENTION = {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 7}
 EVERYTHING = {"target_modules": "all-linear", "r": 3, "use_rslora": True}
 IDS = torch.randint(0, VOCABULARY, (1, 40), generator=torch.Generator().manual_seed(5))

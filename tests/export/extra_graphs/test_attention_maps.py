@@ -20,7 +20,6 @@ from support.encoder_decoder_types import sources
 from support.tiny_encoder_decoders import CONTEXT, END, START, tiny_encoder_decoder
 from support.tiny_models import WINDOW, tiny_model
 
-pytestmark = pytest.mark.usefixtures("traced_once")
 IDS = [(37 * place + 11) % 300 for place in range(60)]
 ERRORS = {"fp32": 1e-5, "fp16": 0.01, "int8": 0.1}
 

@@ -26,7 +26,6 @@ def llama() -> transformers.PreTrainedModel:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("target", ["ort", "standard"])
 @pytest.mark.parametrize("precision", ERRORS)
 def test_vectors_are_those_of_transformers(

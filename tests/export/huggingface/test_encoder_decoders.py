@@ -16,7 +16,6 @@ import onnx_textgen
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.huggingface.encoder_decoder_source import source_from_encoder_decoder
 
-pytestmark = pytest.mark.usefixtures("traced_once")
 QUICK = ("t5", "bart", "m2m_100")
 SLOW = ("encoder-decoder", "marian", "t5gemma2")
 RARE = ("fsmt", "longt5", "pegasus_x", "t5gemma")

@@ -65,7 +65,6 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize(
     ("build", "precision"),
     [*itertools.product((llama, gpt2, mixtral), ("fp32", "int8", "int4")), (own, "fp32")],

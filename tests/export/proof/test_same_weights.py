@@ -126,7 +126,6 @@ def models() -> dict[str, transformers.PreTrainedModel]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_small_error_is_refused_that_rounding_alone_would_hide(

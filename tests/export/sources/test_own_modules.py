@@ -193,7 +193,6 @@ def odd(name: str) -> nn.Module:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced_once")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", ODD)
