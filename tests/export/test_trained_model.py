@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ CLOSE = 0.5
 """Nats between the two likeliest tokens, below which llama.cpp's rounding of activations may exchange them."""
 LAST = 192
 """Tokens that are compared behind a long text."""
+NEW = 24
+"""Tokens that are written after each prompt."""
 MEGABYTE = 1_000_000
 
 
@@ -143,6 +146,14 @@ def sizes(folder: Path) -> int:
     return sum((folder / name).stat().st_size for name in (GRAPH, *weights_files(read_manifest(folder))))
 
 
+def greedy(reference: torch.nn.Module, ids: Sequence[int], new_ids: Sequence[int]) -> list[int]:
+    """The likeliest token after the prompt and after each new one: if those are the new ones, greedy search writes them."""
+    with torch.no_grad():
+        logits = reference(torch.tensor([[*ids, *new_ids]]), logits_to_keep=len(new_ids) + 1).logits
+    likeliest: list[int] = logits[0].argmax(-1).tolist()
+    return likeliest
+
+
 def documents(shared: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> list[str]:
     """Two texts of 2,000 tokens: an encyclopaedia and a play."""
     corpora = (shared / "corpora" / name for name in ("wikitext2_valid.txt", "tinyshakespeare.txt"))
@@ -157,14 +168,12 @@ def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoin
     talk = [{"role": "user", "content": "What is the capital of France?"}]
     chat = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
     for prompt in [*PROMPTS, chat, *documents(shared, tokenizer)]:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
-        assert model.encode(prompt) == ids[0].tolist()
-        with torch.no_grad():
-            whole = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
-        ours = model.generate(ids[0].tolist(), max_new_tokens=24, temperature=0)
-        theirs = whole[0, ids.shape[1] :].tolist()
-        ends = tokenizer.eos_token_id in theirs  # which ours leaves out
-        assert list(ours.token_ids) == (theirs[: theirs.index(tokenizer.eos_token_id)] if ends else theirs)
+        ids = tokenizer(prompt).input_ids
+        assert model.encode(prompt) == ids
+        ours = model.generate(ids, max_new_tokens=NEW, temperature=0)
+        theirs = greedy(reference, ids, ours.token_ids)
+        ends = [tokenizer.eos_token_id] if len(ours.token_ids) < NEW else []  # which ours leaves out
+        assert [*ours.token_ids, *ends] == theirs[: len(ours.token_ids) + len(ends)], prompt
         assert ours.finish_reason == ("eos" if ends else "length")
 
 
@@ -274,12 +283,11 @@ def test_a_trained_adapter_writes_the_tokens_of_peft_and_the_model_its_own(
     trained, model = pirate[1], onnx_textgen.load(fp32, device="cpu")
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     for prompt in ("The capital of France is", *PROMPTS[:3]):
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        ids = tokenizer(prompt).input_ids
         for adapter in ("pirate", None):
-            with torch.no_grad(), contextlib.nullcontext() if adapter else trained.disable_adapter():
-                whole = trained.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
-            ours = model.generate(ids[0].tolist(), max_new_tokens=24, temperature=0, adapter=adapter).token_ids
-            assert list(ours) == whole[0, ids.shape[1] :].tolist()[: len(ours)], (prompt, adapter)
+            ours = model.generate(ids, max_new_tokens=NEW, temperature=0, adapter=adapter).token_ids
+            with contextlib.nullcontext() if adapter else trained.disable_adapter():
+                assert list(ours) == greedy(trained, ids, ours)[: len(ours)], (prompt, adapter)
     text = model.generate("The capital of France is", max_new_tokens=8, temperature=0, adapter="pirate").text
     assert "ship, said the pirate" in text
 

@@ -215,6 +215,7 @@ def attach_weights(model: ir.Model, module: nn.Module, weights: Weights) -> None
         if traced is None or value.name not in own:
             continue
         name = parameters.get(value.name)
+        tensor: ir.TensorProtocol
         if name is not None and traced.size >= UNMATERIALIZED_FROM:
             read = functools.partial(read_weight, weights, name)
             tensor = ir.LazyTensor(read, dtype=traced.dtype, shape=ir.Shape(traced.shape.numpy()), name=value.name)
