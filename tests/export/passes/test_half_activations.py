@@ -17,8 +17,7 @@ from onnx_textgen_export.passes.quantization.options import Quantization
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["ort", "standard"])
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize(("precision", "target"), [("int8", "standard"), ("int4", "ort")])
 def test_cache_and_logits_are_float16_and_right(
     tmp_path: Path, shared: Path, precision: str, target: str, caplog: pytest.LogCaptureFixture
 ) -> None:
