@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
@@ -173,10 +174,7 @@ class Model:
         return self.opened.memory(tokens, batch)
 
     def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:
-        """An empty decoder; if several calls of `stream` get the same one, the beginning that their prompts share is fed once.
-
-        `adapter`: the LoRA adapter of its texts.
-        """
+        """An empty decoder, to feed token ids to and read logits from; `adapter`: the LoRA adapter of its texts."""
         return self.opened.new_context(output=output, adapter=adapter)
 
     def session(self, **inputs: Unpack[TemplateInputs]) -> Conversation:
@@ -294,14 +292,16 @@ class Model:
     ) -> Generator[Chunk, None, None]:
         """Generate a text, one chunk per token; closing the iterator ends it.
 
-        `options` are those of `GenerationConfig`; they are checked at once, not at the first chunk. `context` keeps the cache
-        between calls: the beginning that a prompt shares with the last one is not computed again. `on_progress` is called after
-        each part of a long prompt. `cancel` ends the text from another thread. Raises `PromptError` and `OptionError`; during the
-        iteration `OptionError` too, if another stream has used the same context meanwhile.
+        `options` are those of `GenerationConfig`; they are checked at once, not at the first chunk. `on_progress` is called
+        after each part of a long prompt. `cancel` ends the text from another thread. `context` is deprecated: a session does it.
+        Raises `PromptError` and `OptionError`.
 
         >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
         ...     print(chunk.text, end="")
         """
+        if context is not None:
+            instead = "a session keeps its cache between texts, see Model.session()"
+            warnings.warn(f"context= of Model.stream goes in the next release: {instead}", DeprecationWarning, stacklevel=2)
         config = self.generator.config(options)
         generator = self.generator.for_adapter(config.adapter)
         return generator.stream(prompt, config, context=context, on_progress=on_progress, cancel=cancel)

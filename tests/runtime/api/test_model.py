@@ -177,6 +177,11 @@ def test_a_conversation_over_one_context_equals_starting_anew(exact: Model) -> N
         text += fresh.text + " Then"
 
 
+def test_a_context_given_to_a_stream_warns_that_a_session_does_it(exact: Model) -> None:
+    with pytest.warns(DeprecationWarning, match=r"goes in the next release: .*Model\.session"):
+        exact.stream(PROMPTS[0], max_new_tokens=1, context=exact.new_context()).close()
+
+
 def test_a_run_that_fails_leaves_the_cache_as_it_was(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = exact.generate(PROMPTS[0], max_new_tokens=10, temperature=0).token_ids
 
