@@ -146,6 +146,12 @@ class CharacterModel:
         text = render_chat(self.chat_template, messages, bos_token="<s>", eos_token="</s>")
         return self.tokenizer.encode(text, add_special_tokens=False)
 
+    @property
+    def generator(self):
+        return self
+
+    opened = generator
+
     def config(self, options):
         return make_generation_config({}, options)
 

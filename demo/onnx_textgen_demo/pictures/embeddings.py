@@ -48,7 +48,7 @@ def embeddings_of(model: Model, token_ids: tuple[int, ...]) -> Embeddings | None
 
     The embeddings of the last few texts, of all visitors, are cached, so that moving forwards and backwards opens no graph.
     """
-    path = model.graph.path if isinstance(model.graph, Session) else model.folder / model.opened.graph_name
+    path = model.graph.path if isinstance(model.graph, Session) else model.folder / model.generator.opened.graph_name
     if model.manifest.encoder is not None:
         path = model.folder / ENCODER_GRAPH
     try:

@@ -68,7 +68,8 @@ def make_model(
         batch_size=batch_size,
     )
     if prefix_folder is not None:
-        model.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, model.opened)
+        generator = model.generator
+        generator.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, generator.opened)
     return model
 
 
@@ -142,12 +143,13 @@ def set_assistant(model: Model, other: Model) -> None:
     """Make `other` the draft model of `model`; raises `OptionError` if their ids differ, or if `other` cannot be rolled back."""
     if difference := difference_of_ids(model, other):
         raise OptionError(f"{other.folder} cannot draft for {model.folder}: {difference}; take a model with the same tokenizer")
-    if any(tensor.kind == "state" for tensor in other.opened.cache_tensors):
+    if any(tensor.kind == "state" for tensor in other.graph.cache_tensors):
         raise OptionError(f"{other.folder} cannot draft: its recurrent states cannot be rolled back; take a transformer")
     seconds, seconds_of_model = (
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
     )
-    model.generator.assistant = Source(other.opened.new_graph_context, other.prefixes, seconds / seconds_of_model)
+    guesser = other.generator
+    model.generator.assistant = Source(guesser.opened.new_graph_context, guesser.prefixes, seconds / seconds_of_model)
 
 
 def difference_of_ids(model: Model, other: Model) -> str:
@@ -156,5 +158,5 @@ def difference_of_ids(model: Model, other: Model) -> str:
         return model.tokenizer.difference_to(other.tokenizer)
     if model.has_tokenizer or other.has_tokenizer:
         return "one of them has no tokenizer"
-    sizes = [each.encoder.vocab_size for each in (model, other)]
+    sizes = [each.manifest.geometry.vocab_size for each in (model, other)]
     return "" if sizes[0] == sizes[1] else f"one has {sizes[0]:,} ids and the other {sizes[1]:,}"

@@ -14,6 +14,7 @@ from ..errors import TemplateError
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
 from ..text.chat_template import check_messages, render_chat
+from ..text.prompts import check_characters
 from .prompt_encoder import PromptEncoder
 
 Messages = Sequence[Mapping[str, Any]]
@@ -24,6 +25,16 @@ class ChatEncoder:
 
     def __init__(self, encoder: PromptEncoder) -> None:
         self.encoder, self.opened = encoder, encoder.opened
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can think before it answers, as its chat template shows."""
+        return self.opened.chat_template is not None and self.opened.chat_format.thinking is not None
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether tool calls in its answers can be read: how the model writes them is known."""
+        return self.opened.chat_template is not None and self.opened.chat_format.response.tool_calls is not None
 
     def encode(
         self,
@@ -92,7 +103,7 @@ class ChatEncoder:
             documents=inputs.get("documents"),
             variables=inputs.get("chat_template_kwargs"),
         )
-        self.encoder.check_characters(text)
+        check_characters(text, self.encoder.context_length)
         return text
 
     def encode_rendered(self, text: str) -> list[int]:

@@ -13,7 +13,7 @@ from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import OptionError, PackageError
 from ..inference.embeddings import Vectors, groups, pooled, pooled_together
 from ..options.checks import shown, whole_number
-from ..package.retrieval import EmbeddingSettings, Pooling, chosen_prompt
+from ..package.retrieval import EmbeddingSettings, Pooling, with_prompt
 from ..text.prompts import Prompt
 from .open_model import OpenModel
 from .prompt_encoder import PromptEncoder
@@ -37,11 +37,7 @@ class Embedder:
         Raises `PromptError`, and `OptionError` for a prompt that cannot take effect.
         """
         self.opened.refuse_encoder_decoder("makes no vectors")
-        chosen = chosen_prompt(self.settings, prompt, prompt_name) or ""
-        if (prompt or prompt_name) and not all(isinstance(each, str) for each in texts):
-            raise OptionError("a prompt is written before a text, and token ids were given; give the text, or leave the prompt out")
-        prompted = [chosen + each if isinstance(each, str) and each else each for each in texts]
-        return [self.encoder.encode(each, new_tokens=0) for each in prompted]
+        return [self.encoder.encode(each, new_tokens=0) for each in with_prompt(self.settings, texts, prompt, prompt_name)]
 
     def vectors(
         self,

@@ -201,11 +201,6 @@ class OpenModel:
         """The sha256 of the file of each adapter."""
         return {name: self.manifest.files[adapter_file(name)].sha256 for name in self.manifest.adapters}
 
-    @property
-    def has_attention_maps(self) -> bool:
-        """Whether the package was exported with `--attention-maps`."""
-        return ATTENTION_GRAPH in self.manifest.files
-
     @functools.cached_property
     def attention_graph(self) -> Session:
         """The graph that returns attention weights, opened at its first use; the files are checked again because time has passed.
@@ -213,7 +208,7 @@ class OpenModel:
         It runs on the CPU: ONNX Runtime's attention on CUDA returns no weights after softmax (microsoft/onnxruntime#28351).
         Raises `PackageError` if the package was exported without `--attention-maps`.
         """
-        if not self.has_attention_maps:
+        if not self.manifest.has_attention_maps:
             raise PackageError(f"{self.folder} has no attention maps; export it again with --attention-maps")
         graph = self.folder / ATTENTION_GRAPH
         with checking_files(self.folder, self.manifest, graph):

@@ -10,11 +10,8 @@ from ..inference.scoring import split_pair
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..text.languages import Languages
-from ..text.prompts import Prompt, read_token_ids
+from ..text.prompts import Prompt, check_characters, check_vocabulary, read_token_ids
 from .open_model import OpenModel
-
-CHARACTERS_PER_TOKEN = 256
-"""Most characters that any tokenizer puts into one token; a prompt with more per token is refused before it is tokenized."""
 
 
 class PromptEncoder:
@@ -36,11 +33,11 @@ class PromptEncoder:
                 begin = f", or only the begin token: [{bos_id}]" if bos_id is not None else ""
                 raise PromptError(f"the prompt is empty; give some text{begin}")
             if not any_length:
-                self.check_characters(prompt)
+                check_characters(prompt, self.context_length)
             ids = self.opened.tokenizer.encode(prompt)
         else:
             ids = read_token_ids(prompt)
-        self.check_vocabulary(ids)
+        check_vocabulary(ids, self.vocab_size)
         if len(ids) + new_tokens > self.context_length and not any_length:
             most = self.context_length - new_tokens
             raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
@@ -54,7 +51,7 @@ class PromptEncoder:
         about = self.opened.manifest.encoder
         assert about is not None, "the caller has checked"
         if isinstance(source, str) and source:
-            self.check_characters(source, about.source_length)
+            check_characters(source, about.source_length)
         ids = self.encode(source, any_length=True)
         if language is not None:
             if not isinstance(source, str):
@@ -71,7 +68,7 @@ class PromptEncoder:
         if tokenizer.infill is None:
             name = self.opened.manifest.name
             raise PromptError(f"{name} has no control tokens for a suffix; give it a text that it continues, without a suffix")
-        self.check_characters(prefix + suffix)
+        check_characters(prefix + suffix, self.context_length)
         before, after = (tokenizer.encode(text, add_special_tokens=False) for text in (prefix, suffix))
         beginning = [tokenizer.bos_id] if tokenizer.bos_id is not None and tokenizer.encode("")[:1] == [tokenizer.bos_id] else []
         return self.encode([*beginning, *tokenizer.infill.prompt(before, after, suffix_first=suffix_first)])
@@ -89,11 +86,6 @@ class PromptEncoder:
             return split_pair(self.opened.tokenizer.encode, text, continuation)
         prompt_ids = self.encode(text, new_tokens=0, any_length=any_length)
         return self.encode([*prompt_ids, *read_token_ids(continuation)], new_tokens=0, any_length=any_length), len(prompt_ids)
-
-    def check_vocabulary(self, ids: Sequence[int]) -> None:
-        """Raise `PromptError` for an id outside the vocabulary."""
-        if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
-            raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {self.vocab_size - 1}")
 
     @functools.cached_property
     def languages(self) -> Languages:
@@ -118,12 +110,6 @@ class PromptEncoder:
         else:
             raise PromptError("the text is empty; give some text")
         return self.encode([*self.start_ids(), *ids], new_tokens=0)
-
-    def check_characters(self, text: str, tokens: int | None = None) -> None:
-        """Raise `PromptError` for a text that is too long for any tokenizer; `tokens`: what the model takes, if not its context."""
-        most = self.context_length if tokens is None else tokens
-        if len(text) > most * CHARACTERS_PER_TOKEN:
-            raise PromptError(f"the prompt has {len(text):,} characters; this model takes {most:,} tokens. Shorten it")
 
     def check_options(self, config: GenerationConfig) -> None:
         """Raise `OptionError` for an option with an id outside the vocabulary, or one that needs a tokenizer if there is none."""

@@ -141,7 +141,7 @@ def cache_bytes(model: Model, prompt_tokens: int, new_tokens: int) -> int:
     """Bytes of the cache after a prompt and the new tokens."""
     if (encoder := model.manifest.encoder) is None:
         return model.memory(prompt_tokens + new_tokens).total_bytes
-    return model.opened.memory(len(encoder.start_ids) + new_tokens, source_tokens=prompt_tokens).total_bytes
+    return model.memory(len(encoder.start_ids) + new_tokens, source_tokens=prompt_tokens).total_bytes
 
 
 def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancellation | None = None) -> Round:

@@ -54,7 +54,7 @@ def test_maps_are_those_of_transformers(model_type: str, target: str, tmp_path: 
     if model_type == "mistral":
         assert not np.tril(maps.weights, k=-WINDOW).any(), "nobody looks beyond the window"
     if model_type == "llama":
-        _, in_pieces, _ = read_maps(model.opened.attention_graph, model.manifest.geometry, IDS, rows=25, size=7)
+        _, in_pieces, _ = read_maps(model.generator.opened.attention_graph, model.manifest.geometry, IDS, rows=25, size=7)
         np.testing.assert_allclose(in_pieces, maps.weights[:, :, -25:], atol=1e-6)
 
 

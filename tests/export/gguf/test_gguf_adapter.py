@@ -52,7 +52,7 @@ def test_a_gguf_base_and_a_gguf_adapter_are_exported_and_proved(tmp_path: Path, 
     assert run(command) == 1
     assert "names layers as llama.cpp does, which only the base can translate; add --against SOURCE" in capsys.readouterr().err
     assert run([*command, "--against", str(tmp_path / "base.gguf")]) == 0
-    assert onnx_textgen.load(made.folder).adapters == ("own", "polite")
+    assert [*onnx_textgen.load(made.folder).manifest.adapters] == ["own", "polite"]
     own, polite = (read_adapter(made.folder / f"{name}.onnx_adapter") for name in ("own", "polite"))
     assert all(np.array_equal(own[name].wide, polite[name].wide) for name in own)
 

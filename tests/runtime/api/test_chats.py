@@ -298,7 +298,7 @@ def test_a_form_of_calls_that_is_read_and_cannot_be_written_is_not_required(stor
 
 
 def test_a_broken_call_is_text_where_no_grammar_prevents_it(plain: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(plain.opened.chat_format.__dict__, "calls", None)
+    monkeypatch.setitem(plain.generator.opened.chat_format.__dict__, "calls", None)
     broken = '<tool_call>\n{"name": "get_weather", "arguments": {"city": Oslo}}\n</tool_call>'
     answer = chat(plain, broken, tools=TOOLS)
     assert (answer.text, calls_of(answer), answer.finish_reason) == (broken, [], "eos")
@@ -342,9 +342,8 @@ def test_another_response_template_can_be_given(tmp_path: Any, story: Model) -> 
     file.write_text(json.dumps(template))
     for given in (template, file, str(file)):
         model = onnx_textgen.load(threads=1, device="cpu", response_template=given)
-        other = Model(
-            story.folder, story.manifest, story.graph, chat_template=PLAIN, response_template=model.opened.response_template
-        )
+        response_template = model.generator.opened.response_template
+        other = Model(story.folder, story.manifest, story.graph, chat_template=PLAIN, response_template=response_template)
         answer = chat(other, "(I see.) It rains.")
         assert (answer.reasoning, answer.text) == ("I see.", "It rains.")
     file.write_text("{")

@@ -56,7 +56,7 @@ def test_a_text_whose_maps_take_too_much_is_refused(story: onnx_textgen.Model, m
 
 def test_a_package_without_maps_says_how_to_get_them(story: onnx_textgen.Model) -> None:
     model = onnx_textgen.load(PLAIN, device="cpu", threads=1)
-    assert (model.opened.has_attention_maps, story.opened.has_attention_maps) == (False, True)
+    assert (model.manifest.has_attention_maps, story.manifest.has_attention_maps) == (False, True)
     with pytest.raises(PackageError, match="has no attention maps; export it again with --attention-maps"):
         model.attentions("a cat")
     with pytest.raises(OptionError, match="last should be a whole number of at least 1"):

@@ -74,12 +74,13 @@ def hold_conversation(
         response_template=response_template,
     )
     _ = loaded.tokenizer  # raises for a package without one
-    options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
+    # Raises now for options that would fail at every question.
+    options.check_assistant(assistant_model, loaded.generator.config(generation))
     if "adapter" in generation:
-        loaded.opened.for_adapter(generation["adapter"])
+        loaded.generator.for_adapter(generation["adapter"])
     if loaded.chat_template is None and own is not None:
         raise OptionError(f"{loaded.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
-    if own is not None and not loaded.calls_tools:
+    if own is not None and not loaded.chats.calls_tools:
         screen.note(f"how {loaded.manifest.name} writes calls is not known, so they stay text; give --response-template FILE")
     chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
     if loaded.chat_template is None:

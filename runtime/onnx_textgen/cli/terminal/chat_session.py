@@ -87,7 +87,7 @@ class Chat:
             raise
         has_shifted = not self.is_chat and self.session.token_ids[: len(before)] != before
         self.exchanges = [] if has_shifted else [*self.exchanges, exchange]  # a shift of the context makes all starts wrong
-        self.last = screen.stats_line(answer, is_drawn=self.model.config(self.generation).is_drawn)
+        self.last = screen.stats_line(answer, is_drawn=self.model.generator.config(self.generation).is_drawn)
         screen.note_dim(self.last)
 
     def append(self, question: str) -> None:
@@ -176,7 +176,7 @@ class Chat:
     def retry(self, _: str) -> None:
         """Ask the last question again; if that fails, the earlier answer stays."""
         last = self.last_exchange()
-        if self.model.config(self.generation).temperature == 0:
+        if self.model.generator.config(self.generation).temperature == 0:
             raise OptionError("the answer would be the same: temperature 0 always takes the most likely token")
         kept, exchanges, seed = self.session, list(self.exchanges), self.generation.get("seed")
         self.session = kept.fork()
@@ -229,9 +229,9 @@ class Chat:
 
     def set_adapter(self, name: str) -> None:
         """Answer with one of the package's LoRA adapters from now on, or with none for an empty `name`."""
-        self.model.opened.for_adapter(name or None)  # raises for an unknown one, and opens it now, not at the next question
+        self.model.generator.for_adapter(name or None)  # raises for an unknown one, and opens it now, not at the next question
         self.generation["adapter"] = name or None
-        others = ", ".join(each for each in self.model.adapters if each != name)
+        others = ", ".join(each for each in self.model.manifest.adapters if each != name)
         screen.note((f"adapter {name}" if name else "no adapter") + (f"; there are also: {others}" if others else ""))
 
     def show_stats(self, _: str) -> None:
@@ -242,7 +242,7 @@ class Chat:
             "context": f"{tokens:,} of {most:,} tokens, {screen.size(self.model.memory(tokens).total_bytes)} of keys and values",
             "exchanges": str(len(self.exchanges)),
             "system prompt": screen.quoted(shortened(self.system)) if self.system else "none",
-            **({"adapter": self.generation.get("adapter") or "none"} if self.model.adapters else {}),
+            **({"adapter": self.generation.get("adapter") or "none"} if self.model.manifest.adapters else {}),
         }
         first, *others = (self.last or "none").split(" | ")
         for name, value in [*facts.items(), ("last answer", first), *(("", each) for each in others)]:
