@@ -15,7 +15,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.api.embedder import Embedder
+from onnx_textgen.tasks.embedder import Embedder
 from support import patient_http
 from support.live_server import served, wait_until
 from support.patient_http import LONGEST_WAIT

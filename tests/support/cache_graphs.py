@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_textgen.backends.adapter_file import LowRank, write_adapter
-from onnx_textgen.backends.linear_layers import KEY, LinearLayer, LinearLayers
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.variants.adapter_file import LowRank, write_adapter
+from onnx_textgen.backends.variants.linear_layers import KEY, LinearLayer, LinearLayers
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import (

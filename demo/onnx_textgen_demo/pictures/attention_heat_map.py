@@ -12,7 +12,7 @@ import numpy as np
 
 from onnx_textgen.diagnostics.inspection import Token
 from onnx_textgen.errors import OnnxTextgenError
-from onnx_textgen.inference.attention_maps import AttentionMaps, Maps
+from onnx_textgen.tasks.attention_maps import AttentionMaps, Maps
 
 from ..view import percent, visible
 from .drawing import bar_rows

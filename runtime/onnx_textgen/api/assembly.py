@@ -11,12 +11,11 @@ import numpy as np
 
 from ..backends.cache_codes import NO_SCALES, read_scales
 from ..backends.onnxruntime_session import LOG, Session, open_session
-from ..backends.openvino_session import PRECISIONS, check_readable, open_openvino
+from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
 from ..errors import DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
-from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import available_bytes, plan
@@ -24,6 +23,7 @@ from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
 from ..package.manifest import ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest
 from ..speculation.draft_model import Source, step_seconds
+from .device_check import check_device
 from .model import Model
 from .opening import OpenPackage
 from .prefix_folder import PrefixFolder

@@ -23,11 +23,11 @@ from ..inference.prefill import Progress
 from ..options.checks import shown, whole_number
 from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..results import Chunk, Generation
+from ..tasks.chat_encoder import ChatEncoder
+from ..tasks.chats import chat_chunks, divided
+from ..tasks.text_generator import TextGenerator
 from ..text.prompts import Prompt, read_token_ids
-from .chat_encoder import ChatEncoder
-from .chats import chat_chunks, divided
 from .session_file import read_session, write_session
-from .text_generator import TextGenerator
 
 Message = Mapping[str, Any]
 """One turn of a chat: `{"role": "user", "content": "Hello"}`."""

@@ -16,9 +16,7 @@ from ..backends.signature import LOGITS
 from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
-from ..inference.attention_maps import AttentionMaps
 from ..inference.decoder import Decoder
-from ..inference.embeddings import Vectors
 from ..inference.encoder import Encoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
@@ -29,19 +27,21 @@ from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
 from ..package.retrieval import Pooling
 from ..results import Choice, Chunk, Generation, RankedDocument, Score
+from ..tasks.attention_maps import AttentionMaps
+from ..tasks.embedder import Embedder
+from ..tasks.embeddings import Vectors
+from ..tasks.open_model import OpenModel, read_tokenizer
+from ..tasks.prompt_encoder import PromptEncoder
+from ..tasks.scorer import Measure, Scorer
+from ..tasks.text_generator import TextGenerator
 from ..text.prompts import Prompt, is_batch
 from ..text.tokenizer import TextTokenizer
-from .embedder import Embedder
-from .open_model import OpenModel, read_tokenizer
-from .prompt_encoder import PromptEncoder
-from .scorer import Measure, Scorer
-from .text_generator import TextGenerator
 
 if TYPE_CHECKING:  # imported at first use: a text needs none of them, and with what reads answers they take 40 ms
     from ..answers.records import ChatAnswer, ChatChunk
-    from .chat_encoder import ChatEncoder
+    from ..tasks.chat_encoder import ChatEncoder
+    from ..tasks.reranker import Reranker
     from .conversation import Conversation
-    from .reranker import Reranker
 
 Prompts = list[str] | list[list[int]]
 MOVED: Mapping[str, tuple[str, str]] = {
@@ -94,13 +94,13 @@ class Model:
     @functools.cached_property
     def chats(self) -> ChatEncoder:
         """Encodes chats, and says what the model's chats can do."""
-        from .chat_encoder import ChatEncoder  # noqa: PLC0415
+        from ..tasks.chat_encoder import ChatEncoder  # noqa: PLC0415
 
         return ChatEncoder(self._encoder)
 
     @functools.cached_property
     def _reranker(self) -> Reranker:
-        from .reranker import Reranker  # noqa: PLC0415
+        from ..tasks.reranker import Reranker  # noqa: PLC0415
 
         return Reranker(self._opened, self.chats)
 
@@ -264,7 +264,7 @@ class Model:
         self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
     ) -> Generator[ChatChunk, None, None]:
         """`chat`, one chunk after the other; the last chunk has the whole answer. Closing the iterator ends the answer."""
-        from .chats import divided, stream_answer  # noqa: PLC0415
+        from ..tasks.chats import divided, stream_answer  # noqa: PLC0415
 
         inputs, others = divided(options)
         return stream_answer(self.generator, self.chats.turn(messages, **inputs), others, cancel)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..backends.onnxruntime_session import open_session
-from ..backends.openvino_session import PRECISIONS, open_openvino
+from ..backends.openvino.session import PRECISIONS, open_openvino
 from ..backends.protocol import Graph
 from ..errors import DeviceError
 from ..files.text_files import read_text

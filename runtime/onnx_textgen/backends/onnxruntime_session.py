@@ -1,4 +1,4 @@
-"""Opens graphs with ONNX Runtime, on the CPU, on CUDA or on a plug-in's device. `openvino_session` opens them with OpenVINO.
+"""Opens graphs with ONNX Runtime, on the CPU, on CUDA or on a plug-in's device. `openvino/session.py` opens them with OpenVINO.
 
 A request for a device never falls back to the CPU silently; ONNX Runtime's own fallback, which prints to stdout, is disabled. The
 package disables telemetry before this import.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..backends.onnxruntime_run import BoundRun
 from ..backends.onnxruntime_session import Session
-from ..backends.single_attention import MOST_TOKENS, links_for, present_of_link
+from ..backends.variants.single_attention import MOST_TOKENS, links_for, present_of_link
 from ..kv_cache.shared import SharedCache
 
 

@@ -7,7 +7,7 @@ raises, the cache is unchanged.
 from __future__ import annotations
 
 from ..backends.onnxruntime_session import Session
-from ..backends.openvino_session import OpenVINOSession
+from ..backends.openvino.session import OpenVINOSession
 from ..backends.protocol import Graph
 from ..errors import PackageError
 from .growing import GrowingCache

@@ -16,7 +16,7 @@ import numpy as np
 from ..backends.onnxruntime_session import LOG, Session, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
-from ..backends.single_attention import MOST_TOKENS, with_single_attention
+from ..backends.variants.single_attention import MOST_TOKENS, with_single_attention
 from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.verifier import Verifier

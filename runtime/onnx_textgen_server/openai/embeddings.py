@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen import Model
-from onnx_textgen.inference.embeddings import Vectors
+from onnx_textgen.tasks.embeddings import Vectors
 
 from ..serving.vectors import encode_texts, written_vectors
 from .schema import read_prompts

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from onnx_textgen import Cancellation, Model
-from onnx_textgen.inference.embeddings import Vectors
 from onnx_textgen.package.retrieval import EmbeddingSettings, with_prompt
+from onnx_textgen.tasks.embeddings import Vectors
 
 if TYPE_CHECKING:
     from .work_queue import Compute

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import onnx_textgen
-from onnx_textgen.backends.adapter_file import Changes, read_adapter, write_adapter
-from onnx_textgen.backends.linear_layers import KEY
+from onnx_textgen.backends.variants.adapter_file import Changes, read_adapter, write_adapter
+from onnx_textgen.backends.variants.linear_layers import KEY
 from onnx_textgen.cli import run
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import MANIFEST

@@ -9,9 +9,9 @@ import torch
 import transformers
 
 import onnx_textgen
-from onnx_textgen.inference.attention_maps import read_maps
 from onnx_textgen.package.integrity import package_digest
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, ENCODER_GRAPH, GRAPH
+from onnx_textgen.tasks.attention_maps import read_maps
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.extra_graphs import attention_graph
 from onnx_textgen_export.huggingface.encoder_decoder import EncoderDecoder

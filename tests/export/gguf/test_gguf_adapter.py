@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import onnx_textgen
-from onnx_textgen.backends.adapter_file import LowRank, read_adapter
+from onnx_textgen.backends.variants.adapter_file import LowRank, read_adapter
 from onnx_textgen.cli import run
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.gguf.gguf_adapter import read_gguf_adapter

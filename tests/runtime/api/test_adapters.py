@@ -16,7 +16,7 @@ pytest.importorskip("onnx")
 import onnx_textgen
 from onnx_textgen import OptionError, PackageError
 from onnx_textgen.api.session_file import write_session
-from onnx_textgen.backends.adapter_file import write_adapter
+from onnx_textgen.backends.variants.adapter_file import write_adapter
 from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.cli import run
 from onnx_textgen.generation.request import Request

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.api import open_model
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.tasks import open_model
 from support.examples import examples
 
 Model = onnx_textgen.Model

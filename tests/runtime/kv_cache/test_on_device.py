@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import onnx_textgen
+from onnx_textgen.api.device_check import check_device
 from onnx_textgen.backends.onnxruntime_run import BoundRun
 from onnx_textgen.backends.onnxruntime_session import Session, open_session
 from onnx_textgen.backends.plugins.memory import DeviceMemory
 from onnx_textgen.backends.protocol import Device
 from onnx_textgen.errors import DeviceError
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.device_check import check_device
 from onnx_textgen.kv_cache.on_device import OnDeviceCache
 from onnx_textgen.package.reading import read_manifest
 from support.cache_graphs import GRAPHS, VOCAB_SIZE

@@ -37,8 +37,8 @@ def show_info(
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
+    from ...hub.lookup import locate  # noqa: PLC0415
     from ...package.foreign import folder_of, is_foreign, open_foreign  # noqa: PLC0415  (imports ONNX Runtime, which takes half a second)
-    from ...package.hub import locate  # noqa: PLC0415
     from ...package.manifest import manifest_as_data  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 

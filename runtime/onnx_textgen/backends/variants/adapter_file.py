@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import PackageError, first_line
-from .onnxruntime_session import AdapterFormat, OrtValue
+from ...errors import PackageError, first_line
+from ..onnxruntime_session import AdapterFormat, OrtValue
 
 NARROW, WIDE = ".lora_A", ".lora_B"
 """Endings of the names of the two matrices, as PEFT has them."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onnx_textgen.backends.openvino_known import is_known
-from onnx_textgen.backends.openvino_session import check_readable, read_graph
+from onnx_textgen.backends.openvino.known import is_known
+from onnx_textgen.backends.openvino.session import check_readable, read_graph
 from onnx_textgen.errors import PackageError
 from onnx_textgen.files.graph_file import map_model
 from onnx_textgen.files.onnx_graph import GRAPH, MODEL, NODE
@@ -16,7 +16,7 @@ from onnx_textgen.files.onnx_wire import Message
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GRAPHS = [ROOT / "tests" / "packages" / "ort", ROOT / "artifacts" / "story", ROOT / "artifacts" / "tiny-transformer"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from ..errors import PackageError
-from .manifest import MANIFEST
+from ..package.manifest import MANIFEST
 
 VARIABLE = "ONNX_TEXTGEN_CACHE"
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*(@[\w./-]{1,100})?)?")

@@ -11,10 +11,10 @@ import numpy as np
 from ..backends.signature import HIDDEN_STATES
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import OptionError, PackageError
-from ..inference.embeddings import Vectors, groups, pooled, pooled_together
 from ..options.checks import shown, whole_number
 from ..package.retrieval import EmbeddingSettings, Pooling, with_prompt
 from ..text.prompts import Prompt
+from .embeddings import Vectors, groups, pooled, pooled_together
 from .open_model import OpenModel
 from .prompt_encoder import PromptEncoder
 

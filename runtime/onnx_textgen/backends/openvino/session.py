@@ -1,7 +1,7 @@
 """Opens and runs graphs with OpenVINO, a second CPU engine for packages of target `ort`; no other module imports it.
 
 Its prefill is faster than ONNX Runtime's, and faster again with `openvino:bf16` on processors that multiply in bfloat16. The graph
-is read without conversion, except for the operators that `openvino_operators` replaces. OpenVINO writes nothing to disk here and
+is read without conversion, except for the operators that `operators` replaces. OpenVINO writes nothing to disk here and
 sends no telemetry.
 """
 
@@ -20,15 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DeviceError, ModelError, PackageError, first_line
-from ..files.graph_file import refuse_functions
-from ..options.checks import whole_number
-from ..requirements import wrong_version
-from .cache_codes import NO_SCALES, CacheScales
-from .openvino_known import is_known
-from .openvino_operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
-from .protocol import Device
-from .signature import (
+from ...errors import DeviceError, ModelError, PackageError, first_line
+from ...files.graph_file import refuse_functions
+from ...options.checks import whole_number
+from ...requirements import wrong_version
+from ..cache_codes import NO_SCALES, CacheScales
+from ..protocol import Device
+from ..signature import (
     PAST,
     ROLES,
     CacheTensor,
@@ -40,6 +38,8 @@ from .signature import (
     read_inputs,
     read_rotary_switch,
 )
+from .known import is_known
+from .operators import BLOCK_BEGINS, BLOCK_INDICES, DOMAIN, Operators
 
 PRECISIONS = {"openvino": "f32", "openvino:bf16": "bf16"}
 """Device names, with the precision of products and attention on each."""

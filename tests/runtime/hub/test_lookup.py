@@ -12,8 +12,8 @@ import pytest
 import onnx_textgen
 from onnx_textgen.diagnostics import inventory
 from onnx_textgen.errors import PackageError
-from onnx_textgen.package import hub
-from onnx_textgen.package.hub import HubName, files_to_fetch, locate, parse_hub_name
+from onnx_textgen.hub import lookup as hub
+from onnx_textgen.hub.lookup import HubName, files_to_fetch, locate, parse_hub_name
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import manifest_to_json

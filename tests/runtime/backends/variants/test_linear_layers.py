@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.backends.adapter_file import LowRank
-from onnx_textgen.backends.adapter_graph import make_product
-from onnx_textgen.backends.linear_layers import KEY, LinearLayer, LinearLayers, from_runs, to_runs
+from onnx_textgen.backends.variants.adapter_file import LowRank
+from onnx_textgen.backends.variants.adapter_graph import make_product
+from onnx_textgen.backends.variants.linear_layers import KEY, LinearLayer, LinearLayers, from_runs, to_runs
 from onnx_textgen.errors import PackageError
 
 orders = st.integers(1, 40).flatmap(lambda size: st.permutations(range(size)))

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import ModelError
+from ..inference.decoder import Decoder
 from ..package.retrieval import Pooling
-from .decoder import Decoder
 
 Vectors = npt.NDArray[np.float32]
 States = npt.NDArray[np.float64]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_textgen.backends.adapter_file import LowRank, read_adapter, write_adapter
 from onnx_textgen.backends.onnxruntime_session import AdapterFormat, OrtValue
+from onnx_textgen.backends.variants.adapter_file import LowRank, read_adapter, write_adapter
 from onnx_textgen.errors import PackageError
 
 

@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import PackageError
 from ..files.text_files import readable
+from ..package.locate import find_package
+from ..package.manifest import MANIFEST, is_allowed
+from ..package.reading import has_manifest, read_manifest
 from .hub_cache import download
-from .locate import find_package
-from .manifest import MANIFEST, is_allowed
 from .model_cache import find_cached as find_cached_package
-from .reading import has_manifest, read_manifest
 
 PREFIX = "hf:"
 NO_PARENT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
@@ -122,7 +122,7 @@ def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
 
     Raises `PackageError` if the repository has no graph, or more than one and none with a usual name.
     """
-    from .foreign import SUBFOLDER  # noqa: PLC0415  (ONNX Runtime)
+    from ..package.foreign import SUBFOLDER  # noqa: PLC0415  (ONNX Runtime)
 
     inside = PurePosixPath(name.inside)
     folder = inside.parent if inside.suffix == ".onnx" else inside
@@ -144,8 +144,8 @@ def choose_graphs(wanted: str | None, graphs: Sequence[str]) -> tuple[str, ...]:
 
     `wanted`: the graph that the caller names.
     """
-    from .foreign import STEMS, VARIANTS  # noqa: PLC0415
-    from .foreign_encoder_decoder import is_encoder, names_of_halves  # noqa: PLC0415
+    from ..package.foreign import STEMS, VARIANTS  # noqa: PLC0415
+    from ..package.foreign_encoder_decoder import is_encoder, names_of_halves  # noqa: PLC0415
 
     by_name = {PurePosixPath(file).name: file for file in reversed(graphs)}
     if any(map(is_encoder, by_name)):

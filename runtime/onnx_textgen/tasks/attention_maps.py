@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from ..backends.onnxruntime_session import Session
 from ..errors import PackageError, PromptError
+from ..inference.decoder import Decoder
+from ..inference.encoder import Encoder
 from ..package.manifest import Geometry
-from .decoder import Decoder
 from .embeddings import part_bounds
-from .encoder import Encoder
 
 ATTENTIONS, CROSS_ATTENTIONS = "attentions.", "cross_attentions."
 """Prefixes of the outputs of a layer, over the text and over the source; the layer's number follows."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
 from onnx_textgen.backends.onnxruntime_session import open_session
-from onnx_textgen.backends.openvino_session import open_openvino
+from onnx_textgen.backends.openvino.session import open_openvino
 from onnx_textgen.errors import DeviceError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import GraphRunner
@@ -25,7 +25,7 @@ from onnx_textgen.package.reading import read_manifest
 from support.examples import examples
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
-PACKAGES = Path(__file__).parents[2] / "packages"
+PACKAGES = Path(__file__).parents[3] / "packages"
 EXACT = PACKAGES / "ort"
 GRAPH = EXACT / "model.onnx"
 TEXTS = ("Once upon a time", "The dog", "It was raining, and Lily", "A")

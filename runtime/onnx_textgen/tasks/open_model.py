@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..backends.adapter_graph import open_with_adapters
 from ..backends.onnxruntime_session import LOG, Session, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
+from ..backends.variants.adapter_graph import open_with_adapters
 from ..errors import OptionError, PackageError, TemplateError
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder

@@ -19,11 +19,12 @@ import onnx_textgen
 from onnx_textgen import extras
 from onnx_textgen.cli import run
 from onnx_textgen.errors import PackageError
-from onnx_textgen.package import model_cache, short_names
-from onnx_textgen.package.hub import HUB_NAME, locate
+from onnx_textgen.hub import model_cache
+from onnx_textgen.hub.lookup import HUB_NAME, locate
+from onnx_textgen.hub.model_cache import cached_packages, find_cached, place_of, remove_cached
+from onnx_textgen.hub.python_index import source_of
+from onnx_textgen.package import short_names
 from onnx_textgen.package.locate import find_package
-from onnx_textgen.package.model_cache import cached_packages, find_cached, place_of, remove_cached
-from onnx_textgen.package.python_index import source_of
 from onnx_textgen.package.short_names import ShortName
 
 huggingface_hub = pytest.importorskip("huggingface_hub")

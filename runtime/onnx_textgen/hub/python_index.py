@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from ..errors import PackageError
-from .integrity import file_record
-from .short_names import FROM_INDEX, ShortName
+from ..package.integrity import file_record
+from ..package.short_names import FROM_INDEX, ShortName
 
 
 @contextlib.contextmanager

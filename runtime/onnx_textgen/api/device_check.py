@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from ..backends.onnxruntime_session import LOG, Session
 from ..errors import DeviceError
+from ..inference.capabilities import Capabilities
+from ..inference.decoder import Decoder
 from ..package.manifest import Geometry
-from .capabilities import Capabilities
-from .decoder import Decoder
 
 FEW = 16
 """Tokens of a short part."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import PackageError
+from ...errors import PackageError
 
 KEY = "linear_layers"
 """The metadata entry."""

@@ -8,13 +8,13 @@ from typing import Literal
 
 from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError
-from ..inference.attention_maps import AttentionMaps, read_maps
 from ..inference.scoring import score_tokens
 from ..kv_cache.memory_plan import check_fits, plan, source_bytes
 from ..options.checks import shown, whole_number
 from ..options.generation_config import MOST_ALTERNATIVES
 from ..results import Choice, Score
 from ..text.prompts import Prompt
+from .attention_maps import AttentionMaps, read_maps
 from .open_model import OpenModel
 from .prompt_encoder import PromptEncoder
 

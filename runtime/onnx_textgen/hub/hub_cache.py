@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..errors import PackageError, first_line
-from .misnamed import did_you_mean
+from ..package.misnamed import did_you_mean
 
 TIMEOUT_SECONDS = 10.0
 """For the hub's list of a model's files."""

@@ -8,9 +8,9 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.errors import OptionError, PackageError, PromptError
-from onnx_textgen.inference import attention_maps
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import ATTENTION_GRAPH
+from onnx_textgen.tasks import attention_maps
 
 TEXT = "Lily had a red ball. One day, the ball rolled away and she could not find it."
 PLAIN = Path(__file__).parents[2] / "packages" / "ort"

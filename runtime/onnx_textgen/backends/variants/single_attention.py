@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..errors import PackageError
-from ..files.onnx_graph import (
+from ...errors import PackageError
+from ...files.onnx_graph import (
     ATTRIBUTE,
     GRAPH,
     INT32,
@@ -29,8 +29,8 @@ from ..files.onnx_graph import (
     make_tensor,
     make_value_info,
 )
-from ..files.onnx_wire import Message
-from .signature import CacheTensor
+from ...files.onnx_wire import Message
+from ..signature import CacheTensor
 
 GROUP_SIZES = (2, 1, 2, 4)
 """Links that run or are skipped together; the first group always runs."""

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import PackageError
-from ..files.onnx_graph import FLOAT, FLOAT16, GRAPH, INT64, MODEL, NODE, make_node, make_tensor, make_value_info
-from ..files.onnx_wire import Message
+from ...errors import PackageError
+from ...files.onnx_graph import FLOAT, FLOAT16, GRAPH, INT64, MODEL, NODE, make_node, make_tensor, make_value_info
+from ...files.onnx_wire import Message
+from ..onnxruntime_session import Session, open_variant
+from ..signature import ADAPTER_MASK
 from .adapter_file import Changes, LowRank
 from .linear_layers import ElementType, LinearLayer, LinearLayers
-from .onnxruntime_session import Session, open_variant
-from .signature import ADAPTER_MASK
 
 MOST_BYTES = 2**31 - 2**20
 """Limit for a graph in memory: protobuf's, less what surrounds the matrices."""

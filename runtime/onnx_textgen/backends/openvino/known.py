@@ -1,18 +1,18 @@
 """Tells of most decoders that OpenVINO reads their graphs, without importing OpenVINO: a trial takes as long as opening a model.
 
-Each operator here is one that OpenVINO read in graphs of this project; attention and embeddings as `openvino_operators` converts
-them. Of any other graph nothing is said, and `openvino_session.check_readable` lets OpenVINO read it.
+Each operator here is one that OpenVINO read in graphs of this project; attention and embeddings as `operators` converts
+them. Of any other graph nothing is said, and `session.check_readable` lets OpenVINO read it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..files.graph_file import map_model
-from ..files.onnx_graph import GRAPH, MODEL, NODE
-from ..files.onnx_wire import Message
-from .openvino_operators import DOMAIN, UNSUPPORTED_ATTRIBUTES
-from .windowed_graph import BIAS, POSITIONS, attributes
+from ...files.graph_file import map_model
+from ...files.onnx_graph import GRAPH, MODEL, NODE
+from ...files.onnx_wire import Message
+from ..windowed_graph import BIAS, POSITIONS, attributes
+from .operators import DOMAIN, UNSUPPORTED_ATTRIBUTES
 
 STANDARD = """
 Add Cast Clip Concat Cos CumSum Expand Gather GatherND Gelu Gemm LayerNormalization MatMul Max Mul Neg Pow RMSNormalization Range

@@ -2,7 +2,7 @@
 
 `GroupQueryAttention` becomes OpenVINO's PagedAttention, the operator of its GenAI pipelines and servers. It updates the cache in
 place, and takes rows of different lengths in one run. The frontend's own conversion of GroupQueryAttention copies the whole cache
-for every token. `openvino_session` registers these methods as conversion extensions; this module does not import OpenVINO.
+for every token. `session` registers these methods as conversion extensions; this module does not import OpenVINO.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .cache_codes import LARGEST_CODE, CacheScales
+from ..cache_codes import LARGEST_CODE, CacheScales
 
 DOMAIN = "com.microsoft"
 BLOCK_INDICES, BLOCK_BEGINS = "block_indices", "block_indices_begins"
