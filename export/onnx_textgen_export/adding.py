@@ -1,4 +1,4 @@
-"""Adds a LoRA adapter to an existing package, or removes one: `onnx-textgen add-adapter` and `remove-adapter`."""
+"""Adds a LoRA adapter to an existing package, or removes one: `onnx-textgen adapter`."""
 
 from __future__ import annotations
 

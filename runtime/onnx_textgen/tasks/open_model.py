@@ -150,7 +150,7 @@ class OpenModel:
             return self
         if not isinstance(name, str) or name not in self.manifest.adapters:
             names = ", ".join(self.manifest.adapters)
-            remedy = f"choose one of: {names}" if names else f"add one with: onnx-textgen add-adapter {self.folder.name} ADAPTER"
+            remedy = f"choose one of: {names}" if names else f"add one with: onnx-textgen adapter add {self.folder.name} ADAPTER"
             raise OptionError(f"{self.manifest.name} has no adapter {shown(name)}; {remedy}")
         with self.opening:
             return self if self.is_closed else self.adapted  # a closed one raises at its next use

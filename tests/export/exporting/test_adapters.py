@@ -187,10 +187,10 @@ def test_an_adapter_is_added_to_a_package_and_compared_on_request(
     folders: tuple[Path, Path, peft.PeftModel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     package, adapter, trained = folders
-    assert run(["add-adapter", str(package), str(adapter)]) == 0
+    assert run(["adapter", "add", str(package), str(adapter)]) == 0
     assert "not compared with PyTorch; --against SOURCE does that" in capsys.readouterr().out
     assert difference(package, "adapter", trained) < 1e-4
-    assert run(["add-adapter", str(package), str(adapter), "--name", "twin", "--against", str(package.with_name("base"))]) == 0
+    assert run(["adapter", "add", str(package), str(adapter), "--name", "twin", "--against", str(package.with_name("base"))]) == 0
     assert "has the adapter twin: rank 4, 4 parameters, compared with PyTorch: " in capsys.readouterr().out
     model = onnx_textgen.load(package)
     assert [*model.manifest.adapters] == ["adapter", "twin"]
@@ -357,9 +357,9 @@ def test_an_adapter_is_removed_and_the_package_opens_as_before(folders: Any, cap
     package, adapter, _ = folders
     before = {path.name: path.read_bytes() for path in package.rglob("*") if path.is_file()}
     add_adapter(package, adapter, name="own")
-    assert run(["remove-adapter", str(package), "other"]) == 1
+    assert run(["adapter", "remove", str(package), "other"]) == 1
     assert "has no adapter other; it has: own" in capsys.readouterr().err
-    assert run(["remove-adapter", str(package), "own"]) == 0
+    assert run(["adapter", "remove", str(package), "own"]) == 0
     assert {path.name: path.read_bytes() for path in package.rglob("*") if path.is_file()} == before
 
 

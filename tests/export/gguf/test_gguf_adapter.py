@@ -48,7 +48,7 @@ def test_a_gguf_base_and_a_gguf_adapter_are_exported_and_proved(tmp_path: Path, 
     write_gguf_adapter(tmp_path / "polite.gguf", model.config, changes_of(model))
     made = export(tmp_path / "base.gguf", tmp_path / "out", adapters={"own": tmp_path / "polite.gguf"})
     assert made.manifest.adapters["own"].source == "the adapter polite.gguf"
-    command = ["add-adapter", str(made.folder), str(tmp_path / "polite.gguf")]
+    command = ["adapter", "add", str(made.folder), str(tmp_path / "polite.gguf")]
     assert run(command) == 1
     assert "names layers as llama.cpp does, which only the base can translate; add --against SOURCE" in capsys.readouterr().err
     assert run([*command, "--against", str(tmp_path / "base.gguf")]) == 0

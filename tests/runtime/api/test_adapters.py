@@ -200,7 +200,7 @@ def test_an_unknown_adapter_is_refused_with_the_names_that_there_are(shared_case
     with pytest.raises(OptionError, match=r"^tiny has no adapter a list; choose one of: first, other$"):
         model.score(LONG, adapter=["first"])
     plain = onnx_textgen.load(SHARED.package(tmp_path))
-    with pytest.raises(OptionError, match="tiny has no adapter 'first'; add one with: onnx-textgen add-adapter"):
+    with pytest.raises(OptionError, match="tiny has no adapter 'first'; add one with: onnx-textgen adapter add"):
         plain.generate(LONG, adapter="first")
 
 
@@ -291,7 +291,7 @@ def test_a_manifest_names_a_file_for_each_adapter(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="has the adapter 'first', and lists no file of it"):
         onnx_textgen.load(folder)
     (folder / MANIFEST).write_text(manifest_to_json(dataclasses.replace(wrong, adapters={})))
-    assert onnx_textgen.load(folder).manifest.adapters == {}, "a file that a killed add-adapter left is no harm"
+    assert onnx_textgen.load(folder).manifest.adapters == {}, "a file that a killed adapter add left is no harm"
 
 
 def test_the_command_line_generates_verifies_and_lists_with_adapters(shared_case: Case, capsys: pytest.CaptureFixture[str]) -> None:
