@@ -61,7 +61,7 @@ def test_what_python_shows_of_a_model_a_session_and_a_text_is_one_short_line(sto
     assert [each for each in shown if "\n" in each or len(each) > 160] == []
     assert shown[:2] == [
         "<onnx_textgen.Model 'story': int8, context of 512 tokens, on cpu>",
-        "<onnx_textgen.Conversation with 'story': 0 tokens>",
+        "<onnx_textgen.Session with 'story': 0 tokens>",
     ]
     assert f"{len(session)} tokens, ending " in shown[2]
     assert shown[3].startswith(f"<Generation {made.text[:20]!r}"[:-1])
@@ -126,3 +126,8 @@ def test_an_attribute_of_a_model_that_has_moved_works_for_one_release_and_warns(
 def test_an_attribute_that_a_model_never_had_is_an_attribute_error(story: onnx_textgen.Model) -> None:
     with pytest.raises(AttributeError, match="'Model' object has no attribute 'tokeniser'"):
         _ = story.tokeniser  # type: ignore[attr-defined]
+
+
+def test_the_old_name_of_a_session_works_for_one_release_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="onnx_textgen.Conversation is called Session now"):
+        assert onnx_textgen.Conversation is onnx_textgen.Session

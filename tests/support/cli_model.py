@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from onnx_textgen.answers.records import ChatAnswer, ChatChunk
-from onnx_textgen.api.conversation import Conversation
+from onnx_textgen.api.session import Session
 from onnx_textgen.backends.signature import CacheTensor
 from onnx_textgen.errors import PromptError
 from onnx_textgen.options.merging import make_generation_config
@@ -67,7 +67,7 @@ class AlphabetDecoder:
         del self.token_ids[row][length:]
 
 
-class CharacterSession(Conversation):
+class CharacterSession(Session):
     """A session whose texts the model below speaks."""
 
     def __init__(self, model):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.cache_codes import NO_SCALES, read_scales
-from ..backends.onnxruntime_session import LOG, Session, open_session
+from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
 from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
 from ..errors import DeviceError, OptionError, PackageError
@@ -77,7 +77,7 @@ def checked(package: OpenPackage, place: Path) -> Graph:
     """The graph of a package, which fits its manifest; on some devices another one over the same weights."""
     graph, geometry = package.graph, package.manifest.geometry
     check_graph(graph, geometry)
-    if isinstance(graph, Session) and graph.memory is not None:
+    if isinstance(graph, OnnxRuntimeSession) and graph.memory is not None:
         graph = check_device(graph, geometry)
     full, folder = plan(graph.cache_tensors, geometry.context_length), folder_of(place)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
@@ -123,7 +123,7 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
     """The encoder of an encoder-decoder, on the decoder's device; None for a decoder."""
     if manifest.encoder is None:
         return None
-    if not isinstance(decoder, Session):
+    if not isinstance(decoder, OnnxRuntimeSession):
         raise DeviceError(f"{manifest.name} is an encoder-decoder, which runs on ONNX Runtime; take the device cpu")
     names = list(decoder.encoder_inputs)
     opened = functools.partial(open_session, device=str(decoder.device), threads=decoder.threads)

@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.onnxruntime_session import LOG, Session
+from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession
 from ..errors import DeviceError
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
@@ -25,7 +25,7 @@ MOST_DIFFERENCE = 0.04
 by different rules, it is 0.023; with the attention above, 0.077 and more."""
 
 
-def check_device(session: Session, geometry: Geometry) -> Session:
+def check_device(session: OnnxRuntimeSession, geometry: Geometry) -> OnnxRuntimeSession:
     """Return the session, with shorter parts of prompts if the device computes only those right.
 
     Raises `DeviceError` if it does not even compute short parts as it computes single tokens.
@@ -56,7 +56,7 @@ def check_device(session: Session, geometry: Geometry) -> Session:
     return dataclasses.replace(session, most_tokens=FEW)
 
 
-def logits_of(session: Session, geometry: Geometry, ids: list[int], part: int) -> npt.NDArray[np.float32]:
+def logits_of(session: OnnxRuntimeSession, geometry: Geometry, ids: list[int], part: int) -> npt.NDArray[np.float32]:
     """The logits [tokens, vocabulary] of tokens that are fed in parts."""
     decoder = Decoder(session, geometry)
     return np.concatenate([decoder.feed(ids[start : start + part], every_position=True) for start in range(0, len(ids), part)])

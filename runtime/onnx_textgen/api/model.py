@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # imported at first use: a text needs none of them, and with 
     from ..answers.records import ChatAnswer, ChatChunk
     from ..tasks.chat_encoder import ChatEncoder
     from ..tasks.reranker import Reranker
-    from .conversation import Conversation
+    from .session import Session
 
 Prompts = list[str] | list[list[int]]
 MOVED: Mapping[str, tuple[str, str]] = {
@@ -67,7 +67,7 @@ class Model:
         self,
         folder: Path,
         manifest: Manifest,
-        session: Graph,
+        graph: Graph,
         *,
         chat_template: str | None,
         tokenizer: TextTokenizer | None = None,
@@ -82,7 +82,7 @@ class Model:
         """`tokenizer`: that of the folder, if it was read already."""
         tokenizer = tokenizer or read_tokenizer(folder, manifest)
         self._opened = OpenModel(
-            *(folder, manifest, session, tokenizer, chat_template, response_template),
+            *(folder, manifest, graph, tokenizer, chat_template, response_template),
             *(encoder, prompt_engine, capacity, graph_name),
         )
         self._encoder = PromptEncoder(self._opened)
@@ -185,7 +185,7 @@ class Model:
         """An empty decoder, to feed token ids to and read logits from; `adapter`: the LoRA adapter of its texts."""
         return self._opened.new_context(output=output, adapter=adapter)
 
-    def session(self, **inputs: Unpack[TemplateInputs]) -> Conversation:
+    def session(self, **inputs: Unpack[TemplateInputs]) -> Session:
         """An empty session: a text or a chat that can be appended to, generated from, rolled back, forked and saved.
 
         `inputs`: what the template of a chat gets at every turn.
@@ -195,20 +195,20 @@ class Model:
         >>> session.generate(max_new_tokens=3, temperature=0).finish_reason
         'length'
         """
-        from .conversation import Conversation  # noqa: PLC0415
+        from .session import Session  # noqa: PLC0415
 
         self._opened.refuse_encoder_decoder("keeps no session")
-        return Conversation(self.generator, inputs)
+        return Session(self.generator, inputs)
 
-    def load_session(self, path: str | Path, **inputs: Unpack[TemplateInputs]) -> Conversation:
-        """Read a session that `Conversation.save` wrote; raises `PackageError` for any other file, or one of another model.
+    def load_session(self, path: str | Path, **inputs: Unpack[TemplateInputs]) -> Session:
+        """Read a session that `Session.save` wrote; raises `PackageError` for any other file, or one of another model.
 
         `inputs` are those of `session`; the file does not hold them.
         """
-        from .conversation import Conversation  # noqa: PLC0415
+        from .session import Session  # noqa: PLC0415
 
         self._opened.refuse_encoder_decoder("keeps no session")
-        return Conversation.load(self.generator, path, inputs)
+        return Session.load(self.generator, path, inputs)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""

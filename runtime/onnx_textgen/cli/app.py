@@ -80,7 +80,7 @@ def describe(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "generate": generate.generate_text,
-    "chat": chat.hold_conversation,
+    "chat": chat.hold_session,
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
     "pull": pull.pull_model,

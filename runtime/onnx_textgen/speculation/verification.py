@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..backends.onnxruntime_session import LOG, Session, open_variant
+from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..backends.variants.single_attention import MOST_TOKENS, with_single_attention
@@ -58,7 +58,7 @@ def check_memory(needed: int) -> None:
 
 def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
     """Open the graph a second time and measure it; raises `PackageError` or `ModelError` if it cannot verify drafts."""
-    if not isinstance(graph, Session) or graph.path is None or graph.device.kind != "cpu":
+    if not isinstance(graph, OnnxRuntimeSession) or graph.path is None or graph.device.kind != "cpu":
         raise PackageError("exact draft verification needs ONNX Runtime on the CPU")
     if graph.outputs[graph.name_of(LOGITS)][0][1] == 1:
         raise PackageError("the graph gives logits of the last token alone")

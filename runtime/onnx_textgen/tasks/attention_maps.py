@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.onnxruntime_session import Session
+from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..errors import PackageError, PromptError
 from ..inference.decoder import Decoder
 from ..inference.encoder import Encoder
@@ -55,14 +55,14 @@ class AttentionMaps:
     to 1; where a layer attends to text and source at once (T5Gemma 2), both rows together do."""
 
 
-def attending_layers(session: Session) -> dict[int, str]:
+def attending_layers(session: OnnxRuntimeSession) -> dict[int, str]:
     """The outputs with attention weights, by the number of their layer, in ascending order."""
     numbers = [name.removeprefix(ATTENTIONS) for name in session.outputs if name.startswith(ATTENTIONS)]
     return {number: f"{ATTENTIONS}{number}" for number in sorted(int(each) for each in numbers if re.fullmatch("[0-9]{1,5}", each))}
 
 
 def read_maps(
-    session: Session,
+    session: OnnxRuntimeSession,
     geometry: Geometry,
     token_ids: Sequence[int],
     *,

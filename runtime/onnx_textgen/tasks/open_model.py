@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..backends.onnxruntime_session import LOG, Session, open_session
+from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
 from ..backends.variants.adapter_graph import open_with_adapters
@@ -162,7 +162,7 @@ class OpenModel:
         The files are checked again because time has passed.
         """
         graph, folder, manifest = self.graph, self.folder, self.manifest
-        if not isinstance(graph, Session):
+        if not isinstance(graph, OnnxRuntimeSession):
             raise OptionError(f"adapters run on ONNX Runtime, and {folder.name} is open on {graph.device}; load it with device cpu")
         if self.graph_name == INT8_CACHE_GRAPH:
             raise OptionError(f"{INT8_CACHE_GRAPH} has scales of keys and values without adapters; load the folder {folder.name}")
@@ -202,7 +202,7 @@ class OpenModel:
         return {name: self.manifest.files[adapter_file(name)].sha256 for name in self.manifest.adapters}
 
     @functools.cached_property
-    def attention_graph(self) -> Session:
+    def attention_graph(self) -> OnnxRuntimeSession:
         """The graph that returns attention weights, opened at its first use; the files are checked again because time has passed.
 
         It runs on the CPU: ONNX Runtime's attention on CUDA returns no weights after softmax (microsoft/onnxruntime#28351).

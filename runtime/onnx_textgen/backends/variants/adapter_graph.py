@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...errors import PackageError
 from ...files.onnx_graph import FLOAT, FLOAT16, GRAPH, INT64, MODEL, NODE, make_node, make_tensor, make_value_info
 from ...files.onnx_wire import Message
-from ..onnxruntime_session import Session, open_variant
+from ..onnxruntime_session import OnnxRuntimeSession, open_variant
 from ..signature import ADAPTER_MASK
 from .adapter_file import Changes, LowRank
 from .linear_layers import ElementType, LinearLayer, LinearLayers
@@ -40,7 +40,7 @@ class AddedProduct:
     """[ranks]: the adapter that each rank belongs to."""
 
 
-def open_with_adapters(session: Session, read: Callable[[], Mapping[str, Changes]]) -> Session:
+def open_with_adapters(session: OnnxRuntimeSession, read: Callable[[], Mapping[str, Changes]]) -> OnnxRuntimeSession:
     """Open the session's graph a second time, with the adapters that `read` returns, by name.
 
     `read` is called once more for a verifier of drafts. Raises `PackageError` for an adapter of another model.
@@ -56,7 +56,7 @@ def open_with_adapters(session: Session, read: Callable[[], Mapping[str, Changes
     return dataclasses.replace(opened, adapters=tuple(adapters), own_model=model)
 
 
-def linear_layers(session: Session) -> LinearLayers:
+def linear_layers(session: OnnxRuntimeSession) -> LinearLayers:
     """The record of a session's linear layers; raises `PackageError` if it has none."""
     return LinearLayers.from_metadata(session.ort.get_modelmeta().custom_metadata_map)
 

@@ -1,4 +1,4 @@
-"""`onnx-textgen chat`: a conversation in the terminal."""
+"""`onnx-textgen chat`: a session in the terminal."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ NOT_IN_A_CHAT = (
     "early_stopping",
     "logprobs",
 )
-"""Options for more than one text, because a conversation continues only one, and `logprobs`, which it does not show."""
+"""Options for more than one text, because a session continues only one, and `logprobs`, which it does not show."""
 GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 
 
 @with_options([name for name in OPTIONS if name not in NOT_IN_A_CHAT])
-def hold_conversation(
+def hold_session(
     folder: options.FolderArgument = None,
     *,
     model: options.ModelOption = None,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt, before the whole conversation.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt, before the whole session.")] = "",
     chat_template_kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help='Variables of the chat template, such as {"enable_thinking": false}.')
     ] = None,
@@ -127,4 +127,4 @@ def converse(chat: Chat) -> None:
         except KeyboardInterrupt:
             if not line_input.is_interactive():
                 raise
-            screen.note("\n/quit or Ctrl-D ends the conversation")
+            screen.note("\n/quit or Ctrl-D ends the session")

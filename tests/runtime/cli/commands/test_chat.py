@@ -303,7 +303,7 @@ def test_a_conversation_can_be_saved_right_after_its_system_prompt_changed(chat,
 def test_a_question_that_no_longer_fits_is_refused_and_nothing_is_lost(chat, chat_model, capsys):
     assert chat(chat_model, "The dog", "on and " * 600, "/stats", "and", options=["-n", "3"]) == 0
     err = capsys.readouterr().err
-    assert re.search("error: the prompt has .*; /undo and /reset shorten the conversation\n", err)
+    assert re.search("error: the prompt has .*; /undo and /reset shorten the session\n", err)
     assert re.search(r"exchanges +1\n", err)
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Cancellation, Model
-from onnx_textgen.api.conversation import Conversation
+from onnx_textgen.api.session import Session
 from onnx_textgen.api.session_file import arrays_digest
 from onnx_textgen.errors import OptionError, PackageError, PromptError, TemplateError
 from support.cache_graphs import GRAPHS
@@ -295,7 +295,7 @@ def test_what_a_killed_save_left_is_cleared_away_by_a_later_one(forgetful: Model
 
 
 @pytest.fixture
-def session(forgetful: Model) -> Conversation:
+def session(forgetful: Model) -> Session:
     """A session of a short text."""
     session = forgetful.session()
     session.append(BEGIN)
@@ -304,7 +304,7 @@ def session(forgetful: Model) -> Conversation:
 
 
 @pytest.fixture
-def saved(session: Conversation, tmp_path: Path) -> Path:
+def saved(session: Session, tmp_path: Path) -> Path:
     """The file of that session."""
     session.save(tmp_path / "saved")
     return tmp_path / "saved"
@@ -360,7 +360,7 @@ def test_entries_that_are_no_arrays_or_claim_too_much_are_refused(forgetful: Mod
                 forgetful.load_session(saved)
 
 
-def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model, session: Conversation, saved: Path) -> None:
+def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model, session: Session, saved: Path) -> None:
     arrays = arrays_of(saved)
     write_arrays(saved, with_header(arrays, format="onnx-textgen session 1"), with_digest=False)
     assert forgetful.load_session(saved).token_ids == session.token_ids
@@ -369,7 +369,7 @@ def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model,
         forgetful.load_session(saved)
 
 
-def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, session: Conversation, saved: Path) -> None:
+def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, session: Session, saved: Path) -> None:
     write_arrays(saved, with_header(arrays_of(saved), states=[3]))
     with pytest.raises(PackageError, match="not a saved session, or is damaged"):
         forgetful.load_session(saved)

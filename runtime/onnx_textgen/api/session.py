@@ -36,7 +36,7 @@ SHOWN_TOKENS = 10
 """Tokens of a session's end in its `repr`."""
 
 
-class Conversation:
+class Session:
     """A session, made by `Model.session`. Only one thread at a time may use it; other sessions may run in other threads."""
 
     def __init__(self, generator: TextGenerator, inputs: TemplateInputs | None = None) -> None:
@@ -58,7 +58,7 @@ class Conversation:
         end = ""
         if self._token_ids and self.opened.optional_tokenizer is not None:
             end = f", ending {self.opened.tokenizer.decode(self._token_ids[-SHOWN_TOKENS:])!r}"
-        return f"<onnx_textgen.Conversation with {self.opened.manifest.name!r}: {held}{len(self):,} tokens{end}>"
+        return f"<onnx_textgen.Session with {self.opened.manifest.name!r}: {held}{len(self):,} tokens{end}>"
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -228,9 +228,9 @@ class Conversation:
             del self._token_ids[whole_number("length", length, 0, len(self._token_ids)) :]
         self._version += 1
 
-    def fork(self) -> Conversation:
+    def fork(self) -> Session:
         """Make another session with the same tokens and messages; later changes to one do not affect the other."""
-        other = Conversation(self.generator, self.inputs)
+        other = Session(self.generator, self.inputs)
         other.messages, other._token_ids = list(self.messages), list(self._token_ids)
         other.context.snapshot = self.context.snapshot
         return other
@@ -244,7 +244,7 @@ class Conversation:
         write_session(Path(path), opened.digest, self._token_ids, self.messages, snapshot, adapters=opened.adapter_digests)
 
     @classmethod
-    def load(cls, generator: TextGenerator, path: str | Path, inputs: TemplateInputs | None = None) -> Conversation:
+    def load(cls, generator: TextGenerator, path: str | Path, inputs: TemplateInputs | None = None) -> Session:
         """Read a session that `save` wrote; raises `PackageError` for any other file, a damaged one, or one of another model."""
         session, opened = cls(generator, inputs), generator.opened
         token_ids, messages, session.context.snapshot = read_session(
