@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import onnx_textgen
 from onnx_textgen.errors import OnnxTextgenError, OptionError
+from onnx_textgen.hub.model_cache import cached_packages, find_cached
 from onnx_textgen.options.checks import shown
 from onnx_textgen.package.end_tokens import read_template
 from onnx_textgen.package.locate import DEFAULT_PACKAGE, embedded_packages, find_package
-from onnx_textgen.package.model_cache import cached_packages, find_cached
 
 from .encoder_decoders import can_chat
 

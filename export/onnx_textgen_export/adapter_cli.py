@@ -1,22 +1,22 @@
-"""The commands `onnx-textgen add-adapter` and `remove-adapter`. Torch is imported when they run, since that takes seconds."""
+"""The command `onnx-textgen adapter`: `add` and `remove`. Torch is imported when they run, since that takes seconds."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from onnx_textgen.help_texts import help_of
+from onnx_textgen.help_texts import help_of, summary_of
 
 from .stages import begin_export
 
-SETTINGS: dict[str, Any] = {
-    "context_settings": {"help_option_names": ["-h", "--help"]},
-    "add_completion": False,
-    "rich_markup_mode": None,
-}
-app, removal = typer.Typer(**SETTINGS), typer.Typer(**SETTINGS)
+app = typer.Typer(
+    help="Add a LoRA adapter to a model folder, or remove one.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 
 def add(
@@ -35,8 +35,8 @@ def add(
     """Add a LoRA adapter to a model folder; the model's own weights stay unchanged.
 
     Try:
-        onnx-textgen add-adapter DIR ./my-adapter
-        onnx-textgen add-adapter DIR ./my-adapter --name french --against CHECKPOINT
+        onnx-textgen adapter add DIR ./my-adapter
+        onnx-textgen adapter add DIR ./my-adapter --name french --against CHECKPOINT
         onnx-textgen generate "Bonjour" --model DIR --adapter french
     """
     from onnx_textgen.cli.terminal.certificate import summary_in_words  # noqa: PLC0415
@@ -56,7 +56,7 @@ def add(
     typer.echo(f'Next: onnx-textgen generate "Once upon a time" --model {folder} --adapter {added}')
 
 
-app.command(help=help_of(add))(add)
+app.command("add", help=help_of(add), short_help=summary_of(add))(add)
 
 
 def remove(
@@ -66,7 +66,7 @@ def remove(
     """Remove a LoRA adapter from a model folder.
 
     Try:
-        onnx-textgen remove-adapter DIR french
+        onnx-textgen adapter remove DIR french
     """
     from .adding import remove_adapter  # noqa: PLC0415
 
@@ -74,4 +74,4 @@ def remove(
     typer.echo(f"{folder} has the adapter {name} no longer")
 
 
-removal.command(help=help_of(remove))(remove)
+app.command("remove", help=help_of(remove), short_help=summary_of(remove))(remove)

@@ -1,4 +1,4 @@
-"""Adds a LoRA adapter to an existing package, or removes one: `onnx-textgen add-adapter` and `remove-adapter`."""
+"""Adds a LoRA adapter to an existing package, or removes one: `onnx-textgen adapter`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.backends.adapter_file import Changes, write_adapter
-from onnx_textgen.backends.adapter_graph import linear_layers
 from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.backends.variants.adapter_file import Changes, write_adapter
+from onnx_textgen.backends.variants.adapter_graph import linear_layers
 from onnx_textgen.files.replace import replaced_file
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.integrity import check_files, file_record

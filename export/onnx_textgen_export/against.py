@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.backends.adapter_graph import linear_layers
 from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.backends.variants.adapter_graph import linear_layers
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.manifest import GRAPH, TOKENIZER, UNKNOWN, Manifest
 from onnx_textgen.package.reading import read_manifest

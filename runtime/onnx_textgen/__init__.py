@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # for type checkers and editors
     from .answers.records import ChatAnswer, ChatChunk, ToolCall, tool_result
     from .answers.tools import Tool
     from .api.batch_generator import BatchGenerator
-    from .api.conversation import Conversation
     from .api.loading import load
     from .api.model import Model
+    from .api.session import Session
     from .cancellation import Cancellation, InterruptedRunError
     from .errors import (
         BusyError,
@@ -47,7 +47,6 @@ __all__ = [
     "ChatChunk",
     "Choice",
     "Chunk",
-    "Conversation",
     "DeviceError",
     "Generation",
     "GenerationConfig",
@@ -61,6 +60,7 @@ __all__ = [
     "RankedDocument",
     "RuleError",
     "Score",
+    "Session",
     "Stats",
     "TemplateError",
     "TokenizerError",
@@ -76,7 +76,6 @@ HOMES = {
     "cancellation": ("Cancellation", "InterruptedRunError"),
     "answers.records": ("ChatAnswer", "ChatChunk", "ToolCall", "tool_result"),
     "answers.tools": ("Tool",),
-    "api.conversation": ("Conversation",),
     "errors": (
         *("BusyError", "DeviceError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),
         *("RuleError", "TemplateError", "TokenizerError"),
@@ -85,11 +84,17 @@ HOMES = {
     "api.loading": ("load",),
     "results": ("Alternative", "Choice", "Chunk", "Generation", "RankedDocument", "Score", "Stats"),
     "api.model": ("Model",),
+    "api.session": ("Session",),
 }
 
 
 def __getattr__(name: str) -> object:
     """Import one of the public names."""
+    if name == "Conversation":  # version 0.2's name of a session
+        import warnings  # noqa: PLC0415
+
+        warnings.warn("onnx_textgen.Conversation is called Session now", DeprecationWarning, stacklevel=2)
+        name = "Session"
     home = next((home for home, names in HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

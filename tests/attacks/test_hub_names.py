@@ -14,7 +14,7 @@ from unittest import mock
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onnx_textgen.package.hub import PREFIX, locate, parse_hub_name
+from onnx_textgen.hub.lookup import PREFIX, locate, parse_hub_name
 from support.examples import examples
 
 from .law import HARMLESS, PACKAGE, REFUSED, Cell, Verdict, Violation, check_command, judged, open_model

@@ -120,4 +120,4 @@ def test_a_response_template_reaches_the_model(tmp_path):
     file.write_text('{"start_anchor": "<assistant>", "fields": {"reasoning_content": {"open": "[", "close": "]"}, "content": {}}}')
     package = with_chat_template(shutil.copytree(TINY_PACKAGE, tmp_path / "package"))
     registry = make_registry([str(package)], device="cpu", threads=1, response_template=file)
-    assert registry.model().opened.chat_format.response.data["fields"]["reasoning_content"] == {"open": "[", "close": "]"}
+    assert registry.model().generator.opened.chat_format.response.data["fields"]["reasoning_content"] == {"open": "[", "close": "]"}

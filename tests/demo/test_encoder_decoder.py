@@ -132,7 +132,7 @@ def test_a_person_sees_which_digits_a_word_looks_at(chromium, served, numbers, s
 
 
 def test_the_heat_map_has_the_shares_of_the_source_and_folds_those_of_the_text(numbers):
-    inspector = StepInspector(numbers, "4071", numbers.config({"temperature": 0, "seed": 1}))
+    inspector = StepInspector(numbers, "4071", numbers.generator.config({"temperature": 0, "seed": 1}))
     while inspector.can_step():
         inspector.step()
     assert [step.sampling.chosen.piece for step in inspector.steps] == [*TEXT.split(), "</s>"]
@@ -149,7 +149,7 @@ def test_the_heat_map_has_the_shares_of_the_source_and_folds_those_of_the_text(n
 
 
 def test_of_a_long_source_the_tokens_that_are_looked_at_most_are_shown(numbers):
-    inspector = StepInspector(numbers, "1" * 90, numbers.config({"temperature": 0, "seed": 1}))
+    inspector = StepInspector(numbers, "1" * 90, numbers.generator.config({"temperature": 0, "seed": 1}))
     inspector.step()
     shown = stage_pictures.attention_picture(inspector, 0)
     assert "Of the 91 tokens of the source, the 48 that are looked at most are shown" in shown

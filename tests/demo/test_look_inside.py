@@ -43,7 +43,7 @@ def story():
 
 
 def inspector_of(model, steps=0, prompt="a cat", **options):
-    inspector = StepInspector(model, prompt, model.config({"temperature": 0.9, "top_k": 20, "seed": SEED} | options))
+    inspector = StepInspector(model, prompt, model.generator.config({"temperature": 0.9, "top_k": 20, "seed": SEED} | options))
     for _ in range(steps):
         inspector.step()
     return inspector

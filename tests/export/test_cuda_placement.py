@@ -12,9 +12,9 @@ from typing import Any
 import peft
 import pytest
 
-from onnx_textgen.backends.adapter_file import read_adapter
-from onnx_textgen.backends.adapter_graph import linear_layers, with_adapters
 from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.backends.variants.adapter_file import read_adapter
+from onnx_textgen.backends.variants.adapter_graph import linear_layers, with_adapters
 from onnx_textgen.package.locate import embedded_packages
 from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, adapter_file
 from onnx_textgen_export import export

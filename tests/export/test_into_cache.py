@@ -9,7 +9,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
-from onnx_textgen.package.model_cache import VARIABLE, place_of
+from onnx_textgen.hub.model_cache import VARIABLE, place_of
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.into_cache import make_package

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import onnx_textgen
 
 FORBIDDEN = ("torch", "onnx", "transformers", "gradio", "safetensors", "openvino", "onnx_textgen_export", "onnx_textgen_demo")
 
@@ -88,3 +91,9 @@ def test_the_doctor_comes_to_a_machine_where_onnx_runtime_cannot_be_imported():
     done = fresh_python("import onnx_textgen.cli as c; sys.exit(c.run(['doctor']))", forbidden=("onnxruntime",))
     assert done.returncode == 1
     assert "problem: ONNX Runtime cannot be imported\n    fix: pip install --force-reinstall onnxruntime\n" in done.stdout
+
+
+def test_a_room_has_twelve_modules_at_most():
+    rooms = [each for each in Path(onnx_textgen.__file__).parent.rglob("*") if (each / "__init__.py").is_file()]
+    assert len(rooms) >= 20
+    assert {room.name: count for room in rooms if (count := len([*room.glob("[!_]*.py")])) > 12} == {}

@@ -13,6 +13,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import errors
+from onnx_textgen.api.model import MOVED
 from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig
 from onnx_textgen.options.keywords import Options
 
@@ -60,7 +61,7 @@ def test_what_python_shows_of_a_model_a_session_and_a_text_is_one_short_line(sto
     assert [each for each in shown if "\n" in each or len(each) > 160] == []
     assert shown[:2] == [
         "<onnx_textgen.Model 'story': int8, context of 512 tokens, on cpu>",
-        "<onnx_textgen.Conversation with 'story': 0 tokens>",
+        "<onnx_textgen.Session with 'story': 0 tokens>",
     ]
     assert f"{len(session)} tokens, ending " in shown[2]
     assert shown[3].startswith(f"<Generation {made.text[:20]!r}"[:-1])
@@ -87,7 +88,7 @@ def test_a_closed_model_lets_go_of_its_graph_at_once_and_says_that_it_is_closed(
     finally:
         gc.enable()
     assert repr(model).endswith("closed>")
-    assert model.prefixes.held_bytes == 0
+    assert model.generator.prefixes.held_bytes == 0
     calls = {
         "generate": lambda: model.generate("a"),
         "stream": lambda: list(model.stream("a")),
@@ -110,3 +111,23 @@ def test_a_session_of_a_closed_model_says_so_too():
     with pytest.raises(onnx_textgen.ModelError, match="this model was closed"):
         session.generate(max_new_tokens=2)
     assert session.text.startswith("The dog")
+
+
+def test_a_model_has_thirty_public_members_at_most(story: onnx_textgen.Model) -> None:
+    assert len([name for name in dir(story) if not name.startswith("_")]) <= 30
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_attribute_of_a_model_that_has_moved_works_for_one_release_and_warns(story: onnx_textgen.Model, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"Model.{name} goes in the next release; use "):
+        assert getattr(story, name) is not None
+
+
+def test_an_attribute_that_a_model_never_had_is_an_attribute_error(story: onnx_textgen.Model) -> None:
+    with pytest.raises(AttributeError, match="'Model' object has no attribute 'tokeniser'"):
+        _ = story.tokeniser  # type: ignore[attr-defined]
+
+
+def test_the_old_name_of_a_session_works_for_one_release_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="onnx_textgen.Conversation is called Session now"):
+        assert onnx_textgen.Conversation is onnx_textgen.Session

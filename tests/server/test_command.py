@@ -148,7 +148,8 @@ def test_a_folder_of_models_is_served_with_its_limits_and_what_is_broken_is_told
     assert [each.name for each in pool.loaded] == ["mine"], "a model that was named is opened at the start"
     assert pool.limits == PoolLimits(2, 30.0, max_waiting=3)
     (mine,) = pool.loaded
-    assert (mine.model.prefixes.saved.folder, mine.model.prefixes.saved.size_bytes) == (tmp_path / "saved", 5000)
+    saved = mine.model.generator.prefixes.saved
+    assert (saved.folder, saved.size_bytes) == (tmp_path / "saved", 5000)
     said = capsys.readouterr().err.splitlines()
     assert said.pop(0) == "warning: --prefix-bytes is called --prefix-folder-bytes now"
     assert said[0].startswith("warning: bad cannot be opened: manifest.json should be a JSON object")

@@ -15,7 +15,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.api.embedder import Embedder
+from onnx_textgen.tasks.embedder import Embedder
 from support import patient_http
 from support.live_server import served, wait_until
 from support.patient_http import LONGEST_WAIT
@@ -47,7 +47,7 @@ def client(url: str) -> Iterator[Any]:
 
 
 def test_every_form_of_input_gives_the_vectors_of_embed(client: Any, vectors: Model) -> None:
-    wanted, ids = vectors.embed(TEXTS), vectors.embedder.encode(TEXTS)
+    wanted, ids = vectors.embed(TEXTS), [vectors.encode(text, new_tokens=0) for text in TEXTS]
     for given, count in ((TEXTS, 3), (ids, 3), ([TEXTS[0], ids[1]], 2), (TEXTS[0], 1), (ids[0], 1)):
         answer = client.embeddings.create(model="vectors", input=given)
         assert (answer.object, answer.model, [each.index for each in answer.data]) == ("list", "vectors", list(range(count)))
@@ -198,7 +198,7 @@ def test_clients_of_ollama_get_the_same_vectors(url: str, vectors: Model) -> Non
         for given, count in ((TEXTS, 3), (TEXTS[0], 1)):
             found = own.embed("vectors:latest", given, keep_alive="5m", options={"num_ctx": 64})
             np.testing.assert_array_equal(np.float32(found.embeddings), wanted[:count])
-            assert found.prompt_eval_count == sum(map(len, vectors.embedder.encode(TEXTS[:count])))
+            assert found.prompt_eval_count == sum(len(vectors.encode(text, new_tokens=0)) for text in TEXTS[:count])
             assert (found.model, found.total_duration > 0) == ("vectors", True)
         assert len(own.embed("vectors", "A dog.", dimensions=16).embeddings[0]) == 16
         assert "embedding" in own.show("vectors").capabilities

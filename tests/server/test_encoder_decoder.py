@@ -107,7 +107,7 @@ def test_what_makes_no_sense_is_refused_in_a_line(client: openai.OpenAI, asked: 
 
 
 def test_languages_reach_the_model(client: openai.OpenAI, numbers: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, encode_source = list[tuple[str, str | None]](), numbers.encoder.encode_source
+    given, encode_source = list[tuple[str, str | None]](), numbers.generator.encoder.encode_source
 
     def noting_source(source: str, language: str | None) -> list[int]:
         given.append(("source", language))
@@ -117,8 +117,8 @@ def test_languages_reach_the_model(client: openai.OpenAI, numbers: Model, monkey
         given.append(("text", language))
         return [0]
 
-    monkeypatch.setattr(numbers.encoder, "encode_source", noting_source)
-    monkeypatch.setattr(numbers.encoder, "start_ids", noting_start)
+    monkeypatch.setattr(numbers.generator.encoder, "encode_source", noting_source)
+    monkeypatch.setattr(numbers.generator.encoder, "start_ids", noting_start)
     assert write(client, "42", extra_body={"src_lang": "en", "tgt_lang": "de"}).choices[0].text == "forty two"
     assert sorted(given) == [("source", "en"), ("text", "de")]
 

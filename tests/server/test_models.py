@@ -381,7 +381,7 @@ def test_models_that_the_caller_opened_stay_open(story: Model, folder: Path) -> 
         assert ask(url, "own").status_code == 200
         assert ask(url, "tiny").status_code == 503
         assert statuses(url) == {"own": "loaded", "tiny": "unloaded"}
-    assert not story.opened.is_closed
+    assert not story.generator.opened.is_closed
 
 
 def test_what_the_pool_opened_is_closed_with_the_server(folder: Path) -> None:
@@ -390,7 +390,7 @@ def test_what_the_pool_opened_is_closed_with_the_server(folder: Path) -> None:
         ask(url, "tiny")
         model = pool.members["tiny"].model
     assert model is not None
-    assert model.opened.is_closed
+    assert model.generator.opened.is_closed
 
 
 def test_another_exporters_folder_is_a_model_of_the_folder(tmp_path: Path) -> None:
@@ -430,8 +430,8 @@ def test_a_response_template_is_given_to_one_model_by_its_name(tmp_path: Path) -
     assert [each.response_template for each in with_response_templates(two, [f"two={file}"])] == [None, file]
     (one,) = with_response_templates(two[:1], [str(file)])
     with one.open() as model:
-        assert model.opened.response_template is not None
-        assert "thinking" in model.opened.response_template["fields"]
+        assert model.generator.opened.response_template is not None
+        assert "thinking" in model.generator.opened.response_template["fields"]
     with pytest.raises(OptionError, match="should name one of the models: one=FILE, two=FILE"):
         with_response_templates(two, [str(file)])
     file.write_text("{}")

@@ -148,7 +148,7 @@ def test_a_stream_that_cannot_be_closed_keeps_nothing(story: Model) -> None:
     async def respond() -> None:
         held = contextlib.AsyncExitStack()
         held.callback(told.append, "released")
-        job = jobs.Job.begin(story, ["A"], story.config({}), 1, None)
+        job = jobs.Job.begin(story, ["A"], story.generator.config({}), 1, None)
         stream = EventStream(broken(), "text/event-stream", job, held, lambda: told.append("reported"))
         with pytest.raises(RuntimeError, match="closing failed"):
             await stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 
 import onnx_textgen
-from onnx_textgen.backends.adapter_file import LowRank, write_adapter
-from onnx_textgen.backends.linear_layers import KEY, LinearLayer, LinearLayers
+from onnx_textgen.backends.variants.adapter_file import LowRank, write_adapter
+from onnx_textgen.backends.variants.linear_layers import KEY, LinearLayer, LinearLayers
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import GRAPH, MANIFEST, AdapterRecord, adapter_file, manifest_to_json
 

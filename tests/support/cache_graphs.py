@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_textgen.backends.adapter_file import LowRank, write_adapter
-from onnx_textgen.backends.linear_layers import KEY, LinearLayer, LinearLayers
-from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
+from onnx_textgen.backends.variants.adapter_file import LowRank, write_adapter
+from onnx_textgen.backends.variants.linear_layers import KEY, LinearLayer, LinearLayers
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import (
@@ -127,7 +127,7 @@ class Tiny:
             sums.append(total)
         return np.tanh(np.array(sums))
 
-    def open(self, folder: Path) -> Session:
+    def open(self, folder: Path) -> OnnxRuntimeSession:
         """Write the graph and open it on one thread."""
         onnx.save(Builder(self).model(), folder / GRAPH)
         return open_session(folder / GRAPH, device="cpu", threads=1)
@@ -169,7 +169,7 @@ class Tiny:
         (folder / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
         return folder
 
-    def decoder(self, session: Session, rows: int = 1, capacity: int | None = 4) -> Decoder:
+    def decoder(self, session: OnnxRuntimeSession, rows: int = 1, capacity: int | None = 4) -> Decoder:
         """An empty decoder."""
         return Decoder(session, self.geometry, rows=rows, capacity=capacity)
 

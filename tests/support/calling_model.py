@@ -7,7 +7,7 @@ import numpy as np
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.api.conversation import Conversation
+from onnx_textgen.api.session import Session
 
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t.function | tojson }}{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
@@ -42,7 +42,7 @@ def mark(name: str) -> str:
 FAIL = '<call>{"name": "fail", "arguments": {"a": 1}}</call>'
 
 
-class ToldSession(Conversation):
+class ToldSession(Session):
     """Writes the next of its texts."""
 
     texts: list[str]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from onnx_textgen.answers.records import ChatAnswer, ChatChunk
-from onnx_textgen.api.conversation import Conversation
+from onnx_textgen.api.session import Session
 from onnx_textgen.backends.signature import CacheTensor
 from onnx_textgen.errors import PromptError
 from onnx_textgen.options.merging import make_generation_config
@@ -67,7 +67,7 @@ class AlphabetDecoder:
         del self.token_ids[row][length:]
 
 
-class CharacterSession(Conversation):
+class CharacterSession(Session):
     """A session whose texts the model below speaks."""
 
     def __init__(self, model):
@@ -145,6 +145,12 @@ class CharacterModel:
     def encode_chat(self, messages):
         text = render_chat(self.chat_template, messages, bos_token="<s>", eos_token="</s>")
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+    @property
+    def generator(self):
+        return self
+
+    opened = generator
 
     def config(self, options):
         return make_generation_config({}, options)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 
-from onnx_textgen.backends.adapter_file import LowRank
+from onnx_textgen.backends.variants.adapter_file import LowRank
 
 WORDS = ["<s>", "</s>", "<|eot|>", *(chr(0x21 + number) for number in range(64)), '!"', "#$"]
 END_OF_TURN = 2

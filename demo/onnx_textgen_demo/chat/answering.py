@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from onnx_textgen import Cancellation
 from onnx_textgen.answers.answer_reader import joined
 from onnx_textgen.answers.records import AnswerDelta, ToolCall, call_as_json, message_of
-from onnx_textgen.api.conversation import Conversation
+from onnx_textgen.api.session import Session
 
 from ..conversation.message_tree import Figures, Message, MessageTree
 from ..conversation.open_calls import in_order_of_calls
@@ -30,7 +30,7 @@ class ChatSession:
     """A session of one model, and the cancellation of its running answer."""
 
     model: Model
-    session: Conversation
+    session: Session
     functions: OwnFunctions | None = None
     """The functions that its model may call."""
     cancel: Cancellation = dataclasses.field(default_factory=Cancellation)

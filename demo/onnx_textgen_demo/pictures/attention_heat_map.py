@@ -12,7 +12,7 @@ import numpy as np
 
 from onnx_textgen.diagnostics.inspection import Token
 from onnx_textgen.errors import OnnxTextgenError
-from onnx_textgen.inference.attention_maps import AttentionMaps, Maps
+from onnx_textgen.tasks.attention_maps import AttentionMaps, Maps
 
 from ..view import percent, visible
 from .drawing import bar_rows
@@ -36,7 +36,7 @@ CROSS_INTRO = (
 def attention_picture(inspector: StepInspector, number: int) -> str:
     """The heat map of one head, and its last row in numbers; of an encoder-decoder first that of the source."""
     intro = CROSS_INTRO if inspector.source_ids else INTRO
-    if not inspector.model.opened.has_attention_maps:
+    if not inspector.model.manifest.has_attention_maps:
         return (
             f"{intro}<p>This package was exported without attention maps. To get them, export it again: "
             "<code>onnx-textgen export SOURCE --out DIR --attention-maps</code></p>"

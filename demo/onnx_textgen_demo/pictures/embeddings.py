@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from onnx_textgen.backends.onnxruntime_session import WEIGHTS_FOLDER, Session, make_options, open_on
+from onnx_textgen.backends.onnxruntime_session import WEIGHTS_FOLDER, OnnxRuntimeSession, make_options, open_on
 from onnx_textgen.backends.protocol import CPU
 from onnx_textgen.errors import PackageError
 from onnx_textgen.files.onnx_wire import Message
@@ -48,7 +48,7 @@ def embeddings_of(model: Model, token_ids: tuple[int, ...]) -> Embeddings | None
 
     The embeddings of the last few texts, of all visitors, are cached, so that moving forwards and backwards opens no graph.
     """
-    path = model.graph.path if isinstance(model.graph, Session) else model.folder / model.opened.graph_name
+    path = model.graph.path if isinstance(model.graph, OnnxRuntimeSession) else model.folder / model.generator.opened.graph_name
     if model.manifest.encoder is not None:
         path = model.folder / ENCODER_GRAPH
     try:

@@ -27,8 +27,8 @@ from .layer_numbers import LayerNumbers, layer_numbers
 
 if TYPE_CHECKING:
     from onnx_textgen import Model
-    from onnx_textgen.inference.attention_maps import AttentionMaps
     from onnx_textgen.options.generation_config import GenerationConfig
+    from onnx_textgen.tasks.attention_maps import AttentionMaps
 
 CANDIDATES = 12
 """Number of bars of a distribution."""

@@ -112,7 +112,7 @@ def make_tools_line(own: OwnTools, registry: ModelRegistry, picker: gr.Dropdown,
 
     def describe(request: gr.Request, name: str) -> str:
         model = registry.loaded(name)
-        stay_text = model is not None and can_chat(model) and not model.calls_tools
+        stay_text = model is not None and can_chat(model) and not model.chats.calls_tools
         return escape(described(own, request, unread=name if stay_text else None))
 
     gr.on(None, describe, picker, line, **QUICK)  # when the page is loaded

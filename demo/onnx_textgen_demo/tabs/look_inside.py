@@ -114,7 +114,7 @@ class Answers:
 
     def config(self, model: Model, values: tuple[Any, ...]) -> GenerationConfig:
         """The generation options that the controls show."""
-        return model.config(self.sampling.read_options(*values))
+        return model.generator.config(self.sampling.read_options(*values))
 
     def begin(self, name: str, text: str, *values: Any) -> tuple[Any, ...]:  # noqa: ANN401 - values of components
         """Start with a prompt."""
@@ -186,7 +186,7 @@ def draw(cursor: StageCursor | None) -> tuple[Any, ...]:
         cursor,
         stage_pictures.stage_line(cursor.stage),
         stage_pictures.picture(inspector, cursor.stage, cursor.number),
-        gr.update(visible=cursor.stage == stage_pictures.ATTENTION and inspector.model.opened.has_attention_maps),
+        gr.update(visible=cursor.stage == stage_pictures.ATTENTION and inspector.model.manifest.has_attention_maps),
         gr.update(maximum=geometry.layers, value=inspector.layer + 1, interactive=geometry.layers > 1),
         gr.update(maximum=geometry.heads, value=inspector.head + 1, interactive=geometry.heads > 1),
         *(gr.update(interactive=cursor.can_move(by)) for by in (-1, 1, OF_STEP)),

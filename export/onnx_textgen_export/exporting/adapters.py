@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from onnx_textgen.backends.adapter_file import LowRank, write_adapter
-from onnx_textgen.backends.adapter_graph import check_adapter
-from onnx_textgen.backends.linear_layers import LinearLayers
+from onnx_textgen.backends.variants.adapter_file import LowRank, write_adapter
+from onnx_textgen.backends.variants.adapter_graph import check_adapter
+from onnx_textgen.backends.variants.linear_layers import LinearLayers
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.manifest import GRAPH, AdapterRecord, GoldenRun, adapter_file, is_adapter_name

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_textgen.inference.attention_maps import ATTENTIONS
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH
+from onnx_textgen.tasks.attention_maps import ATTENTIONS
 
 from ..errors import ExportError
 

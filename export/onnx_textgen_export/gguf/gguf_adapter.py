@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 from transformers import PreTrainedModel
 
-from onnx_textgen.backends.adapter_file import LowRank
+from onnx_textgen.backends.variants.adapter_file import LowRank
 from onnx_textgen.errors import first_line
 
 from ..errors import ExportError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnx_textgen.backends.linear_layers import KEY, Floats, LinearLayer, LinearLayers, unclear_parameters
+from onnx_textgen.backends.variants.linear_layers import KEY, Floats, LinearLayer, LinearLayers, unclear_parameters
 
 from .graph.products import Product, find_products, find_tables
 from .graph.provenance import pieces_of

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onnx_textgen.backends.adapter_file import Changes, LowRank
-from onnx_textgen.backends.adapter_graph import open_with_adapters
-from onnx_textgen.backends.onnxruntime_session import Session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession
+from onnx_textgen.backends.variants.adapter_file import Changes, LowRank
+from onnx_textgen.backends.variants.adapter_graph import open_with_adapters
 
 from ..errors import ExportError
 
@@ -27,7 +27,7 @@ class ProvenAdapter:
     read: Callable[[], Mapping[str, Changes]]
     """Reads all adapters of the package, as the runtime will."""
 
-    def opened(self, session: Session) -> Session:
+    def opened(self, session: OnnxRuntimeSession) -> OnnxRuntimeSession:
         """The session's graph with all adapters."""
         return open_with_adapters(session, self.read)
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_textgen.inference.attention_maps import read_maps
 from onnx_textgen.inference.encoder import GraphEncoder
 from onnx_textgen.package.manifest import ENCODER_GRAPH, Precision
+from onnx_textgen.tasks.attention_maps import read_maps
 
 from ..errors import ExportError, as_export_error
 from ..passes.quantization.rounding import Roundings

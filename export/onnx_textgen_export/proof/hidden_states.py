@@ -9,8 +9,8 @@ import torch
 
 from onnx_textgen.backends.signature import HIDDEN_STATES
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.embeddings import part_bounds
 from onnx_textgen.package.manifest import Precision
+from onnx_textgen.tasks.embeddings import part_bounds
 
 from ..errors import ExportError, as_export_error
 from ..passes.quantization.rounding import Roundings

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, make_options, open_on, open_session
 from onnx_textgen.backends.protocol import CPU
 from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.package.manifest import GRAPH, SHARED_FOLDER, WASM_GRAPH, Precision
@@ -54,14 +54,14 @@ def prove_other_graphs(source: Source, graphs: list[Path], own: Path, ids: list[
                 check_equal(path, logits_of(source, open_session(path, device="cpu"), text), expected, arithmetic)
 
 
-def open_unpacked(graph: Path) -> Session:
+def open_unpacked(graph: Path) -> OnnxRuntimeSession:
     """The graph for WebAssembly, opened as a browser opens it."""
     options = make_options(None)
     options.add_session_config_entry(UNPACK, "1")
     return open_on(graph, CPU, options)
 
 
-def logits_of(source: Source, session: Session, text: list[int], *, encoder: Session | None = None) -> Logits:
+def logits_of(source: Source, session: OnnxRuntimeSession, text: list[int], *, encoder: OnnxRuntimeSession | None = None) -> Logits:
     """Logits [1 + STEPS, vocabulary] after a prompt and after each of some further tokens; `encoder`: reads the source before."""
     new_decoder, prompt = decoders_of(source, session, encoder=encoder), text[:-STEPS] or text[:1]
     decoder = new_decoder(source_ids_for(source, text))

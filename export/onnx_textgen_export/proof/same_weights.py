@@ -16,7 +16,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_textgen.backends.onnxruntime_session import Session, make_options, open_on, open_session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, make_options, open_on, open_session
 from onnx_textgen.backends.protocol import CPU
 from onnx_textgen.package.manifest import ENCODER_GRAPH, GoldenRun, Precision
 
@@ -47,7 +47,7 @@ EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 
 
 @contextlib.contextmanager
-def in_float32(graph: Path) -> Iterator[Session]:
+def in_float32(graph: Path) -> Iterator[OnnxRuntimeSession]:
     """The graph of a quantised package, opened in the folder of its weights, with all products in float32."""
     model = ir.load(graph)
     multiply_in_float32(model.graph)
@@ -69,7 +69,7 @@ def in_float32(graph: Path) -> Iterator[Session]:
 @contextlib.contextmanager
 def opened_for_proof(
     source: Source, graph: Path, *, precision: Precision, roundings: Roundings | None
-) -> Iterator[tuple[Session, dict[str, Change] | None, Tolerance]]:
+) -> Iterator[tuple[OnnxRuntimeSession, dict[str, Change] | None, Tolerance]]:
     """The graph, the changes that give PyTorch the package's rounded weights, and how much the two may differ then.
 
     Where no such changes are known (None), PyTorch keeps its weights, and the tolerance of the precision applies.

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from onnx_textgen.backends.window import Window
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.encoder import GraphEncoder
@@ -97,7 +97,7 @@ class NewDecoder(Protocol):
 
 
 def decoders_of(
-    source: Source, session: Session, adapter: ProvenAdapter | None = None, *, encoder: Session | None = None
+    source: Source, session: OnnxRuntimeSession, adapter: ProvenAdapter | None = None, *, encoder: OnnxRuntimeSession | None = None
 ) -> NewDecoder:
     """Return a maker of decoders for a session, or its graph with adapters; `encoder`: the graph that reads the sources."""
     opened, name = (session, None) if adapter is None else (adapter.opened(session), adapter.name)
@@ -112,7 +112,7 @@ def decoders_of(
     return decoder
 
 
-def open_encoder(source: Source, graph: Path) -> Session | None:
+def open_encoder(source: Source, graph: Path) -> OnnxRuntimeSession | None:
     """The encoder next to the decoder's graph; None for a decoder."""
     return None if source.encoder is None else open_session(graph.with_name(ENCODER_GRAPH), device="cpu")
 

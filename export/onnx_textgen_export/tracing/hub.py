@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from onnx_textgen.errors import PackageError
+from onnx_textgen.hub.hub_cache import download
 from onnx_textgen.package.hf_settings import read_json
-from onnx_textgen.package.hub_cache import download
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from ..errors import ExportError

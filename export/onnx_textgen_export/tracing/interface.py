@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, LAST_HIDDEN_STATE
-from onnx_textgen.inference.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
 from onnx_textgen.package.manifest import Target
+from onnx_textgen.tasks.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
 
 from ..sources.source import Source
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onnx_textgen.backends.adapter_file import LowRank
+from onnx_textgen.backends.variants.adapter_file import LowRank
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError

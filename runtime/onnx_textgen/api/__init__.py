@@ -1,1 +1,1 @@
-"""The objects that a program works with, a model and a conversation, and the functions that open them."""
+"""The objects that a program works with, a model and a session, and the functions that open them."""

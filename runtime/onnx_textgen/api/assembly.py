@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..backends.cache_codes import NO_SCALES, read_scales
-from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, Session, open_session
-from ..backends.openvino_session import PRECISIONS, check_readable, open_openvino
+from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
+from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
 from ..errors import DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
-from ..inference.device_check import check_device
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import available_bytes, plan
@@ -25,6 +23,7 @@ from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
 from ..package.manifest import ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest
 from ..speculation.draft_model import Source, step_seconds
+from .device_check import check_device
 from .model import Model
 from .opening import OpenPackage
 from .prefix_folder import PrefixFolder
@@ -69,7 +68,8 @@ def make_model(
         batch_size=batch_size,
     )
     if prefix_folder is not None:
-        model.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, model.opened)
+        generator = model.generator
+        generator.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, generator.opened)
     return model
 
 
@@ -77,7 +77,7 @@ def checked(package: OpenPackage, place: Path) -> Graph:
     """The graph of a package, which fits its manifest; on some devices another one over the same weights."""
     graph, geometry = package.graph, package.manifest.geometry
     check_graph(graph, geometry)
-    if isinstance(graph, Session) and graph.memory is not None:
+    if isinstance(graph, OnnxRuntimeSession) and graph.memory is not None:
         graph = check_device(graph, geometry)
     full, folder = plan(graph.cache_tensors, geometry.context_length), folder_of(place)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)
@@ -123,19 +123,18 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
     """The encoder of an encoder-decoder, on the decoder's device; None for a decoder."""
     if manifest.encoder is None:
         return None
-    if not isinstance(decoder, Session):
+    if not isinstance(decoder, OnnxRuntimeSession):
         raise DeviceError(f"{manifest.name} is an encoder-decoder, which runs on ONNX Runtime; take the device cpu")
     names = list(decoder.encoder_inputs)
     opened = functools.partial(open_session, device=str(decoder.device), threads=decoder.threads)
     if is_foreign(place):
         halves = halves_of(place)
         assert halves is not None, "it has an encoder"
-        with new_memory_in_huge_pages():
-            graph = opened(halves.encoder)
-            first = decoder if halves.first == halves.decoder else opened(halves.first, hints=decoder.hints)
+        graph = opened(halves.encoder)
+        first = decoder if halves.first == halves.decoder else opened(halves.first, hints=decoder.hints)
         return StatesEncoder(graph, first, names, manifest.encoder.start_ids[0])
     folder = folder_of(place)
-    with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / ENCODER_GRAPH):
+    with checking_files(folder, manifest, folder / ENCODER_GRAPH):
         graph = opened(folder / ENCODER_GRAPH)
     return GraphEncoder(graph, names)
 
@@ -144,12 +143,13 @@ def set_assistant(model: Model, other: Model) -> None:
     """Make `other` the draft model of `model`; raises `OptionError` if their ids differ, or if `other` cannot be rolled back."""
     if difference := difference_of_ids(model, other):
         raise OptionError(f"{other.folder} cannot draft for {model.folder}: {difference}; take a model with the same tokenizer")
-    if any(tensor.kind == "state" for tensor in other.opened.cache_tensors):
+    if any(tensor.kind == "state" for tensor in other.graph.cache_tensors):
         raise OptionError(f"{other.folder} cannot draft: its recurrent states cannot be rolled back; take a transformer")
     seconds, seconds_of_model = (
         step_seconds(each.manifest.geometry.layers, package_bytes(each.folder, each.manifest)) for each in (other, model)
     )
-    model.generator.assistant = Source(other.opened.new_graph_context, other.prefixes, seconds / seconds_of_model)
+    guesser = other.generator
+    model.generator.assistant = Source(guesser.opened.new_graph_context, guesser.prefixes, seconds / seconds_of_model)
 
 
 def difference_of_ids(model: Model, other: Model) -> str:
@@ -158,5 +158,5 @@ def difference_of_ids(model: Model, other: Model) -> str:
         return model.tokenizer.difference_to(other.tokenizer)
     if model.has_tokenizer or other.has_tokenizer:
         return "one of them has no tokenizer"
-    sizes = [each.encoder.vocab_size for each in (model, other)]
+    sizes = [each.manifest.geometry.vocab_size for each in (model, other)]
     return "" if sizes[0] == sizes[1] else f"one has {sizes[0]:,} ids and the other {sizes[1]:,}"

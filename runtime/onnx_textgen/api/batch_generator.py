@@ -111,4 +111,4 @@ class BatchGenerator:
 
     def config(self, model: Model, seed: object) -> GenerationConfig:
         """The options with a row's seed; a seed from an array is converted to int."""
-        return model.config({**self.options, "seed": int(seed) if hasattr(seed, "__index__") else seed})
+        return model.generator.config({**self.options, "seed": int(seed) if hasattr(seed, "__index__") else seed})

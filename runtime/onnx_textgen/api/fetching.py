@@ -22,8 +22,8 @@ def fetch_model(model: str | None) -> None:
     A repository with an ONNX graph is fetched by `load`. Raises `PackageError` if there is no such model, and `ExtensionError` if
     it has to be exported and the exporter is not installed.
     """
-    from ..package.hub import NoGraphError, locate, parse_hub_name  # noqa: PLC0415
-    from ..package.model_cache import find_cached, place_of  # noqa: PLC0415
+    from ..hub.lookup import NoGraphError, locate, parse_hub_name  # noqa: PLC0415
+    from ..hub.model_cache import find_cached, place_of  # noqa: PLC0415
 
     name = parse_hub_name(model)
     if name is None or name.inside or find_cached(name.source) is not None:

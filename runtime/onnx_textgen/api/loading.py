@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError
+from ..hub.lookup import locate
 from ..options.checks import whole_number
 from ..options.defaults import MOST_ROWS, PREFIX_CACHE, PREFIX_FOLDER, ROWS
-from ..package.hub import locate
 from ..package.manifest import Manifest
 from ..text.tokenizer import TextTokenizer
 from .opening import open_package
@@ -97,7 +97,7 @@ def load(
 
 def read_meanwhile(folder: Path, manifest: Manifest) -> TextTokenizer | None:
     """Import the rest of this library and read the tokenizer: an engine leaves time for both while it opens a graph."""
+    from ..tasks.open_model import read_tokenizer  # noqa: PLC0415
     from . import assembly  # noqa: F401, PLC0415
-    from .open_model import read_tokenizer  # noqa: PLC0415
 
     return read_tokenizer(folder, manifest)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
@@ -14,35 +16,48 @@ from ..backends.signature import LOGITS
 from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
-from ..inference.attention_maps import AttentionMaps
 from ..inference.decoder import Decoder
-from ..inference.embeddings import Vectors
 from ..inference.encoder import Encoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import MemoryPlan
 from ..options.defaults import PREFIX_CACHE, ROWS
-from ..options.generation_config import GenerationConfig
 from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
 from ..package.retrieval import Pooling
 from ..results import Choice, Chunk, Generation, RankedDocument, Score
+from ..tasks.attention_maps import AttentionMaps
+from ..tasks.embedder import Embedder
+from ..tasks.embeddings import Vectors
+from ..tasks.open_model import OpenModel, read_tokenizer
+from ..tasks.prompt_encoder import PromptEncoder
+from ..tasks.scorer import Measure, Scorer
+from ..tasks.text_generator import TextGenerator
 from ..text.prompts import Prompt, is_batch
 from ..text.tokenizer import TextTokenizer
-from .embedder import Embedder
-from .open_model import OpenModel, read_tokenizer
-from .prompt_encoder import PromptEncoder
-from .scorer import Measure, Scorer
-from .text_generator import TextGenerator
 
 if TYPE_CHECKING:  # imported at first use: a text needs none of them, and with what reads answers they take 40 ms
     from ..answers.records import ChatAnswer, ChatChunk
-    from .chat_encoder import ChatEncoder
-    from .conversation import Conversation
-    from .reranker import Reranker
+    from ..tasks.chat_encoder import ChatEncoder
+    from ..tasks.reranker import Reranker
+    from .session import Session
 
 Prompts = list[str] | list[list[int]]
+MOVED: Mapping[str, tuple[str, str]] = {
+    "adapters": ("manifest.adapters", ""),
+    "calls_tools": ("chats.calls_tools", ""),
+    "config": ("generator.config", ""),
+    "embedder": ("_embedder", "embed()"),
+    "encoder": ("generator.encoder", ""),
+    "opened": ("generator.opened", ""),
+    "piece": ("generator.opened.piece", ""),
+    "prefixes": ("generator.prefixes", ""),
+    "reranker": ("_reranker", "rerank()"),
+    "scorer": ("_scorer", "score(), rank() or attentions()"),
+    "thinks": ("chats.thinks", ""),
+}
+"""Attributes of version 0.2: where each is now, and what to use instead if that is private."""
 
 
 class Model:
@@ -52,7 +67,7 @@ class Model:
         self,
         folder: Path,
         manifest: Manifest,
-        session: Graph,
+        graph: Graph,
         *,
         chat_template: str | None,
         tokenizer: TextTokenizer | None = None,
@@ -65,29 +80,29 @@ class Model:
         response_template: Mapping[str, Any] | None = None,
     ) -> None:
         """`tokenizer`: that of the folder, if it was read already."""
-        self.prefixes, tokenizer = PrefixStore(prefix_cache), tokenizer or read_tokenizer(folder, manifest)
-        self.opened = OpenModel(
-            *(folder, manifest, session, tokenizer, chat_template, response_template),
+        tokenizer = tokenizer or read_tokenizer(folder, manifest)
+        self._opened = OpenModel(
+            *(folder, manifest, graph, tokenizer, chat_template, response_template),
             *(encoder, prompt_engine, capacity, graph_name),
         )
-        self.encoder = PromptEncoder(self.opened)
-        self.generator = TextGenerator(self.opened, self.encoder, self.prefixes, batch_size=batch_size)
-        self.scorer = Scorer(self.opened, self.encoder)
-        self.embedder = Embedder(self.opened, self.encoder)
+        self._encoder = PromptEncoder(self._opened)
+        self.generator = TextGenerator(self._opened, self._encoder, PrefixStore(prefix_cache), batch_size=batch_size)
+        """Begins texts and runs them: for programs that run many at once, such as servers."""
+        self._scorer = Scorer(self._opened, self._encoder)
+        self._embedder = Embedder(self._opened, self._encoder)
 
     @functools.cached_property
     def chats(self) -> ChatEncoder:
-        """Encodes chats."""
-        from .chat_encoder import ChatEncoder  # noqa: PLC0415
+        """Encodes chats, and says what the model's chats can do."""
+        from ..tasks.chat_encoder import ChatEncoder  # noqa: PLC0415
 
-        return ChatEncoder(self.encoder)
+        return ChatEncoder(self._encoder)
 
     @functools.cached_property
-    def reranker(self) -> Reranker:
-        """Scores documents."""
-        from .reranker import Reranker  # noqa: PLC0415
+    def _reranker(self) -> Reranker:
+        from ..tasks.reranker import Reranker  # noqa: PLC0415
 
-        return Reranker(self.opened, self.chats)
+        return Reranker(self._opened, self.chats)
 
     def close(self) -> None:
         """Release the graph, its weights and all keys and values at once, not at garbage collection; safe to call twice.
@@ -95,13 +110,23 @@ class Model:
         Call it when no text is being generated. Later calls that need the graph raise `ModelError`, those of sessions too.
         `with load() as model:` closes at its end.
         """
-        self.prefixes.close()
-        self.opened.close()
+        self.generator.prefixes.close()
+        self._opened.close()
         self.generator.close()
         return_freed_memory()
 
+    if not TYPE_CHECKING:  # type checkers should know none of the old names
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+            if name not in MOVED:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            place, instead = MOVED[name]
+            warnings.warn(f"Model.{name} goes in the next release; use {instead or place}", DeprecationWarning, stacklevel=2)
+            found = operator.attrgetter(place)(self)
+            return tuple(found) if name == "adapters" else found
+
     def __repr__(self) -> str:
-        context, place = self.encoder.context_length, "closed" if self.opened.is_closed else f"on {self.device}"
+        context, place = self._encoder.context_length, "closed" if self._opened.is_closed else f"on {self.device}"
         return f"<onnx_textgen.Model {self.manifest.name!r}: {self.manifest.precision}, context of {context:,} tokens, {place}>"
 
     def __enter__(self) -> Self:
@@ -116,70 +141,51 @@ class Model:
     @property
     def folder(self) -> Path:
         """The package's folder."""
-        return self.opened.folder
+        return self._opened.folder
 
     @property
     def manifest(self) -> Manifest:
         """The package's description: geometry, precision, special tokens, certificate."""
-        return self.opened.manifest
+        return self._opened.manifest
 
     @property
     def graph(self) -> Graph:
         """The graph on its engine."""
-        return self.opened.graph
+        return self._opened.graph
 
     @property
     def chat_template(self) -> str | None:
         """The package's chat template (Jinja), if it has one."""
-        return self.opened.chat_template
-
-    @property
-    def thinks(self) -> bool:
-        """Whether the model can think before it answers, as its chat template shows."""
-        return self.chat_template is not None and self.opened.chat_format.thinking is not None
-
-    @property
-    def calls_tools(self) -> bool:
-        """Whether tool calls in its answers can be read: how the model writes them is known."""
-        return self.chat_template is not None and self.opened.chat_format.response.tool_calls is not None
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """Names of the package's LoRA adapters."""
-        return tuple(self.manifest.adapters)
+        return self._opened.chat_template
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether the package has a tokenizer; without one the model works on token ids only."""
-        return self.opened.optional_tokenizer is not None
+        return self._opened.optional_tokenizer is not None
 
     @property
     def tokenizer(self) -> TextTokenizer:
         """The package's tokenizer; raises `PackageError` if it has none."""
-        return self.opened.tokenizer
+        return self._opened.tokenizer
 
     @property
     def device(self) -> str:
         """The device that the graph runs on, `cpu` or `cuda:0`, and that of long prompts if it is another: `cpu, openvino`."""
-        second = self.opened.prompt_engine
+        second = self._opened.prompt_engine
         return str(self.graph.device) if second is None else f"{self.graph.device}, {second.device}"
 
-    def piece(self, token_id: int) -> str:
-        """The text of one id, for a person to read; `<5>` if the package has no tokenizer."""
-        return self.opened.piece(token_id)
+    def memory(self, tokens: int | None = None, batch: int = 1, *, source_tokens: int | None = None) -> MemoryPlan:
+        """The memory that the caches of `batch` texts of `tokens` tokens each take; default: a full context.
 
-    def memory(self, tokens: int | None = None, batch: int = 1) -> MemoryPlan:
-        """The memory that the caches of `batch` texts of `tokens` tokens each take; default: a full context."""
-        return self.opened.memory(tokens, batch)
+        `source_tokens`: those of each source of an encoder-decoder; default: as many as it reads.
+        """
+        return self._opened.memory(tokens, batch, source_tokens=source_tokens)
 
     def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:
-        """An empty decoder; if several calls of `stream` get the same one, the beginning that their prompts share is fed once.
+        """An empty decoder, to feed token ids to and read logits from; `adapter`: the LoRA adapter of its texts."""
+        return self._opened.new_context(output=output, adapter=adapter)
 
-        `adapter`: the LoRA adapter of its texts.
-        """
-        return self.opened.new_context(output=output, adapter=adapter)
-
-    def session(self, **inputs: Unpack[TemplateInputs]) -> Conversation:
+    def session(self, **inputs: Unpack[TemplateInputs]) -> Session:
         """An empty session: a text or a chat that can be appended to, generated from, rolled back, forked and saved.
 
         `inputs`: what the template of a chat gets at every turn.
@@ -189,24 +195,24 @@ class Model:
         >>> session.generate(max_new_tokens=3, temperature=0).finish_reason
         'length'
         """
-        from .conversation import Conversation  # noqa: PLC0415
+        from .session import Session  # noqa: PLC0415
 
-        self.opened.refuse_encoder_decoder("keeps no session")
-        return Conversation(self.generator, inputs)
+        self._opened.refuse_encoder_decoder("keeps no session")
+        return Session(self.generator, inputs)
 
-    def load_session(self, path: str | Path, **inputs: Unpack[TemplateInputs]) -> Conversation:
-        """Read a session that `Conversation.save` wrote; raises `PackageError` for any other file, or one of another model.
+    def load_session(self, path: str | Path, **inputs: Unpack[TemplateInputs]) -> Session:
+        """Read a session that `Session.save` wrote; raises `PackageError` for any other file, or one of another model.
 
         `inputs` are those of `session`; the file does not hold them.
         """
-        from .conversation import Conversation  # noqa: PLC0415
+        from .session import Session  # noqa: PLC0415
 
-        self.opened.refuse_encoder_decoder("keeps no session")
-        return Conversation.load(self.generator, path, inputs)
+        self._opened.refuse_encoder_decoder("keeps no session")
+        return Session.load(self.generator, path, inputs)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""
-        return self.encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
+        return self._encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
 
     def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
         r"""Token ids of a prompt for the text between a prefix and a suffix, by the model's control tokens.
@@ -217,7 +223,7 @@ class Model:
         >>> model.generate(model.encode_infill("def add(a, b):\n", "\n\nprint(add(1, 2))")).text  # doctest: +SKIP
         '    return a + b'
         """
-        return self.encoder.encode_infill(prefix, suffix, suffix_first=suffix_first)
+        return self._encoder.encode_infill(prefix, suffix, suffix_first=suffix_first)
 
     def encode_chat(
         self,
@@ -258,7 +264,7 @@ class Model:
         self, messages: Sequence[Mapping[str, Any]], *, cancel: Cancellation | None = None, **options: Unpack[ChatOptions]
     ) -> Generator[ChatChunk, None, None]:
         """`chat`, one chunk after the other; the last chunk has the whole answer. Closing the iterator ends the answer."""
-        from .chats import divided, stream_answer  # noqa: PLC0415
+        from ..tasks.chats import divided, stream_answer  # noqa: PLC0415
 
         inputs, others = divided(options)
         return stream_answer(self.generator, self.chats.turn(messages, **inputs), others, cancel)
@@ -279,10 +285,6 @@ class Model:
             async for chunk in chunks:
                 yield chunk
 
-    def config(self, options: Mapping[str, Any]) -> GenerationConfig:
-        """The options that `generate` would use: `options`, then the package's defaults; raises `OptionError`."""
-        return self.generator.config(options)
-
     def stream(
         self,
         prompt: Prompt,
@@ -294,14 +296,16 @@ class Model:
     ) -> Generator[Chunk, None, None]:
         """Generate a text, one chunk per token; closing the iterator ends it.
 
-        `options` are those of `GenerationConfig`; they are checked at once, not at the first chunk. `context` keeps the cache
-        between calls: the beginning that a prompt shares with the last one is not computed again. `on_progress` is called after
-        each part of a long prompt. `cancel` ends the text from another thread. Raises `PromptError` and `OptionError`; during the
-        iteration `OptionError` too, if another stream has used the same context meanwhile.
+        `options` are those of `GenerationConfig`; they are checked at once, not at the first chunk. `on_progress` is called
+        after each part of a long prompt. `cancel` ends the text from another thread. `context` is deprecated: a session does it.
+        Raises `PromptError` and `OptionError`.
 
         >>> for chunk in load().stream("Once upon a time", max_new_tokens=3):
         ...     print(chunk.text, end="")
         """
+        if context is not None:
+            instead = "a session keeps its cache between texts, see Model.session()"
+            warnings.warn(f"context= of Model.stream goes in the next release: {instead}", DeprecationWarning, stacklevel=2)
         config = self.generator.config(options)
         generator = self.generator.for_adapter(config.adapter)
         return generator.stream(prompt, config, context=context, on_progress=on_progress, cancel=cancel)
@@ -401,7 +405,7 @@ class Model:
             raise OptionError("a list of texts takes no continuation and no source; score the pairs one by one")
         given = {"source": source, "logprobs": logprobs, "stride": stride, "cancel": cancel, "adapter": adapter}
         texts = text if is_batch(text) else [text]
-        scores = [self.scorer.score(each, continuation, **given) for each in texts]  # type: ignore[arg-type]
+        scores = [self._scorer.score(each, continuation, **given) for each in texts]  # type: ignore[arg-type]
         return scores if is_batch(text) else scores[0]
 
     def rank(self, prompt: str, choices: Sequence[str], *, by: Measure = "total", adapter: str | None = None) -> list[Choice]:
@@ -414,7 +418,7 @@ class Model:
         >>> [choice.text for choice in load().rank("The dog wagged its", [" tail", " seven"])]
         [' tail', ' seven']
         """
-        return self.scorer.rank(prompt, choices, by=by, adapter=adapter)
+        return self._scorer.rank(prompt, choices, by=by, adapter=adapter)
 
     def rerank(
         self,
@@ -438,7 +442,7 @@ class Model:
         1
         """
         given = {"top_n": top_n, "prompt": prompt, "prompt_name": prompt_name, "cancel": cancel, "adapter": adapter}
-        return self.reranker.rerank(query, documents, **given)  # type: ignore[arg-type]
+        return self._reranker.rerank(query, documents, **given)  # type: ignore[arg-type]
 
     def embed(
         self,
@@ -465,9 +469,9 @@ class Model:
         array([0.02, -0.11, ...], dtype=float32)
         """
         texts, scope = text if is_batch(text) else [text], CancelScope(cancel)
-        encoded = self.embedder.encode(texts, prompt=prompt, prompt_name=prompt_name)  # type: ignore[arg-type]
+        encoded = self._embedder.encode(texts, prompt=prompt, prompt_name=prompt_name)  # type: ignore[arg-type]
         given = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions, "adapter": adapter, "scope": scope}
-        vectors = self.embedder.vectors(encoded, **given)  # type: ignore[arg-type]
+        vectors = self._embedder.vectors(encoded, **given)  # type: ignore[arg-type]
         return vectors if is_batch(text) else cast("Vectors", vectors[0])
 
     def attentions(self, text: Prompt, *, source: Prompt | None = None, last: int | None = None) -> AttentionMaps:
@@ -483,4 +487,4 @@ class Model:
         >>> maps.weights.shape, maps.pieces
         ((6, 5, 4, 4), ('<s>', 'The', ' dog', ' ran'))
         """
-        return self.scorer.attentions(text, source=source, last=last)
+        return self._scorer.attentions(text, source=source, last=last)

@@ -27,7 +27,7 @@ from ..inference.decoder import Decoder
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.snapshot import Origin, Snapshot
 from ..requirements import version_of
-from .open_model import OpenModel
+from ..tasks.open_model import OpenModel
 from .session_file import FORMAT, read_beginning, read_session, write_session
 
 MOST_FILES = 256

@@ -13,7 +13,7 @@ import onnxruntime
 from .signature import ELEMENT_TYPES
 
 if TYPE_CHECKING:
-    from .onnxruntime_session import Session
+    from .onnxruntime_session import OnnxRuntimeSession
 
 
 def new_run_options() -> onnxruntime.RunOptions:
@@ -53,7 +53,7 @@ class ReusableBuffer:
 class BoundRun:
     """See `protocol.Run`: runs on a binding to which a cache has bound its memory."""
 
-    def __init__(self, session: Session, binding: onnxruntime.IOBinding) -> None:
+    def __init__(self, session: OnnxRuntimeSession, binding: onnxruntime.IOBinding) -> None:
         self.session, self.binding = session, binding
         self.options = new_run_options()
         self.bound: dict[str, npt.NDArray[Any]] = {}

@@ -1,4 +1,4 @@
-"""Opens graphs with ONNX Runtime, on the CPU, on CUDA or on a plug-in's device. `openvino_session` opens them with OpenVINO.
+"""Opens graphs with ONNX Runtime, on the CPU, on CUDA or on a plug-in's device. `openvino/session.py` opens them with OpenVINO.
 
 A request for a device never falls back to the CPU silently; ONNX Runtime's own fallback, which prints to stdout, is disabled. The
 package disables telemetry before this import.
@@ -53,7 +53,7 @@ NO_HINTS = Hints()
 
 
 @dataclasses.dataclass(frozen=True)
-class Session:
+class OnnxRuntimeSession:
     """A graph that is open in ONNX Runtime; implements `protocol.Graph`."""
 
     ort: onnxruntime.InferenceSession
@@ -152,7 +152,7 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
     return options
 
 
-def open_variant(session: Session, model: bytes) -> Session:
+def open_variant(session: OnnxRuntimeSession, model: bytes) -> OnnxRuntimeSession:
     """Open another graph over the same weights, on the same device with the same options; raises `PackageError`."""
     assert session.path is not None, "the caller has checked"
     opened = open_on(session.path, session.device, session.ort.get_session_options(), session.hints, model=model)
@@ -167,7 +167,7 @@ def open_on(
     *,
     model: bytes | None = None,
     whole_past: bool = False,
-) -> Session:
+) -> OnnxRuntimeSession:
     """Open the graph at `path` on exactly this device; `model`, if given, replaces the file's content.
 
     On the CPU, layers with a sliding window hold the end of a text only; with `whole_past` they hold all of it.
@@ -206,7 +206,7 @@ def open_on(
         raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export or fetch the model again") from error
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was requested but did not start (a driver or library is missing); {INSTALL_CUDA}")
-    session = Session(ort, device, inputs, outputs, hints, path, own_model=own_model, memory=memory)
+    session = OnnxRuntimeSession(ort, device, inputs, outputs, hints, path, own_model=own_model, memory=memory)
     if VERSION < INT8_CACHE_MIN_VERSION and any(element == "tensor(int8)" for _, element in inputs.values()):
         needed = ".".join(map(str, INT8_CACHE_MIN_VERSION))
         raise PackageError(
@@ -239,7 +239,7 @@ def load_cuda() -> None:
             onnxruntime.preload_dlls()
 
 
-def open_whole(path: Path, device: Device, threads: int | None, hints: Hints) -> Session:
+def open_whole(path: Path, device: Device, threads: int | None, hints: Hints) -> OnnxRuntimeSession:
     """Open the graph at `path` on an accelerator that computes its attention; raises `DeviceError` for one that does not.
 
     ONNX Runtime leaves an operator to the CPU if the device has no kernel for it; on CUDA that is GroupQueryAttention in float32.
@@ -255,7 +255,7 @@ def open_whole(path: Path, device: Device, threads: int | None, hints: Hints) ->
     return session
 
 
-def why_unsuited(session: Session, left: Sequence[str]) -> str:
+def why_unsuited(session: OnnxRuntimeSession, left: Sequence[str]) -> str:
     """Which operators an accelerator has no kernel for, and which export has others."""
     if not left:
         return "none of its operators has a kernel there; take another device"
@@ -268,7 +268,7 @@ def why_unsuited(session: Session, left: Sequence[str]) -> str:
 
 def open_session(
     path: Path, *, device: str = "auto", threads: int | None = None, hints: Hints = NO_HINTS, whole_past: bool = False
-) -> Session:
+) -> OnnxRuntimeSession:
     """Open the graph at `path`; `auto` chooses CUDA if it starts and computes the graph's attention, else the CPU, and logs why.
 
     `whole_past`: see `open_on`.

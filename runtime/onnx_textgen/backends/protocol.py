@@ -1,4 +1,4 @@
-"""The interface of an open graph, which each engine implements (`onnxruntime_session`, `openvino_session`) and a decoder uses.
+"""The interface of an open graph, which each engine implements (`onnxruntime_session`, `openvino/session.py`) and a decoder uses.
 
 `kv_cache` has a cache for each engine, which prepares the runs.
 """

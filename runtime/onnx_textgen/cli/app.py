@@ -18,7 +18,7 @@ from ..requirements import wrong_version
 from . import extensions
 from .commands import bench, chat, doctor, generate, info, listing, pull, score, site, verify
 from .commands import inspect as inspect_command
-from .renamed_flags import in_todays_flags
+from .renamed_names import in_todays_names
 from .terminal import screen
 from .wrong_usage import usage_message
 
@@ -80,7 +80,7 @@ def describe(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "generate": generate.generate_text,
-    "chat": chat.hold_conversation,
+    "chat": chat.hold_session,
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
     "pull": pull.pull_model,
@@ -113,7 +113,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; every error becomes one line on stderr."""
-    debug, arguments = bool(os.environ.get(DEBUG_VARIABLE)), in_todays_flags(arguments)
+    debug, arguments = bool(os.environ.get(DEBUG_VARIABLE)), in_todays_names(arguments)
     try:
         # Without standalone mode typer returns the exit code of typer.Exit; for Ctrl-C that is 130.
         result = typer.main.get_command(app)(arguments, prog_name="onnx-textgen", standalone_mode=False)

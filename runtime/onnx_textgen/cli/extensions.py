@@ -1,4 +1,4 @@
-"""Commands of other packages: `export`, `demo`, `serve`, and any in the entry-point group `onnx_textgen.commands`.
+"""Commands of other packages: `adapter`, `export`, `demo`, `serve`, and any in the entry-point group `onnx_textgen.commands`.
 
 Each is a typer app that is imported only when its command runs, so the runtime does not depend on them.
 """
@@ -14,13 +14,12 @@ from ..extras import ExtensionError, explain_missing, remedy
 
 GROUP = "onnx_textgen.commands"
 SUMMARIES = {
-    "add-adapter": "Add a LoRA adapter to a model folder.",
-    "remove-adapter": "Remove a LoRA adapter from a model folder.",
+    "adapter": "Add a LoRA adapter to a model folder, or remove one.",
     "export": "Make a model folder from a PyTorch decoder.",
     "demo": "Generate text in a web page on this machine.",
     "serve": "Answer OpenAI's API over HTTP.",
 }
-EXTRAS = {"add-adapter": "export", "remove-adapter": "export"}
+EXTRAS = {"adapter": "export"}
 """The extra that a command needs, if it is not called like the command."""
 
 

@@ -26,8 +26,8 @@ MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
 
 def complete_model(incomplete: str) -> list[str]:
     """Names of models for shell completion; if none fits, the shell completes folders itself."""
+    from ..hub.model_cache import cached_packages  # noqa: PLC0415
     from ..package.locate import embedded_packages  # noqa: PLC0415
-    from ..package.model_cache import cached_packages  # noqa: PLC0415
 
     return [name for name in (*embedded_packages(), *cached_packages()) if name.startswith(incomplete)]
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from ..api.loading import load
 from ..api.model import Model
-from ..backends.huge_pages import wait_for_collapse
 from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError, PromptError
 from ..inference.prefill import prefill
@@ -89,7 +88,6 @@ def measure(
     manifest = model.manifest
     prompt_tokens = min(512, longest_prompt(manifest, new_tokens)) if prompt_tokens is None else prompt_tokens
     check_lengths(manifest, prompt_tokens, new_tokens)
-    wait_for_collapse()
     ids = np.random.default_rng(0).integers(manifest.geometry.vocab_size, size=prompt_tokens).tolist()
     timed = []
     for number in range(rounds + 1):  # the first is a warm-up, in which memory is allocated
@@ -143,7 +141,7 @@ def cache_bytes(model: Model, prompt_tokens: int, new_tokens: int) -> int:
     """Bytes of the cache after a prompt and the new tokens."""
     if (encoder := model.manifest.encoder) is None:
         return model.memory(prompt_tokens + new_tokens).total_bytes
-    return model.opened.memory(len(encoder.start_ids) + new_tokens, source_tokens=prompt_tokens).total_bytes
+    return model.memory(len(encoder.start_ids) + new_tokens, source_tokens=prompt_tokens).total_bytes
 
 
 def time_round(model: Model, ids: list[int], new_tokens: int, *, cancel: Cancellation | None = None) -> Round:

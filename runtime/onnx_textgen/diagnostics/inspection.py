@@ -167,7 +167,8 @@ def source_and_beginning(model: Model, prompt: str | Sequence[int], config: Gene
     """Return what an encoder-decoder reads and what its text begins with; for a decoder nothing and the prompt."""
     if model.manifest.encoder is None:
         return [], model.encode(prompt)
-    return model.encoder.encode_source(prompt, config.src_lang), model.encoder.start_ids(config.tgt_lang)
+    encoder = model.generator.encoder
+    return encoder.encode_source(prompt, config.src_lang), encoder.start_ids(config.tgt_lang)
 
 
 def context_after(model: Model, source_ids: Sequence[int]) -> Decoder:
@@ -252,4 +253,4 @@ def rule_of(chooser: Chooser, new_ids: list[int]) -> str:
 
 def tokens_of(model: Model, ids: Sequence[int]) -> list[Token]:
     """Ids with their pieces; without a tokenizer the piece is the id, as in `<5>`."""
-    return [Token(int(token_id), model.piece(int(token_id))) for token_id in ids]
+    return [Token(int(token_id), model.generator.opened.piece(int(token_id))) for token_id in ids]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PackageError
+from ..hub.model_cache import cached_packages
 from ..package.end_tokens import read_template
 from ..package.integrity import package_bytes
 from ..package.locate import embedded_packages
 from ..package.manifest import CHAT_TEMPLATE
 from ..package.misnamed import is_model_folder
-from ..package.model_cache import cached_packages
 from ..package.reading import has_manifest, read_manifest
 
 EMBEDDED, FOLDER, CACHE, HUB_CACHE = "embedded", "folder", "cache", "hub cache"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import OnnxTextgenError
-from ..package.hub import parse_hub_name
+from ..hub.lookup import parse_hub_name
 from ..package.locate import find_package
 from ..requirements import as_numbers
 from .machine import ENGINES, Engine, versions

@@ -1,1 +1,1 @@
-"""One graph and its cache: prefill, decode, score, embed."""
+"""One graph and its cache: prefill, decode, score."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.onnxruntime_run import new_run_options
-from ..backends.onnxruntime_session import Session
+from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..backends.signature import ENCODER_MASK, ENCODER_STATES, LAST_HIDDEN_STATE, present_of
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import PackageError
@@ -39,7 +39,7 @@ class Encoder(Protocol):
 class GraphEncoder:
     """An encoder whose graph returns the keys and values of the decoder's cross-attention."""
 
-    def __init__(self, graph: Session, names: Sequence[str]) -> None:
+    def __init__(self, graph: OnnxRuntimeSession, names: Sequence[str]) -> None:
         """`names`: those of the decoder's inputs; raises `PackageError` for one that the graph does not return."""
         self.graph = graph
         self.outputs = {name: LAST_HIDDEN_STATE if name == ENCODER_STATES else present_of(name, graph.outputs) for name in names}
@@ -61,7 +61,7 @@ class StatesEncoder:
     Other exporters split their encoder-decoders so. The decoder's graph for that run has no past, or a branch without one.
     """
 
-    def __init__(self, graph: Session, first: Session, names: Sequence[str], start_id: int) -> None:
+    def __init__(self, graph: OnnxRuntimeSession, first: OnnxRuntimeSession, names: Sequence[str], start_id: int) -> None:
         """`first` is the decoder's graph for that run, `names` are those of the decoder's inputs, and `start_id` begins a text.
 
         Raises `PackageError` for an encoder that reads no token ids, and for graphs that do not return what the decoder takes.
@@ -94,7 +94,7 @@ class StatesEncoder:
         return Encoded(read.token_ids, {ENCODER_STATES: states, **dict(zip(self.names, found, strict=True))})
 
 
-def run_once(graph: Session, outputs: Sequence[str], feeds: Arrays, scope: CancelScope) -> list[npt.NDArray[Any]]:
+def run_once(graph: OnnxRuntimeSession, outputs: Sequence[str], feeds: Arrays, scope: CancelScope) -> list[npt.NDArray[Any]]:
     """Run a graph without a cache; `scope` can end the run."""
     options = new_run_options()
 

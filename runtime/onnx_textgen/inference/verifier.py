@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..backends.onnxruntime_run import BoundRun
-from ..backends.onnxruntime_session import Session
-from ..backends.single_attention import MOST_TOKENS, links_for, present_of_link
+from ..backends.onnxruntime_session import OnnxRuntimeSession
+from ..backends.variants.single_attention import MOST_TOKENS, links_for, present_of_link
 from ..kv_cache.shared import SharedCache
 
 
@@ -14,7 +14,7 @@ class Verifier:
     most_tokens = MOST_TOKENS
     """Tokens of one run."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: OnnxRuntimeSession) -> None:
         self.session = session
 
     def begin(self, cache: SharedCache, row: int, new: int) -> BoundRun:

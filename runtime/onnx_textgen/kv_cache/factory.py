@@ -6,8 +6,8 @@ raises, the cache is unchanged.
 
 from __future__ import annotations
 
-from ..backends.onnxruntime_session import Session
-from ..backends.openvino_session import OpenVINOSession
+from ..backends.onnxruntime_session import OnnxRuntimeSession
+from ..backends.openvino.session import OpenVINOSession
 from ..backends.protocol import Graph
 from ..errors import PackageError
 from .growing import GrowingCache
@@ -38,7 +38,7 @@ def make_cache(graph: Graph, *, rows: int, capacity: int | None, context_length:
     initial = min(max(capacity or SMALLEST_CAPACITY, graph.hints.window), context_length)
     if isinstance(graph, OpenVINOSession):
         return PagedCache(graph, rows=rows, capacity=initial)
-    assert isinstance(graph, Session), "there are two engines"
+    assert isinstance(graph, OnnxRuntimeSession), "there are two engines"
     session, tensors, memory = graph, graph.cache_tensors, graph.memory
     if memory is not None:
         return OnDeviceCache(session, memory, tensors, rows=rows, capacity=initial, context_length=context_length)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.onnxruntime_run import BoundRun
-from ..backends.onnxruntime_session import IOBinding, OrtValue, Session
+from ..backends.onnxruntime_session import IOBinding, OnnxRuntimeSession, OrtValue
 from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
 from .recurrent_states import States
@@ -25,7 +25,7 @@ class GrowingCache:
     column is a token of the row, and 0 where the row was padded or idle.
     """
 
-    def __init__(self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int) -> None:
+    def __init__(self, session: OnnxRuntimeSession, tensors: tuple[CacheTensor, ...], *, rows: int) -> None:
         self.session, self.tensors, self.rows = session, tensors, rows
         self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
         self.lengths = [0] * rows

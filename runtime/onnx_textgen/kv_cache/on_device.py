@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.onnxruntime_run import BoundRun
-from ..backends.onnxruntime_session import Session
+from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..backends.plugins.memory import DeviceMemory
 from ..backends.protocol import CPU, mask_of
 from ..backends.signature import CacheTensor
@@ -28,7 +28,7 @@ class OnDeviceCache:
 
     def __init__(
         self,
-        session: Session,
+        session: OnnxRuntimeSession,
         memory: DeviceMemory,
         tensors: tuple[CacheTensor, ...],
         *,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.openvino_operators import BLOCK_BEGINS, BLOCK_INDICES
-from ..backends.openvino_session import OpenVINORun, OpenVINOSession
+from ..backends.openvino.operators import BLOCK_BEGINS, BLOCK_INDICES
+from ..backends.openvino.session import OpenVINORun, OpenVINOSession
 from ..backends.protocol import CPU, mask_of
 from ..backends.signature import CacheTensor
 from .recurrent_states import States

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.onnxruntime_run import BoundRun
-from ..backends.onnxruntime_session import IOBinding, OrtValue, Session
+from ..backends.onnxruntime_session import IOBinding, OnnxRuntimeSession, OrtValue
 from ..backends.protocol import mask_of
 from ..backends.signature import CacheTensor
 from .protocol import EVERY, Tensors
@@ -49,7 +49,7 @@ class SharedCache:
     """
 
     def __init__(
-        self, session: Session, tensors: tuple[CacheTensor, ...], *, rows: int, capacity: int, context_length: int
+        self, session: OnnxRuntimeSession, tensors: tuple[CacheTensor, ...], *, rows: int, capacity: int, context_length: int
     ) -> None:
         self.session, self.tensors, self.rows, self.context_length = session, tensors, rows, context_length
         self.by_token = tuple(tensor for tensor in tensors if tensor.length_axis is not None)
@@ -116,7 +116,7 @@ class SharedCache:
             self.runs[rows, side] = BoundRun(self.session, self.bind(rows, side))
         return self.runs[rows, side].reset()
 
-    def begin_elsewhere(self, session: Session, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
+    def begin_elsewhere(self, session: OnnxRuntimeSession, row: int, new: int, presents: Mapping[str, Sequence[str]]) -> BoundRun:
         """As `begin`, for one row and another graph over the same tensors; `presents`: its outputs that replace each present."""
         self.settle(range(row, row + 1), new)
         key = row, max(map(len, presents.values()))
@@ -125,7 +125,7 @@ class SharedCache:
         return self.runs[key].reset()
 
     def bind(
-        self, rows: range, side: int, session: Session | None = None, presents: Mapping[str, Sequence[str]] | None = None
+        self, rows: range, side: int, session: OnnxRuntimeSession | None = None, presents: Mapping[str, Sequence[str]] | None = None
     ) -> IOBinding:
         """Bind these rows of every buffer as past and as present, of our graph or of another: see `begin_elsewhere`."""
         binding, device = (session or self.session).ort.io_binding(), self.session.device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..backends.adapter_file import Changes, read_adapter
+from ..backends.variants.adapter_file import Changes, read_adapter
 from .integrity import check_hash
 from .manifest import Manifest, adapter_file
 

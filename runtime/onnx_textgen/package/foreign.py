@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ..backends.onnxruntime_session import LOG, Session, open_session
+from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
 from ..backends.signature import HIDDEN_STATES, LOGITS, ROLES, Hints
 from ..errors import PackageError
 from ..files.graph_file import OUR_PRODUCER, producer_of
@@ -159,7 +159,7 @@ def choose_graph(place: Path, decoder: Mapping[str, Any]) -> Path:
     raise PackageError(f"{place} has {len(graphs)} graphs, none with a usual name; give the path of one: {names}")
 
 
-def open_foreign(place: Path, *, device: str = "auto", threads: int | None = None) -> tuple[Manifest, Session]:
+def open_foreign(place: Path, *, device: str = "auto", threads: int | None = None) -> tuple[Manifest, OnnxRuntimeSession]:
     """Make a manifest for another exporter's folder, or graph, at `place`, and open the graph.
 
     `device` and `threads` are those of `open_session`. Raises `PackageError` for a folder that cannot be opened, and names what it
@@ -251,7 +251,7 @@ def settings_of_config(folder: Path) -> Settings:
     return Settings("config.json", config, generation, hints, length if length and length <= MOST_CONTEXT_LENGTH else None)
 
 
-def make_manifest(folder: Path, graph: Path, settings: Settings, session: Session) -> Manifest:
+def make_manifest(folder: Path, graph: Path, settings: Settings, session: OnnxRuntimeSession) -> Manifest:
     """Make a manifest without hashes; raises `PackageError` if the size of the vocabulary is not known."""
     tokenizer = read_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
     template, origin = read_template(folder), settings.origin
@@ -285,7 +285,7 @@ def in_vocabulary(token_id: int | None, geometry: Geometry) -> int | None:
     return token_id if token_id is not None and 0 <= token_id < geometry.vocab_size else None
 
 
-def make_geometry(settings: Settings, session: Session) -> Geometry:
+def make_geometry(settings: Settings, session: OnnxRuntimeSession) -> Geometry:
     """Take the sizes from the graph, and those that it leaves dynamic from the settings."""
     config, tensors = settings.config, [tensor for tensor in session.cache_tensors if tensor.length_axis is not None]
     shape, _ = session.outputs.get(session.name_of(LOGITS), ([], ""))

@@ -213,6 +213,11 @@ class Manifest:
         return self.precision == "fp32" if level is None else level in FLOAT32_LEVELS
 
     @property
+    def has_attention_maps(self) -> bool:
+        """Whether the package was exported with `--attention-maps`."""
+        return ATTENTION_GRAPH in self.files
+
+    @property
     def is_float16(self) -> bool:
         """Whether the graph computes in float16."""
         return "fp16" in (self.precision, self.quantization.get("activations"))

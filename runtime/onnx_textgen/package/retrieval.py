@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from ..errors import OptionError
 from ..options.checks import shown
+from ..text.prompts import Prompt
 
 Pooling = Literal["mean", "weightedmean", "last"]
 """How the vectors of a text's tokens become one: their mean, with weights 1, 2, 3 ... by position, or the last one."""
@@ -77,6 +79,22 @@ def chosen_prompt(settings: EmbeddingSettings | RerankingSettings, prompt: str |
         remedy = f"choose one of: {names}" if names else "this package has none; give the text itself as prompt"
         raise OptionError(f"there is no prompt {shown(prompt_name)}; {remedy}")
     return settings.prompts[prompt_name]
+
+
+def with_prompt(
+    settings: EmbeddingSettings, texts: Sequence[Prompt], prompt: str | None = None, prompt_name: str | None = None
+) -> list[Prompt]:
+    """Texts to embed, with the prompt of the call before each; ids that are given get none.
+
+    Raises `OptionError` for a prompt that cannot take effect.
+
+    >>> with_prompt(EmbeddingSettings(prompts={"query": "Find: "}), ["a dog"], prompt_name="query")
+    ['Find: a dog']
+    """
+    chosen = chosen_prompt(settings, prompt, prompt_name) or ""
+    if (prompt or prompt_name) and not all(isinstance(each, str) for each in texts):
+        raise OptionError("a prompt is written before a text, and token ids were given; give the text, or leave the prompt out")
+    return [chosen + each if isinstance(each, str) and each else each for each in texts]
 
 
 def messages_of(settings: RerankingSettings, query: str, document: str, prompt: str | None = None) -> list[dict[str, object]]:

@@ -13,11 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, Session, open_variant
+from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
-from ..backends.single_attention import MOST_TOKENS, with_single_attention
+from ..backends.variants.single_attention import MOST_TOKENS, with_single_attention
 from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.verifier import Verifier
@@ -59,15 +58,14 @@ def check_memory(needed: int) -> None:
 
 def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
     """Open the graph a second time and measure it; raises `PackageError` or `ModelError` if it cannot verify drafts."""
-    if not isinstance(graph, Session) or graph.path is None or graph.device.kind != "cpu":
+    if not isinstance(graph, OnnxRuntimeSession) or graph.path is None or graph.device.kind != "cpu":
         raise PackageError("exact draft verification needs ONNX Runtime on the CPU")
     if graph.outputs[graph.name_of(LOGITS)][0][1] == 1:
         raise PackageError("the graph gives logits of the last token alone")
     if graph.rotary_switch is not None or geometry.context_length < TOKENS_BEFORE + MOST_TOKENS:
         raise PackageError(f"LongRoPE models and contexts under {TOKENS_BEFORE + MOST_TOKENS} tokens cannot verify drafts exactly")
     model = with_single_attention(graph.model(), graph.cache_tensors, graph.roles["input_ids"].name)
-    with new_memory_in_huge_pages():
-        verifier = Verifier(open_variant(graph, model))
+    verifier = Verifier(open_variant(graph, model))
     for adapter in graph.adapters or (None,):
         measure(verifier, graph, geometry, adapter)
     return verifier

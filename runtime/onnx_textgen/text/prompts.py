@@ -13,6 +13,9 @@ from ..options.checks import shown
 
 Prompt = str | Sequence[int]
 
+CHARACTERS_PER_TOKEN = 256
+"""Most characters that any tokenizer puts into one token; a prompt with more per token is refused before it is tokenized."""
+
 
 def items_of(prompt: object) -> list[object]:
     """The items of a list, a tuple, an array or any other sequence; raises `PromptError` for anything else, such as messages."""
@@ -53,3 +56,15 @@ def read_token_ids(prompt: object) -> list[int]:
     if wrong := [item for item in items if not is_id(item)]:
         raise PromptError(f"token ids should be whole numbers, found {shown(wrong[0])}")
     return [operator.index(item) for item in items]  # type: ignore[arg-type]
+
+
+def check_characters(text: str, tokens: int) -> None:
+    """Raise `PromptError` for a text that is too long for any tokenizer; `tokens`: what the model takes."""
+    if len(text) > tokens * CHARACTERS_PER_TOKEN:
+        raise PromptError(f"the prompt has {len(text):,} characters; this model takes {tokens:,} tokens. Shorten it")
+
+
+def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:
+    """Raise `PromptError` for an id outside the vocabulary."""
+    if wrong := [i for i in ids if not 0 <= i < vocab_size]:
+        raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {vocab_size - 1}")

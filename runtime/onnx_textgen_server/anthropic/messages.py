@@ -24,7 +24,7 @@ from .wire import ANTHROPIC, problem_as_json
 def count_tokens(model: Model, body: CountRequest) -> int:
     """The tokens of a prompt; raises `TemplateError`, `PromptError` and `OptionError`."""
     chat, continues = to_chat(body)
-    return len(model.chats.turn(chat, continue_final_message=continues, **body.turn_inputs(thinks=model.thinks)).prompt_ids)
+    return len(model.chats.turn(chat, continue_final_message=continues, **body.turn_inputs(thinks=model.chats.thinks)).prompt_ids)
 
 
 class Message:
@@ -36,7 +36,7 @@ class Message:
         """Raises `TemplateError`, `PromptError` and `OptionError`."""
         self.name, self.body, self.id = name, body, f"msg_{uuid.uuid4().hex}"
         chat, continues = to_chat(body)
-        inputs = body.turn_inputs(thinks=model.thinks) | {"continue_final_message": continues}
+        inputs = body.turn_inputs(thinks=model.chats.thinks) | {"continue_final_message": continues}
         self.chat = ChatJob(name, model, ChatCall(chat, inputs, body.options_of_call()), max_seconds)
         self.job = self.chat.job
 

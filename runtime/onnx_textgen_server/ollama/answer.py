@@ -98,14 +98,14 @@ def as_response(text: str, thinking: str, _: Sequence[ToolCall]) -> dict[str, An
 
 def answer_chat(name: str, model: Model, body: ChatRequest, max_seconds: float | None) -> Answer:
     """The answer to `/api/chat`; raises `TemplateError`, `PromptError` and `OptionError`."""
-    inputs = {"tools": body.tools or []} | body.thinking_inputs(name, thinks=model.thinks)
-    call = ChatCall(to_chat(body.messages), inputs, body.options_of_call(model.encoder.context_length))
+    inputs = {"tools": body.tools or []} | body.thinking_inputs(name, thinks=model.chats.thinks)
+    call = ChatCall(to_chat(body.messages), inputs, body.options_of_call(model.manifest.geometry.context_length))
     return Answer(name, ChatJob(name, model, call, max_seconds), as_message, "chat")
 
 
 def answer_generate(name: str, model: Model, body: GenerateRequest, max_seconds: float | None) -> Answer:
     """The answer to `/api/generate`; raises `TemplateError`, `PromptError` and `OptionError`."""
-    options = body.options_of_call(model.encoder.context_length)
+    options = body.options_of_call(model.manifest.geometry.context_length)
     work: ChatJob | PlainJob
     if body.suffix:
         work = PlainJob(model, model.encode_infill(body.prompt, body.suffix), options | ends_of_infill(model), max_seconds)
@@ -114,6 +114,6 @@ def answer_generate(name: str, model: Model, body: GenerateRequest, max_seconds:
     else:
         chat = [{"role": "system", "content": body.system}] if body.system else []
         chat.append({"role": "user", "content": body.prompt})
-        inputs = body.thinking_inputs(name, thinks=model.thinks)
+        inputs = body.thinking_inputs(name, thinks=model.chats.thinks)
         work = ChatJob(name, model, ChatCall(chat, inputs, options), max_seconds)
     return Answer(name, work, as_response, "text_completion")

@@ -49,8 +49,8 @@ def capabilities_of(model: Model) -> list[str]:
     """Return a model's capabilities, in Ollama's words."""
     found = {
         "completion": True,
-        "tools": model.calls_tools,
-        "thinking": model.thinks,
+        "tools": model.chats.calls_tools,
+        "thinking": model.chats.thinks,
         "embedding": model.graph.name_of(HIDDEN_STATES) in model.graph.outputs,
         "insert": model.has_tokenizer and model.tokenizer.infill is not None,
     }

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from onnx_textgen import Model
 
 from ..openai.embeddings import Inputs
-from ..serving.vectors import written_vectors
+from ..serving.vectors import encode_texts, written_vectors
 from .answer import nanoseconds
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Embed:
     async def whole(self, compute: Compute) -> str:
         """See `Work`."""
         start = time.perf_counter()
-        encoded = await compute(lambda _: self.model.embedder.encode(self.body.inputs))
+        encoded = await compute(lambda _: encode_texts(self.model, self.body.inputs))
         vectors = await written_vectors(compute, self.model, encoded, self.body, lambda _, vector: json.dumps(vector.tolist()))
         count, seconds = sum(map(len, encoded)), time.perf_counter() - start
         more = {"total_duration": nanoseconds(seconds), "load_duration": 0, "prompt_eval_count": count}

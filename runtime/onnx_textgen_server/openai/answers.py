@@ -74,8 +74,8 @@ class TokenFormatter:
     """Formats tokens with their log-probabilities."""
 
     def __init__(self, model: Model) -> None:
-        self.piece = model.piece
-        self.piece_bytes = model.tokenizer.piece_bytes if model.has_tokenizer else lambda token_id: model.piece(token_id).encode()
+        self.piece = model.generator.opened.piece
+        self.piece_bytes = model.tokenizer.piece_bytes if model.has_tokenizer else lambda token_id: self.piece(token_id).encode()
 
     def one(self, token_id: int, logprob: float) -> dict[str, Any]:
         """A token in a chat's format."""
@@ -128,4 +128,4 @@ class TextOffsets:
 
 def fingerprint(model: Model) -> str:
     """OpenAI's `system_fingerprint`."""
-    return f"fp_{model.opened.digest[:12]}"
+    return f"fp_{model.generator.opened.digest[:12]}"

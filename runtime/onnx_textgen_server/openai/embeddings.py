@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen import Model
-from onnx_textgen.inference.embeddings import Vectors
+from onnx_textgen.tasks.embeddings import Vectors
 
-from ..serving.vectors import written_vectors
+from ..serving.vectors import encode_texts, written_vectors
 from .schema import read_prompts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Embeddings:
     async def whole(self, compute: Compute) -> str:
         """See `Work`."""
         body = self.body
-        encoded = await compute(lambda _: self.model.embedder.encode(body.inputs, prompt=body.prompt, prompt_name=body.prompt_name))
+        encoded = await compute(lambda _: encode_texts(self.model, body.inputs, body.prompt, body.prompt_name))
         entries = await written_vectors(compute, self.model, encoded, body, self.entry)
         count = sum(map(len, encoded))
         usage = {"prompt_tokens": count, "total_tokens": count}

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from onnx_textgen import Model
 from onnx_textgen.errors import OptionError
+from onnx_textgen.text.prompts import check_characters, check_vocabulary
 
 from ..serving.delivery import deliver
 from ..state import Server
@@ -26,7 +27,7 @@ def token_ids_of(model: Model, body: TokenizeRequest) -> list[int]:
         return model.encode_chat([message.as_data() for message in body.messages], **body.template_inputs())
     if body.prompt is None or body.messages is not None:
         raise OptionError("tokenize needs either prompt or messages; give one of them")
-    model.encoder.check_characters(body.prompt)
+    check_characters(body.prompt, model.manifest.geometry.context_length)
     return model.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
 
 
@@ -39,13 +40,13 @@ def add_routes(app: FastAPI, server: Server) -> None:
         _, model = await server.model(http, body.model)
         with server.slots.held():
             ids = await asyncio.to_thread(token_ids_of, model, body)
-        return {"tokens": ids, "count": len(ids), "max_model_len": model.encoder.context_length}
+        return {"tokens": ids, "count": len(ids), "max_model_len": model.manifest.geometry.context_length}
 
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeRequest, http: Request) -> dict[str, str]:
         """From token ids to a text."""
         _, model = await server.model(http, body.model)
-        model.encoder.check_vocabulary(body.tokens)
+        check_vocabulary(body.tokens, model.manifest.geometry.vocab_size)
         return {"prompt": await asyncio.to_thread(model.tokenizer.decode, body.tokens)}
 
     @app.post("/v1/completions")

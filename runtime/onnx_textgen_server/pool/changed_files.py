@@ -18,8 +18,8 @@ class ChangedFiles:
 
     def __init__(self, model: Model, *more: Path) -> None:
         """`more`: further files whose change counts."""
-        adapters = [model.folder / adapter_file(name) for name in model.adapters]
-        self.files = [*graph_files(model.folder, model.manifest, model.opened.graph_name), *adapters, *more]
+        adapters = [model.folder / adapter_file(name) for name in model.manifest.adapters]
+        self.files = [*graph_files(model.folder, model.manifest, model.generator.opened.graph_name), *adapters, *more]
         self.known = [identity(path) for path in self.files]
 
     def first(self) -> Path | None:

@@ -13,13 +13,13 @@ from onnx_textgen import Model
 from onnx_textgen.api.fetching import fetch_model
 from onnx_textgen.api.response_templates import given_template
 from onnx_textgen.errors import OptionError
+from onnx_textgen.hub.lookup import locate
+from onnx_textgen.hub.model_cache import cache_folder
 from onnx_textgen.options.defaults import PREFIX_FOLDER
 from onnx_textgen.package.foreign import describe_foreign, folder_of, halves_of, is_foreign
-from onnx_textgen.package.hub import locate
 from onnx_textgen.package.integrity import package_bytes
 from onnx_textgen.package.manifest import MANIFEST, UNKNOWN, Manifest
 from onnx_textgen.package.misnamed import is_model_folder, model_folders
-from onnx_textgen.package.model_cache import cache_folder
 from onnx_textgen.package.reading import read_manifest
 
 WORKING_TOKENS = 4096

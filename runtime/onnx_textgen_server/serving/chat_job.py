@@ -46,7 +46,7 @@ class ChatJob:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
         self.model = model
         turn = model.chats.turn(call.messages, **call.inputs)
-        self.job = Job.begin(model, [turn.prompt_ids], model.config(call.options), call.answers, max_seconds, turn=turn)
+        self.job = Job.begin(model, [turn.prompt_ids], model.generator.config(call.options), call.answers, max_seconds, turn=turn)
         self.readers = [turn.reader(each.constraint) for each in self.job.continuations]
 
     async def finish(self) -> list[tuple[Continuation, AnswerReader]]:

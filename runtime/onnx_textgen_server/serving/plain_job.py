@@ -29,7 +29,7 @@ class PlainJob:
 
     def __init__(self, model: Model, prompt: Prompt, options: Mapping[str, Any], max_seconds: float | None) -> None:
         """Raises `PromptError` and `OptionError`."""
-        self.job = Job.begin(model, [prompt], model.config(options), 1, max_seconds)
+        self.job = Job.begin(model, [prompt], model.generator.config(options), 1, max_seconds)
         self.readers = [PlainText()]
 
     async def finish(self) -> list[tuple[Continuation, PlainText]]:

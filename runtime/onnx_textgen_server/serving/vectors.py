@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from onnx_textgen import Cancellation, Model
-from onnx_textgen.cancellation import CancelScope
-from onnx_textgen.inference.embeddings import Vectors
+from onnx_textgen.package.retrieval import EmbeddingSettings, with_prompt
+from onnx_textgen.tasks.embeddings import Vectors
 
 if TYPE_CHECKING:
     from .work_queue import Compute
@@ -24,6 +24,14 @@ class VectorOptions(Protocol):
     adapter: str | None
 
 
+def encode_texts(
+    model: Model, texts: Sequence[str | list[int]], prompt: str | None = None, prompt_name: str | None = None
+) -> list[list[int]]:
+    """The token ids that `Model.embed` computes for texts; raises `PromptError` and `OptionError`."""
+    settings = model.manifest.embedding or EmbeddingSettings()
+    return [model.encode(each, new_tokens=0) for each in with_prompt(settings, texts, prompt, prompt_name)]
+
+
 async def written_vectors(
     compute: Compute, model: Model, encoded: Sequence[Sequence[int]], options: VectorOptions, write: Callable[[int, Vectors], str]
 ) -> list[str]:
@@ -33,8 +41,8 @@ async def written_vectors(
     """
 
     def part(first: int, cancel: Cancellation) -> list[str]:
-        texts, scope = encoded[first : first + PART], CancelScope(cancel)
-        found = model.embedder.vectors(texts, dimensions=options.dimensions, adapter=options.adapter, scope=scope)
+        texts = [list(ids) for ids in encoded[first : first + PART]]
+        found = model.embed(texts, dimensions=options.dimensions, adapter=options.adapter, cancel=cancel)
         return [write(first + place, vector) for place, vector in enumerate(found)]
 
     written = list[str]()

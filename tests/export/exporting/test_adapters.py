@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import onnx_textgen
-from onnx_textgen.backends.adapter_file import Changes, read_adapter, write_adapter
-from onnx_textgen.backends.linear_layers import KEY
+from onnx_textgen.backends.variants.adapter_file import Changes, read_adapter, write_adapter
+from onnx_textgen.backends.variants.linear_layers import KEY
 from onnx_textgen.cli import run
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import MANIFEST
@@ -185,13 +185,13 @@ def test_an_adapter_is_added_to_a_package_and_compared_on_request(
     folders: tuple[Path, Path, peft.PeftModel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     package, adapter, trained = folders
-    assert run(["add-adapter", str(package), str(adapter)]) == 0
+    assert run(["adapter", "add", str(package), str(adapter)]) == 0
     assert "not compared with PyTorch; --against SOURCE does that" in capsys.readouterr().out
     assert difference(package, "adapter", trained) < 1e-4
-    assert run(["add-adapter", str(package), str(adapter), "--name", "twin", "--against", str(package.with_name("base"))]) == 0
+    assert run(["adapter", "add", str(package), str(adapter), "--name", "twin", "--against", str(package.with_name("base"))]) == 0
     assert "has the adapter twin: rank 4, 4 parameters, compared with PyTorch: " in capsys.readouterr().out
     model = onnx_textgen.load(package)
-    assert model.adapters == ("adapter", "twin")
+    assert [*model.manifest.adapters] == ["adapter", "twin"]
     assert run(["verify", str(package)]) == 0
     shown = capsys.readouterr().out
     assert "golden: the manifest has no runs to replay with the adapter adapter" in shown
@@ -238,7 +238,7 @@ def test_a_package_stays_whole_if_adding_is_killed(writes: int, folders: Any, mo
     adapt(tiny_model("llama"), package.with_name("other"), seed=2, **ATTENTION)
     with pytest.raises(KeyboardInterrupt):
         add_adapter(package, package.with_name("other"), name="own", force=True)
-    assert onnx_textgen.load(package).adapters == (("own",) if writes == 0 else ())
+    assert [*onnx_textgen.load(package).manifest.adapters] == (["own"] if writes == 0 else [])
     if writes == 0:
         assert difference(package, "own", trained) < 1e-4
     assert not list(package.glob(".*"))
@@ -270,7 +270,7 @@ def test_an_adapter_that_would_spoil_the_others_is_refused(folders: Any) -> None
     save_file(tensors | {name: tensors[name] * float("nan")}, adapter / "adapter_model.safetensors")
     with pytest.raises(ExportError, match="has numbers that are not finite"):
         add_adapter(package, adapter, name="other")
-    assert onnx_textgen.load(package).adapters == ("own",)
+    assert [*onnx_textgen.load(package).manifest.adapters] == ["own"]
 
 
 def test_verify_refuses_an_adapter_that_does_not_belong_to_the_package(folders: Any) -> None:
@@ -355,9 +355,9 @@ def test_an_adapter_is_removed_and_the_package_opens_as_before(folders: Any, cap
     package, adapter, _ = folders
     before = {path.name: path.read_bytes() for path in package.rglob("*") if path.is_file()}
     add_adapter(package, adapter, name="own")
-    assert run(["remove-adapter", str(package), "other"]) == 1
+    assert run(["adapter", "remove", str(package), "other"]) == 1
     assert "has no adapter other; it has: own" in capsys.readouterr().err
-    assert run(["remove-adapter", str(package), "own"]) == 0
+    assert run(["adapter", "remove", str(package), "own"]) == 0
     assert {path.name: path.read_bytes() for path in package.rglob("*") if path.is_file()} == before
 
 

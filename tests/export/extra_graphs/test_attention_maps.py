@@ -9,9 +9,9 @@ import torch
 import transformers
 
 import onnx_textgen
-from onnx_textgen.inference.attention_maps import read_maps
 from onnx_textgen.package.integrity import package_digest
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, ENCODER_GRAPH, GRAPH
+from onnx_textgen.tasks.attention_maps import read_maps
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.extra_graphs import attention_graph
 from onnx_textgen_export.huggingface.encoder_decoder import EncoderDecoder
@@ -53,7 +53,7 @@ def test_maps_are_those_of_transformers(model_type: str, target: str, tmp_path: 
     if model_type == "mistral":
         assert not np.tril(maps.weights, k=-WINDOW).any(), "nobody looks beyond the window"
     if model_type == "llama":
-        _, in_pieces, _ = read_maps(model.opened.attention_graph, model.manifest.geometry, IDS, rows=25, size=7)
+        _, in_pieces, _ = read_maps(model.generator.opened.attention_graph, model.manifest.geometry, IDS, rows=25, size=7)
         np.testing.assert_allclose(in_pieces, maps.weights[:, :, -25:], atol=1e-6)
 
 

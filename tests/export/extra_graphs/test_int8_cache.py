@@ -18,7 +18,7 @@ from onnx import numpy_helper
 import onnx_textgen
 from onnx_textgen.backends import onnxruntime_session as runtime_session
 from onnx_textgen.backends.cache_codes import LARGEST_CODE
-from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from onnx_textgen.cli import run
 from onnx_textgen.errors import DeviceError, PackageError
 from onnx_textgen.inference.decoder import Decoder
@@ -57,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 @pytest.fixture(scope="module")
-def session(made: Exported) -> Session:
+def session(made: Exported) -> OnnxRuntimeSession:
     return open_session(made.folder / INT8_CACHE_GRAPH, device="cpu", threads=1)
 
 
@@ -96,7 +96,9 @@ def test_what_is_kept_is_what_the_float32_cache_keeps_rounded(
 @pytest.mark.slow
 @examples(20)
 @given(cuts=st.sets(st.integers(1, len(IDS) // 2 - 1)))
-def test_a_prompt_is_the_same_to_the_last_bit_however_it_is_cut(cuts: set[int], made: Exported, session: Session) -> None:
+def test_a_prompt_is_the_same_to_the_last_bit_however_it_is_cut(
+    cuts: set[int], made: Exported, session: OnnxRuntimeSession
+) -> None:
     whole, parted = Decoder(session, made.manifest.geometry), Decoder(session, made.manifest.geometry)
     places = [0, *sorted(2 * cut for cut in cuts), len(IDS)]
     parts = [parted.feed(IDS[start:end], every_position=True) for start, end in itertools.pairwise(places)]
@@ -105,7 +107,7 @@ def test_a_prompt_is_the_same_to_the_last_bit_however_it_is_cut(cuts: set[int], 
         np.testing.assert_array_equal(parted.cache.take(0, len(IDS))[name], codes)
 
 
-def test_single_tokens_are_kept_and_read_as_those_of_a_prompt(made: Exported, session: Session) -> None:
+def test_single_tokens_are_kept_and_read_as_those_of_a_prompt(made: Exported, session: OnnxRuntimeSession) -> None:
     whole, single = Decoder(session, made.manifest.geometry), Decoder(session, made.manifest.geometry)
     logits = whole.feed(IDS, every_position=True)
     alone = np.concatenate([single.feed([token_id]) for token_id in IDS])

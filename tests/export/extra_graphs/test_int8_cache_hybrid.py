@@ -93,7 +93,7 @@ def test_codes_and_logits_are_those_of_the_graph(plain: Model, hybrid: Model) ->
 
 def test_openvino_attends_to_what_the_cache_holds(hybrid: Model) -> None:
     """Its own keys and values are the codes' numbers, to the last bit: what is handed over loses nothing."""
-    engine = hybrid.opened.prompt_engine
+    engine = hybrid.generator.opened.prompt_engine
     assert engine is not None
     reader = new_reader(engine, 100)
     prefill(reader, ids_of(100))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import onnx_textgen
-from onnx_textgen.backends.adapter_file import LowRank, read_adapter
+from onnx_textgen.backends.variants.adapter_file import LowRank, read_adapter
 from onnx_textgen.cli import run
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.gguf.gguf_adapter import read_gguf_adapter
@@ -48,11 +48,11 @@ def test_a_gguf_base_and_a_gguf_adapter_are_exported_and_proved(tmp_path: Path, 
     write_gguf_adapter(tmp_path / "polite.gguf", model.config, changes_of(model))
     made = export(tmp_path / "base.gguf", tmp_path / "out", adapters={"own": tmp_path / "polite.gguf"})
     assert made.manifest.adapters["own"].source == "the adapter polite.gguf"
-    command = ["add-adapter", str(made.folder), str(tmp_path / "polite.gguf")]
+    command = ["adapter", "add", str(made.folder), str(tmp_path / "polite.gguf")]
     assert run(command) == 1
     assert "names layers as llama.cpp does, which only the base can translate; add --against SOURCE" in capsys.readouterr().err
     assert run([*command, "--against", str(tmp_path / "base.gguf")]) == 0
-    assert onnx_textgen.load(made.folder).adapters == ("own", "polite")
+    assert [*onnx_textgen.load(made.folder).manifest.adapters] == ["own", "polite"]
     own, polite = (read_adapter(made.folder / f"{name}.onnx_adapter") for name in ("own", "polite"))
     assert all(np.array_equal(own[name].wide, polite[name].wide) for name in own)
 

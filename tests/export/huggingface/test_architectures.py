@@ -122,7 +122,7 @@ def test_a_prompt_that_begins_like_an_earlier_one_continues_as_from_the_start(pa
     _, package = pair
     first = ids_of_length(70, seed=4)
     alone = package.generate([*first, 5, 6, 7, 8], max_new_tokens=12, temperature=0).token_ids
-    package.prefixes.clear()
+    package.generator.prefixes.clear()
     package.generate(first, max_new_tokens=1, temperature=0)
     again = package.generate([*first, 5, 6, 7, 8], max_new_tokens=12, temperature=0)
     assert again.token_ids == alone

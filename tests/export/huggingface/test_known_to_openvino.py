@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from onnx_textgen.backends.openvino_known import is_known
-from onnx_textgen.backends.openvino_session import read_graph
+from onnx_textgen.backends.openvino.known import is_known
+from onnx_textgen.backends.openvino.session import read_graph
 from onnx_textgen.errors import PackageError
 from onnx_textgen_export import export
 from support.costs import by_cost

@@ -61,7 +61,7 @@ def test_a_prompt_cut_at_even_places_has_the_logits_of_the_whole(
 @FEW
 @given(texts=st.lists(TEXT, min_size=2, max_size=5), shared=st.integers(0, 20))
 def test_texts_do_not_depend_on_earlier_ones(model: Model, texts: list, shared: int) -> None:
-    model.prefixes.clear()
+    model.generator.prefixes.clear()
     for text in texts:
         prompt = texts[0][:shared] + text
         found = model.generate(prompt, max_new_tokens=6, temperature=1.0, seed=1).token_ids
@@ -74,7 +74,7 @@ def test_texts_do_not_depend_on_earlier_ones(model: Model, texts: list, shared: 
 def test_at_blocks_of_32_texts_do_not_depend_on_those_beside_them(model: Model, texts: list) -> None:
     if model.manifest.quantization["block_size"] != 32:
         pytest.skip("products of larger blocks take tokens in pairs")
-    model.prefixes.clear()
+    model.generator.prefixes.clear()
     together = model.generate(texts, max_new_tokens=6, temperature=1.0, seed=1)
     assert [each.token_ids for each in together] == [
         model.generate(text, max_new_tokens=6, temperature=1.0, seed=1).token_ids for text in texts

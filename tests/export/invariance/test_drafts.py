@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.backends.single_attention import MOST_TOKENS
+from onnx_textgen.backends.variants.single_attention import MOST_TOKENS
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.options import Quantization

@@ -8,7 +8,7 @@ import transformers
 import onnx_textgen
 from onnx_textgen.backends.signature import HIDDEN_STATES
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.embeddings import pooled
+from onnx_textgen.tasks.embeddings import pooled
 from onnx_textgen_export import export
 from onnx_textgen_export.layers import rotary_scaling
 from support.tiny_models import tiny_config

@@ -16,7 +16,7 @@ pytest.importorskip("onnx")
 import onnx_textgen
 from onnx_textgen import OptionError, PackageError
 from onnx_textgen.api.session_file import write_session
-from onnx_textgen.backends.adapter_file import write_adapter
+from onnx_textgen.backends.variants.adapter_file import write_adapter
 from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.cli import run
 from onnx_textgen.generation.request import Request
@@ -55,7 +55,7 @@ def shared_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def test_every_text_is_that_of_numpy_with_the_adapter(case: Case) -> None:
     wanted, model = case
-    assert model.adapters == ("first", "other")
+    assert tuple(model.manifest.adapters) == ("first", "other")
     for adapter, tiny in wanted.items():
         texts = [tuple(tiny.greedy(prompt, 12)) for prompt in PROMPTS]
         assert [each.token_ids for each in model.generate(PROMPTS, **GREEDY, adapter=adapter)] == texts
@@ -77,7 +77,7 @@ def test_rows_with_different_adapters_are_decoded_in_one_run_as_alone(case: Case
     adapters = ["first", "other", "first"]
 
     def fed(rows: int, adapters: list[str]) -> tuple[Decoder, list[np.ndarray]]:
-        decoder = model.opened.new_rows(rows, "first")
+        decoder = model.generator.opened.new_rows(rows, "first")
         for row, adapter in enumerate(adapters):
             decoder.set_adapter(adapter, row=row)
         logits = [decoder.feed(LONG[: 5 + row], row=row) for row in range(rows)]
@@ -98,7 +98,7 @@ def test_requests_of_different_adapters_share_the_engine(shared_case: Case) -> N
     names = ["first", "other", "other", "first", "other"]
     generator = model.generator.for_adapter("first")
     assert generator is model.generator.for_adapter("other")
-    texts = [generator.begin(LONG[: 4 + n], model.config({**GREEDY, "adapter": name})) for n, name in enumerate(names)]
+    texts = [generator.begin(LONG[: 4 + n], model.generator.config({**GREEDY, "adapter": name})) for n, name in enumerate(names)]
     generator.engine.finish([Request(text, CancelScope(None, None), streams=False) for text in texts])
     for n, (name, text) in enumerate(zip(names, texts, strict=True)):
         assert text.token_ids == wanted[name].greedy(LONG[: 4 + n], 12)
@@ -200,7 +200,7 @@ def test_an_unknown_adapter_is_refused_with_the_names_that_there_are(shared_case
     with pytest.raises(OptionError, match=r"^tiny has no adapter a list; choose one of: first, other$"):
         model.score(LONG, adapter=["first"])
     plain = onnx_textgen.load(SHARED.package(tmp_path))
-    with pytest.raises(OptionError, match="tiny has no adapter 'first'; add one with: onnx-textgen add-adapter"):
+    with pytest.raises(OptionError, match="tiny has no adapter 'first'; add one with: onnx-textgen adapter add"):
         plain.generate(LONG, adapter="first")
 
 
@@ -225,7 +225,7 @@ def test_a_closed_model_has_no_adapters_either(tmp_path: Path) -> None:
 def test_a_model_that_nobody_holds_is_released_with_its_second_graph(tmp_path: Path) -> None:
     _, model = make(SHARED, tmp_path)
     model.generate(LONG, **GREEDY, adapter="first")
-    graph = weakref.ref(model.opened.adapted.graph)
+    graph = weakref.ref(model.generator.opened.adapted.graph)
     gc.disable()
     try:
         del model
@@ -247,7 +247,7 @@ def test_a_session_file_that_lies_about_its_adapter_brings_no_cache(shared_case:
     context = model.new_context(adapter="first")
     context.feed(LONG)
     lie = dataclasses.replace(context.snapshot(), origin=Origin("zzz"))
-    write_session(tmp_path / "saved", model.opened.digest, LONG, [], lie, adapters={"zzz": ""})
+    write_session(tmp_path / "saved", model.generator.opened.digest, LONG, [], lie, adapters={"zzz": ""})
     session = model.load_session(tmp_path / "saved")
     session.save(tmp_path / "again")
     assert session.context.snapshot is None
@@ -291,7 +291,7 @@ def test_a_manifest_names_a_file_for_each_adapter(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="has the adapter 'first', and lists no file of it"):
         onnx_textgen.load(folder)
     (folder / MANIFEST).write_text(manifest_to_json(dataclasses.replace(wrong, adapters={})))
-    assert onnx_textgen.load(folder).adapters == (), "a file that a killed add-adapter left is no harm"
+    assert onnx_textgen.load(folder).manifest.adapters == {}, "a file that a killed adapter add left is no harm"
 
 
 def test_the_command_line_generates_verifies_and_lists_with_adapters(shared_case: Case, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_draws_alone_and_in_a_batch(numbers: onnx_t
 
 
 def test_a_source_that_several_rows_have_is_read_once(numbers: onnx_textgen.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, encoder = list[tuple[int, ...]](), numbers.opened.encoder
+    read, encoder = list[tuple[int, ...]](), numbers.generator.opened.encoder
     assert encoder is not None
     encode = encoder.encode
 
@@ -164,7 +164,7 @@ def test_a_package_without_its_encoder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_plan_of_memory_counts_the_source(numbers: onnx_textgen.Model) -> None:
-    full, short = numbers.memory(), numbers.opened.memory(10, source_tokens=8)
+    full, short = numbers.memory(), numbers.memory(10, source_tokens=8)
     assert full.state_bytes == 2 * 128 * 768
     assert short.state_bytes == 2 * 8 * 768
     check_files(FOLDER, numbers.manifest)

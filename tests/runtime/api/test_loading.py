@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import onnx_textgen
-from onnx_textgen.api import open_model, opening
+from onnx_textgen.api import opening
 from onnx_textgen.cli import run
 from onnx_textgen.diagnostics.inventory import list_models
 from onnx_textgen.errors import OnnxTextgenError, PackageError
@@ -29,6 +29,7 @@ from onnx_textgen.package.manifest import (
     weights_files,
 )
 from onnx_textgen.package.reading import read_manifest
+from onnx_textgen.tasks import open_model
 from onnx_textgen.text.tokenizer import TextTokenizer
 
 INJECTED = "INJECTED {{ messages[0].content }}"

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen.api import open_model
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.tasks import open_model
 from support.examples import examples
 
 Model = onnx_textgen.Model
@@ -175,6 +175,11 @@ def test_a_conversation_over_one_context_equals_starting_anew(exact: Model) -> N
         fresh = exact.generate(text, max_new_tokens=15, seed=turn)
         assert "".join(chunk.text for chunk in kept) == fresh.text
         text += fresh.text + " Then"
+
+
+def test_a_context_given_to_a_stream_warns_that_a_session_does_it(exact: Model) -> None:
+    with pytest.warns(DeprecationWarning, match=r"goes in the next release: .*Model\.session"):
+        exact.stream(PROMPTS[0], max_new_tokens=1, context=exact.new_context()).close()
 
 
 def test_a_run_that_fails_leaves_the_cache_as_it_was(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_logits_of_a_saved_beginning_agree_to_the_last_bit(folder: Path, forgetf
     ids = forgetful.encode(BEGIN + "The cat sat")
     with open_model(folder) as model:
         decoder = model.new_context()
-        model.prefixes.prepare(decoder, ids)
+        model.generator.prefixes.prepare(decoder, ids)
         assert len(decoder.token_ids[0]) >= 90
         np.testing.assert_array_equal(prefill(decoder, ids), prefill(forgetful.new_context(), ids))
 
@@ -118,7 +118,7 @@ def test_a_growing_chat_is_saved_when_it_has_grown_by_a_part(tmp_path: Path, for
 
 def wait_for_writer(model: Model) -> None:
     end = time.monotonic() + LONGEST_WAIT
-    while model.prefixes.saved.is_writing:  # type: ignore[union-attr]
+    while model.generator.prefixes.saved.is_writing:  # type: ignore[union-attr]
         assert time.monotonic() < end
         time.sleep(0.001)
 
@@ -131,7 +131,7 @@ def test_two_models_and_their_adapters_share_a_folder(tmp_path: Path) -> None:
     for turn in range(2):
         for package in (adapted, other):
             with open_model(shared, package=package) as model:
-                for adapter in (None, *model.adapters):
+                for adapter in (None, *model.manifest.adapters):
                     found = model.generate(BEGIN, **OPTIONS, adapter=adapter)
                     assert (found.stats.reused_tokens > 0) == (turn == 1)
                     assert wanted.setdefault((package, adapter), found.text) == found.text
@@ -170,13 +170,13 @@ def test_a_damaged_file_is_ignored_and_removed(
     path.write_bytes(content)
     ids = SHARED["forgetful"].encode(BEGIN + "The cat sat")
     model = SHARED["mindful"]
-    model.prefixes.saved = PrefixFolder(folder, 2**30, model.opened)
+    model.generator.prefixes.saved = PrefixFolder(folder, 2**30, model.generator.opened)
     decoder = model.new_context()
-    model.prefixes.prepare(decoder, ids)
+    model.generator.prefixes.prepare(decoder, ids)
     assert path.exists() == bool(decoder.token_ids[0]), "it is used, as nobody reads the bit, or removed"
     np.testing.assert_array_equal(prefill(decoder, ids), SHARED["logits"])
-    model.prefixes.clear()
-    model.prefixes.close()
+    model.generator.prefixes.clear()
+    model.generator.prefixes.close()
 
 
 @pytest.mark.parametrize(("there", "instead"), [(b", }", b"(, "), (b"(", b"[")])
@@ -187,11 +187,11 @@ def test_a_header_of_an_array_that_is_no_python_is_damage(written: Path, tmp_pat
         for name in source.namelist():
             target.writestr(name, source.read(name).replace(there, instead, 1))
     model = SHARED["mindful"]
-    model.prefixes.saved = PrefixFolder(folder, 2**30, model.opened)
+    model.generator.prefixes.saved = PrefixFolder(folder, 2**30, model.generator.opened)
     decoder = model.new_context()
-    model.prefixes.prepare(decoder, SHARED["forgetful"].encode(BEGIN + "The cat sat"))
+    model.generator.prefixes.prepare(decoder, SHARED["forgetful"].encode(BEGIN + "The cat sat"))
     assert (files(folder), decoder.token_ids[0]) == ([], [])
-    model.prefixes.close()
+    model.generator.prefixes.close()
 
 
 @given(st.data())
@@ -207,13 +207,13 @@ def test_values_that_changed_under_right_checksums_are_found_by_the_digest(writt
     folder = Path(tempfile.mkdtemp(dir=written.parent))
     np.savez(folder / path.name, **{**arrays, name: changed})
     model = SHARED["mindful"]
-    model.prefixes.saved = PrefixFolder(folder, 2**30, model.opened)
+    model.generator.prefixes.saved = PrefixFolder(folder, 2**30, model.generator.opened)
     decoder = model.new_context()
-    model.prefixes.prepare(decoder, SHARED["forgetful"].encode(BEGIN + "The cat sat"))
+    model.generator.prefixes.prepare(decoder, SHARED["forgetful"].encode(BEGIN + "The cat sat"))
     assert not decoder.token_ids[0]
     assert not (folder / path.name).exists()
-    model.prefixes.clear()
-    model.prefixes.close()
+    model.generator.prefixes.clear()
+    model.generator.prefixes.close()
 
 
 def hostile_zip(path: Path) -> None:
@@ -266,7 +266,7 @@ def test_hostile_files_are_ignored(written: Path, tmp_path: Path, forgetful: Mod
 def test_a_file_under_the_name_of_another_prompt_is_not_used(folder: Path, forgetful: Model) -> None:
     (path,) = files(folder)
     with open_model(folder) as model:
-        digest = model.prefixes.saved.digest  # type: ignore[union-attr]
+        digest = model.generator.prefixes.saved.digest  # type: ignore[union-attr]
         decoder = model.new_context()
         prefill(decoder, np.random.default_rng(2).integers(2, 1000, 100).tolist())
         snapshot = decoder.snapshot()
@@ -292,17 +292,17 @@ def test_the_bytes_are_bounded_and_the_least_recently_used_goes_first(prompts: l
     shutil.rmtree(folder, ignore_errors=True)
     limit = room * model.new_context().bytes_of(220)
     for text, length in prompts:
-        model.prefixes.saved = saved = PrefixFolder(folder, limit, model.opened)
+        model.generator.prefixes.saved = saved = PrefixFolder(folder, limit, model.generator.opened)
         model.generate(np.random.default_rng(text).integers(2, 1000, length).tolist(), max_new_tokens=1)
         saved.close()
         assert size_of(folder) <= limit
-        model.prefixes.clear()
+        model.generator.prefixes.clear()
     text, length = prompts[-1]
-    model.prefixes.saved = PrefixFolder(folder, limit, model.opened)
+    model.generator.prefixes.saved = PrefixFolder(folder, limit, model.generator.opened)
     ids = np.random.default_rng(text).integers(2, 1000, length + 8).tolist()
     assert model.generate(ids[: length + 4], max_new_tokens=1).stats.reused_tokens >= length - 2 - max(SHORTEST, length // 4)
-    model.prefixes.close()
-    model.prefixes.clear()
+    model.generator.prefixes.close()
+    model.generator.prefixes.clear()
 
 
 def test_several_processes_keep_to_one_limit(tmp_path: Path) -> None:

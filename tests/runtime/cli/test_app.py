@@ -11,7 +11,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
-from onnx_textgen.cli.renamed_flags import in_todays_flags
+from onnx_textgen.cli.renamed_names import in_todays_names
 from onnx_textgen.cli.terminal.screen import collect, prefill_progress, writer
 from onnx_textgen.errors import ModelError
 from onnx_textgen.inference.decoder import Decoder
@@ -131,12 +131,33 @@ def test_what_to_open_and_where_reaches_load(monkeypatch):
 
 
 def test_a_flag_of_an_old_name_works_and_is_told_the_new_one(capsys):
-    assert in_todays_flags(["serve", "--prefix-cache", "a", "--prefix-bytes=5", "--", "--prefix-cache"]) == [
+    assert in_todays_names(["serve", "--prefix-cache", "a", "--prefix-bytes=5", "--", "--prefix-cache"]) == [
         *("serve", "--prefix-folder", "a", "--prefix-folder-bytes=5", "--", "--prefix-cache")
     ]
     warned = capsys.readouterr().err.splitlines()
     assert warned[0] == "warning: --prefix-cache is called --prefix-folder now" and len(warned) == 2
     assert run(["generate", "-h", "--prefix-cache", "saved"]) == 0 and "--prefix-cache" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "today"),
+    [
+        (["add-adapter", "DIR", "A"], ["adapter", "add", "DIR", "A"]),
+        (["--color", "never", "remove-adapter", "DIR", "A"], ["--color", "never", "adapter", "remove", "DIR", "A"]),
+    ],
+)
+def test_an_old_name_of_a_command_still_works_and_warns(
+    given: list[str], today: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert in_todays_names(given) == today
+    old, new = ("add-adapter", "adapter add") if "add" in today else ("remove-adapter", "adapter remove")
+    assert capsys.readouterr().err == f"warning: {old} is called {new} now\n"
+
+
+def test_the_old_name_of_a_command_is_no_command_where_it_is_a_prompt_or_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["generate", "add-adapter"], ["--color", "add-adapter", "list"], []):
+        assert in_todays_names(given) == given
+    assert capsys.readouterr().err == ""
 
 
 def test_a_prompt_of_one_dash_is_read_from_stdin(model, stdin):

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import onnx_textgen
-from onnx_textgen.backends import openvino_session
+from onnx_textgen.backends.openvino import session as openvino_session
 from onnx_textgen.cli import run
 from onnx_textgen.cli.commands.verify import RuntimeName, verify_elsewhere
 from onnx_textgen.diagnostics.golden_elsewhere import compare_golden, expected_ids

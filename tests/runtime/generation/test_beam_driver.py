@@ -32,7 +32,7 @@ def test_samples_of_one_prompt_begin_with_the_text_drawn_alone_and_differ(story)
 
 
 def test_later_texts_go_on_from_the_prompt_of_the_first(story):
-    story.prefixes.clear()
+    story.generator.prefixes.clear()
     several = story.generate(f"{PROMPT}, there was a little dog who", max_new_tokens=5, num_return_sequences=3, seed=1)
     first, *others = [text.stats for text in several.sequences]
     assert first.reused_tokens == 0

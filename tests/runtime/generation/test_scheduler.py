@@ -94,7 +94,7 @@ def test_texts_do_not_depend_on_who_joins_and_leaves_when(alone: Model, expected
     for pause, number, patience in plan:
         for _ in range(pause):
             together.step()
-        config = alone.config(options_of(number))
+        config = alone.generator.config(options_of(number))
         request = Request(alone.generator.begin(PROMPTS[number % len(PROMPTS)], config), CancelScope())
         together.submit(request)
         requests.append((number, request, patience))
@@ -160,7 +160,7 @@ def test_a_stream_that_python_closes_while_its_thread_looks_up_a_prompt_is_no_st
     next(stream)
 
     def look_up() -> None:
-        with model.prefixes._lock, model.generator.engine.turns.lock:
+        with model.generator.prefixes._lock, model.generator.engine.turns.lock:
             stream.close()
 
     thread = threading.Thread(target=look_up, daemon=True)
@@ -250,7 +250,11 @@ def test_texts_do_not_depend_on_who_takes_them_when(alone: Model, expected: list
 def test_who_is_called_with_the_chunks_gets_those_of_a_stream_and_all_of_them_before_the_end(model: Model, expected: list) -> None:
     gotten: dict[int, list[onnx_textgen.Chunk]] = {number: [] for number in range(3)}
     requests = [
-        Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), CancelScope(), on_chunks=chunks.extend)
+        Request(
+            model.generator.begin(PROMPTS[number], model.generator.config(options_of(number))),
+            CancelScope(),
+            on_chunks=chunks.extend,
+        )
         for number, chunks in gotten.items()
     ]
     ended = []
@@ -275,7 +279,7 @@ def test_an_error_of_who_is_called_with_the_chunks_ends_that_text_alone(model: M
     def fail(chunks: object) -> None:
         raise ValueError("cannot take them")
 
-    begun = [model.generator.begin(PROMPTS[number], model.config(options_of(number))) for number in range(2)]
+    begun = [model.generator.begin(PROMPTS[number], model.generator.config(options_of(number))) for number in range(2)]
     gotten = list[onnx_textgen.Chunk]()
     failing, other = (Request(each, CancelScope(), on_chunks=on) for each, on in zip(begun, (fail, gotten.extend), strict=True))
     thread = threading.Thread(target=model.generator.engine.finish, args=([other],))
@@ -302,11 +306,14 @@ def test_a_list_of_more_prompts_than_rows_is_worked_off(model: Model, alone: Mod
 def test_a_long_prompt_does_not_hold_up_the_others(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     used: Scheduler = model.generator.engine.scheduler
     first = Request(
-        model.generator.begin("The dog", model.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})), CancelScope()
+        model.generator.begin("The dog", model.generator.config({"max_new_tokens": 60, "seed": 1, "ignore_eos": True})),
+        CancelScope(),
     )
     used.submit(first)
     used.step()
-    long = Request(model.generator.begin(list(range(2, 400)), model.config({"max_new_tokens": 3, "seed": 1})), CancelScope())
+    long = Request(
+        model.generator.begin(list(range(2, 400)), model.generator.config({"max_new_tokens": 3, "seed": 1})), CancelScope()
+    )
     used.submit(long)
     counts = []
     while long.logits is None and not long.is_done:
@@ -324,7 +331,7 @@ def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
     lengths = [5 + 3 * number for number in range(4)] + [5] * 8
 
     def wish(length: int, caller: object = None) -> Request:
-        config = model.config({"max_new_tokens": length, "min_new_tokens": length, "seed": 1})
+        config = model.generator.config({"max_new_tokens": length, "min_new_tokens": length, "seed": 1})
         return Request(model.generator.begin("A", config), CancelScope(), caller=caller)
 
     texts, other = [wish(length, many) for length in lengths], wish(3)
@@ -346,7 +353,7 @@ def test_who_wants_many_texts_does_not_hold_up_the_others(model: Model) -> None:
 def test_too_many_requests_are_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "MOST_WAITING", 3)
     streams = [model.stream("The dog", max_new_tokens=3) for _ in range(9)]
-    requests = [Request(model.generator.begin("A", model.config({})), CancelScope()) for _ in range(3)]
+    requests = [Request(model.generator.begin("A", model.generator.config({})), CancelScope()) for _ in range(3)]
     for request in requests:
         model.generator.engine.scheduler.submit(request)
     with pytest.raises(BusyError, match="3 requests are waiting already; try again later"):
@@ -396,7 +403,8 @@ def test_a_run_that_fails_fails_those_it_was_for_and_no_others(at: int, model: M
     with monkeypatch.context() as patched:
         patched.setattr(type(model.graph.ort), "run_with_iobinding", run)
         requests = [
-            Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), CancelScope()) for number in range(3)
+            Request(model.generator.begin(PROMPTS[number], model.generator.config(options_of(number))), CancelScope())
+            for number in range(3)
         ]
         for request in requests:
             model.generator.engine.scheduler.submit(request)
@@ -558,7 +566,7 @@ def test_thirty_two_threads_of_fifty_short_requests_never_stall(exact: Model) ->
 def test_a_thread_that_is_interrupted_lets_another_lead(model: Model, expected: list) -> None:
     """It may have been chosen to lead the moment before, or have begun to."""
     turns, used = model.generator.engine.turns, model.generator.engine.scheduler
-    requests = [Request(model.generator.begin(PROMPTS[1], model.config(options_of(1))), CancelScope()) for _ in range(2)]
+    requests = [Request(model.generator.begin(PROMPTS[1], model.generator.config(options_of(1))), CancelScope()) for _ in range(2)]
     for request in requests:
         used.submit(request)
     gone, other = requests
@@ -666,7 +674,7 @@ def test_a_stream_never_loses_its_last_chunk(exact: Model) -> None:
 
 
 def test_a_copy_that_cannot_be_kept_costs_no_text(model: Model, expected: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.prefixes, "keep", lambda *given, **options: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr(model.generator.prefixes, "keep", lambda *given, **options: (_ for _ in ()).throw(MemoryError()))
     assert model.generate(PROMPTS[1], **options_of(1)).text == expected[1].text
 
 
@@ -681,12 +689,13 @@ def test_where_rows_cannot_step_together_a_run_that_fails_is_one_callers(model: 
         return real(*given)
 
     def apart(rows: int) -> Decoder:
-        made = model.opened.new_rows(rows)
+        made = model.generator.opened.new_rows(rows)
         made.can_batch_decode = False
         return made
 
     requests = [
-        Request(model.generator.begin(PROMPTS[number], model.config(options_of(number))), CancelScope()) for number in range(3)
+        Request(model.generator.begin(PROMPTS[number], model.generator.config(options_of(number))), CancelScope())
+        for number in range(3)
     ]
     with monkeypatch.context() as patched:
         patched.setattr(type(model.graph.ort), "run_with_iobinding", run)

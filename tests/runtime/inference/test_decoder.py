@@ -10,7 +10,7 @@ pytest.importorskip("onnx")
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from onnx_textgen.backends.onnxruntime_session import Session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession
 from onnx_textgen.backends.signature import CacheTensor, present_of
 from onnx_textgen.errors import ModelError, PackageError, PromptError
 from onnx_textgen.inference.capabilities import check_graph
@@ -25,7 +25,7 @@ TEXTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=24)
 ROWS = 3
 SETTINGS = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-Case = tuple[Tiny, Session]
+Case = tuple[Tiny, OnnxRuntimeSession]
 
 
 @pytest.fixture(scope="module", params=GRAPHS)
@@ -260,7 +260,7 @@ def test_the_tensors_of_a_graph_are_what_its_shapes_say(tmp_path) -> None:
     assert present_of("past_anything.3") == "present_anything.3"
 
 
-def changed(session: Session, **shapes: tuple[list, str] | None) -> Session:
+def changed(session: OnnxRuntimeSession, **shapes: tuple[list, str] | None) -> OnnxRuntimeSession:
     """The session as if some of its inputs and outputs had other shapes and types, or were missing."""
     names = {name.replace("__", "."): value for name, value in shapes.items()}
     sides = [

@@ -80,7 +80,7 @@ def test_short_prompts_are_those_of_the_cpu_to_the_last_bit_and_open_no_second_e
     found, wanted = (prefill(each.new_context(), prompt) for each in (model, story))
     assert np.array_equal(found, wanted)
     assert model.generate(prompt, max_new_tokens=80, **GREEDY).token_ids == alone(story, prompt, max_new_tokens=80)
-    assert model.opened.prompt_engine is not None and model.opened.prompt_engine._graph is None
+    assert model.generator.opened.prompt_engine is not None and model.generator.opened.prompt_engine._graph is None
     assert model.device == "cpu, openvino"
 
 
@@ -219,7 +219,7 @@ def test_windows_of_the_graph_get_the_end_of_a_prompt(monkeypatch: pytest.Monkey
         monkeypatch.setattr(window, name, number)
     tiny = Tiny((Attention(0, shared=True, window=5), Attention(1, 1, 16, 16, shared=True), Attention(2, shared=True, window=3)))
     model = onnx_textgen.load(tiny.package(tmp_path), device="hybrid", threads=1, prefix_cache=0)
-    engine = model.opened.prompt_engine
+    engine = model.generator.opened.prompt_engine
     assert engine is not None and model.new_context().cache.windows.window is not None
     engine.shortest = 8
     draw, decoder = np.random.default_rng(0), model.new_context()

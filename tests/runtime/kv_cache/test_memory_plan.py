@@ -68,7 +68,7 @@ def test_texts_go_on_together_as_far_as_memory_reaches_and_are_those_they_are_al
     """Memory is that of so many tokens `more` than the longest text has alone."""
     model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, prefix_cache=0)
     used, most = model.generator.engine.scheduler, 2 + max(lengths) + more
-    configs = [model.config({**OPTIONS, "max_new_tokens": length}) for length in lengths]
+    configs = [model.generator.config({**OPTIONS, "max_new_tokens": length}) for length in lengths]
     requests = [Request(model.generator.begin([5, 9], config), CancelScope(), streams=False) for config in configs]
     taken = []
     with pytest.MonkeyPatch.context() as patched:

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import onnx_textgen
+from onnx_textgen.api.device_check import check_device
 from onnx_textgen.backends.onnxruntime_run import BoundRun
-from onnx_textgen.backends.onnxruntime_session import Session, open_session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from onnx_textgen.backends.plugins.memory import DeviceMemory
 from onnx_textgen.backends.protocol import Device
 from onnx_textgen.errors import DeviceError
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.device_check import check_device
 from onnx_textgen.kv_cache.on_device import OnDeviceCache
 from onnx_textgen.package.reading import read_manifest
 from support.cache_graphs import GRAPHS, VOCAB_SIZE
@@ -34,12 +34,12 @@ def package(request: pytest.FixtureRequest) -> Path:
     return PACKAGES / str(request.param)
 
 
-def on_device(package: Path) -> Session:
+def on_device(package: Path) -> OnnxRuntimeSession:
     """The graph as a plug-in would open it, on a device that works on the CPU's memory."""
     return on_cpu_memory(open_session(package / "model.onnx", device="cpu", threads=1))
 
 
-def on_cpu_memory(session: Session) -> Session:
+def on_cpu_memory(session: OnnxRuntimeSession) -> OnnxRuntimeSession:
     """A session as a plug-in would open it, on a device that works on the CPU's memory."""
     return dataclasses.replace(session, memory=DeviceMemory(SimpleNamespace(memory_info=lambda kind: None)))
 
@@ -132,7 +132,7 @@ def test_a_device_that_computes_even_few_tokens_wrongly_is_refused(package: Path
 def test_a_model_on_a_device_writes_scores_and_answers_several_prompts_as_on_the_cpu(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_there(path: Path, *, device: str, threads: int | None, whole_past: bool) -> Session:
+    def open_there(path: Path, *, device: str, threads: int | None, whole_past: bool) -> OnnxRuntimeSession:
         assert device == "webgpu"
         return on_device(path.parent)
 

@@ -78,7 +78,7 @@ def test_settings_and_tokenizer_come_along(model: onnx_textgen.Model) -> None:
 
 
 def test_a_text_is_computed_over_its_cache_a_token_at_a_time(model: onnx_textgen.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed, encoder = [], model.opened.encoder
+    fed, encoder = [], model.generator.opened.encoder
     assert isinstance(encoder, StatesEncoder)
     context, source = model.new_context(), EXPECTED[2]["source"]
     context.read_source(source)

@@ -204,7 +204,7 @@ def test_the_memory_of_an_assistant_ends_with_the_text(exact: Model) -> None:
 
 def test_each_of_several_texts_is_guessed_with_its_own_random_numbers(exact: Model) -> None:
     model = with_assistant(exact, exact)
-    config = model.config({"max_new_tokens": 60, "ignore_eos": True, "temperature": 1.0, "seed": 3, **GUESSING})
+    config = model.generator.config({"max_new_tokens": 60, "ignore_eos": True, "temperature": 1.0, "seed": 3, **GUESSING})
     for sample in (0, 1, 5):
         continuation = model.generator.begin(PROMPT, config, sample=sample)
         model.generator.engine.finish([Request(continuation, CancelScope(), streams=False)])

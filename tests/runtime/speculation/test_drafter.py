@@ -81,7 +81,7 @@ def test_every_kind_of_cache_gives_the_same_text(kind: str, tmp_path) -> None:
         assert list(model.generate(prompt, max_new_tokens=40, temperature=0, **DRAFT).token_ids) == tiny.greedy(prompt, 40)
         found = model.generate(prompt, max_new_tokens=40, temperature=0, **DRAFT, **FAST)
         assert list(found.token_ids) == tiny.greedy(prompt, 40)
-        if any(tensor.length_axis is None for tensor in model.opened.cache_tensors):
+        if any(tensor.length_axis is None for tensor in model.generator.opened.cache_tensors):
             assert found.stats.drafted_tokens == 0, "a state cannot be taken back"
 
 

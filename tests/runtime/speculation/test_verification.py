@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.backends.protocol import CPU
-from onnx_textgen.backends.single_attention import MOST_TOKENS, with_single_attention
+from onnx_textgen.backends.variants.single_attention import MOST_TOKENS, with_single_attention
 from onnx_textgen.errors import PackageError
 from onnx_textgen.files.onnx_wire import Message
 from onnx_textgen.inference.decoder import Decoder

@@ -6,8 +6,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from onnx_textgen.backends.signature import LAST_HIDDEN_STATE
-from onnx_textgen.inference.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, ENCODER_GRAPH, GRAPH
+from onnx_textgen.tasks.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
 
 SOURCE = "source."
 """How the names of the encoder's inputs begin in the whole graph."""

@@ -98,8 +98,8 @@ def print_measurement(measured: Measurement) -> None:
 def measure_devices(place: str | None, lengths: Sequence[str], *, as_json: bool) -> None:
     """Measure on each device in turn, and print them together; exit with 1 if the model runs on none."""
     from ...diagnostics.device_speed import installed_devices, measure_on  # noqa: PLC0415
+    from ...hub.lookup import locate  # noqa: PLC0415
     from ...package.foreign import folder_of, is_foreign  # noqa: PLC0415
-    from ...package.hub import locate  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 
     path = locate(place)  # a download is seen

@@ -1,4 +1,4 @@
-"""`onnx-textgen chat`: a conversation in the terminal."""
+"""`onnx-textgen chat`: a session in the terminal."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ NOT_IN_A_CHAT = (
     "early_stopping",
     "logprobs",
 )
-"""Options for more than one text, because a conversation continues only one, and `logprobs`, which it does not show."""
+"""Options for more than one text, because a session continues only one, and `logprobs`, which it does not show."""
 GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 
 
 @with_options([name for name in OPTIONS if name not in NOT_IN_A_CHAT])
-def hold_conversation(
+def hold_session(
     folder: options.FolderArgument = None,
     *,
     model: options.ModelOption = None,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt, before the whole conversation.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt, before the whole session.")] = "",
     chat_template_kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help='Variables of the chat template, such as {"enable_thinking": false}.')
     ] = None,
@@ -74,12 +74,13 @@ def hold_conversation(
         response_template=response_template,
     )
     _ = loaded.tokenizer  # raises for a package without one
-    options.check_assistant(assistant_model, loaded.config(generation))  # raises now for options that would fail at every question
+    # Raises now for options that would fail at every question.
+    options.check_assistant(assistant_model, loaded.generator.config(generation))
     if "adapter" in generation:
-        loaded.opened.for_adapter(generation["adapter"])
+        loaded.generator.for_adapter(generation["adapter"])
     if loaded.chat_template is None and own is not None:
         raise OptionError(f"{loaded.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
-    if own is not None and not loaded.calls_tools:
+    if own is not None and not loaded.chats.calls_tools:
         screen.note(f"how {loaded.manifest.name} writes calls is not known, so they stay text; give --response-template FILE")
     chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
     if loaded.chat_template is None:
@@ -126,4 +127,4 @@ def converse(chat: Chat) -> None:
         except KeyboardInterrupt:
             if not line_input.is_interactive():
                 raise
-            screen.note("\n/quit or Ctrl-D ends the conversation")
+            screen.note("\n/quit or Ctrl-D ends the session")

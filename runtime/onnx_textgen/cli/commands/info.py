@@ -15,7 +15,7 @@ from ..terminal import certificate, screen, tables
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ...backends.onnxruntime_session import Session
+    from ...backends.onnxruntime_session import OnnxRuntimeSession
     from ...package.manifest import AdapterRecord, EncoderRecord, Manifest
     from ...package.retrieval import EmbeddingSettings, RerankingSettings
 
@@ -37,8 +37,8 @@ def show_info(
         onnx-textgen info DIR --json
         onnx-textgen info DIR --context 4096 --batch 8
     """
+    from ...hub.lookup import locate  # noqa: PLC0415
     from ...package.foreign import folder_of, is_foreign, open_foreign  # noqa: PLC0415  (imports ONNX Runtime, which takes half a second)
-    from ...package.hub import locate  # noqa: PLC0415
     from ...package.manifest import manifest_as_data  # noqa: PLC0415
     from ...package.reading import read_manifest  # noqa: PLC0415
 
@@ -152,7 +152,7 @@ def prompts_in_words(settings: EmbeddingSettings | RerankingSettings) -> list[st
     return [f"prompts {', '.join(names)}"] if names else []
 
 
-def cache_in_words(path: Path, session: Session | None, tokens: int, batch: int) -> str:
+def cache_in_words(path: Path, session: OnnxRuntimeSession | None, tokens: int, batch: int) -> str:
     """The memory of texts' keys, values and states, as the graph declares them; `session`: the graph, if it is open."""
     from ...backends.onnxruntime_session import open_session  # noqa: PLC0415
     from ...kv_cache.memory_plan import plan, source_bytes  # noqa: PLC0415

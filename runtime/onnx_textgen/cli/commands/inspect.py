@@ -49,7 +49,7 @@ def inspect_prompt(
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads)
     wanted = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    inspection = inspect_steps(loaded, start, config=loaded.config(wanted), steps=steps, candidates=candidates)
+    inspection = inspect_steps(loaded, start, config=loaded.generator.config(wanted), steps=steps, candidates=candidates)
     if as_json:
         screen.print_json(inspection)
     else:

@@ -41,9 +41,9 @@ def pull_model(
         onnx-textgen pull smollm2
         onnx-textgen pull HuggingFaceTB/SmolLM2-360M-Instruct --precision int4
     """
-    from ...package.hub import parse_hub_name  # noqa: PLC0415
-    from ...package.model_cache import find_cached, place_of  # noqa: PLC0415
-    from ...package.python_index import source_of  # noqa: PLC0415
+    from ...hub.lookup import parse_hub_name  # noqa: PLC0415
+    from ...hub.model_cache import find_cached, place_of  # noqa: PLC0415
+    from ...hub.python_index import source_of  # noqa: PLC0415
     from ...package.short_names import short_names  # noqa: PLC0415
 
     if name is None:
@@ -88,6 +88,6 @@ def remove_model(
         onnx-textgen list
         onnx-textgen remove smollm2
     """
-    from ...package.model_cache import remove_cached  # noqa: PLC0415
+    from ...hub.model_cache import remove_cached  # noqa: PLC0415
 
     typer.echo(f"{name} is deleted: {screen.size(remove_cached(name))} freed")

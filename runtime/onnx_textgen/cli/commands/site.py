@@ -42,8 +42,8 @@ def make_site(
         onnx-textgen site DIR --out ./site
         onnx-textgen site DIR --out ./site --cdn
     """
+    from ...hub.lookup import locate  # noqa: PLC0415
     from ...package.foreign import folder_of, is_foreign  # noqa: PLC0415
-    from ...package.hub import locate  # noqa: PLC0415
     from ...package.locate import embedded_packages  # noqa: PLC0415
     from ...package.manifest import MANIFEST  # noqa: PLC0415
     from ...web_site.building import build_site  # noqa: PLC0415

@@ -88,7 +88,7 @@ def verify_package(
         onnx-textgen verify DIR --against CHECKPOINT --adapter ADAPTER
         onnx-textgen verify DIR --runtime genai
     """
-    from ...package.hub import locate  # noqa: PLC0415
+    from ...hub.lookup import locate  # noqa: PLC0415
 
     def say(line: str) -> None:
         if not as_json:

@@ -1,4 +1,4 @@
-"""A conversation in the terminal: a session of the model, and the commands that change it.
+"""A session in the terminal, and the commands that change it.
 
 If the model has a chat template, the session is a chat and each entry is a message. If not, each entry is appended to one text.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MOST_SHOWN = 2000
-"""Last characters of a loaded conversation that are shown."""
+"""Last characters of a loaded session that are shown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Exchange:
 
 
 class Chat:
-    """One conversation with a model. A method that raises leaves the conversation unchanged."""
+    """A session with a model. A method that raises leaves the session unchanged."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class Chat:
         except BaseException as error:
             self.rewind(exchange.start)
             if isinstance(error, PromptError) and self.exchanges:
-                raise PromptError(f"{error}; /undo and /reset shorten the conversation") from error
+                raise PromptError(f"{error}; /undo and /reset shorten the session") from error
             raise
         has_shifted = not self.is_chat and self.session.token_ids[: len(before)] != before
         self.exchanges = [] if has_shifted else [*self.exchanges, exchange]  # a shift of the context makes all starts wrong
-        self.last = screen.stats_line(answer, is_drawn=self.model.config(self.generation).is_drawn)
+        self.last = screen.stats_line(answer, is_drawn=self.model.generator.config(self.generation).is_drawn)
         screen.note_dim(self.last)
 
     def append(self, question: str) -> None:
@@ -176,7 +176,7 @@ class Chat:
     def retry(self, _: str) -> None:
         """Ask the last question again; if that fails, the earlier answer stays."""
         last = self.last_exchange()
-        if self.model.config(self.generation).temperature == 0:
+        if self.model.generator.config(self.generation).temperature == 0:
             raise OptionError("the answer would be the same: temperature 0 always takes the most likely token")
         kept, exchanges, seed = self.session, list(self.exchanges), self.generation.get("seed")
         self.session = kept.fork()
@@ -203,7 +203,7 @@ class Chat:
     def save(self, file: str) -> None:
         """Save the session in a file."""
         if not self.length:
-            raise PromptError("the conversation is empty; type a question first")
+            raise PromptError("the session is empty; type a question first")
         self.session.save(file_name(file, "/save"))
         screen.note(f"saved {file}; continue it with /load {file}")
 
@@ -221,7 +221,7 @@ class Chat:
         screen.write(f"{text if len(text) <= MOST_SHOWN else f'... {text[-MOST_SHOWN:]}'}\n", sys.stderr)
 
     def transcript(self) -> str:
-        """The conversation as the screen shows it: questions after `> `, then answers; or the plain text."""
+        """The session as the screen shows it: questions after `> `, then answers; or the plain text."""
         if not self.session.messages:
             return self.session.text
         turns = [each for each in self.session.messages if each.get("role") != "system" and each.get("content")]
@@ -229,9 +229,9 @@ class Chat:
 
     def set_adapter(self, name: str) -> None:
         """Answer with one of the package's LoRA adapters from now on, or with none for an empty `name`."""
-        self.model.opened.for_adapter(name or None)  # raises for an unknown one, and opens it now, not at the next question
+        self.model.generator.for_adapter(name or None)  # raises for an unknown one, and opens it now, not at the next question
         self.generation["adapter"] = name or None
-        others = ", ".join(each for each in self.model.adapters if each != name)
+        others = ", ".join(each for each in self.model.manifest.adapters if each != name)
         screen.note((f"adapter {name}" if name else "no adapter") + (f"; there are also: {others}" if others else ""))
 
     def show_stats(self, _: str) -> None:
@@ -242,7 +242,7 @@ class Chat:
             "context": f"{tokens:,} of {most:,} tokens, {screen.size(self.model.memory(tokens).total_bytes)} of keys and values",
             "exchanges": str(len(self.exchanges)),
             "system prompt": screen.quoted(shortened(self.system)) if self.system else "none",
-            **({"adapter": self.generation.get("adapter") or "none"} if self.model.adapters else {}),
+            **({"adapter": self.generation.get("adapter") or "none"} if self.model.manifest.adapters else {}),
         }
         first, *others = (self.last or "none").split(" | ")
         for name, value in [*facts.items(), ("last answer", first), *(("", each) for each in others)]:
@@ -252,7 +252,7 @@ class Chat:
         """Start over; the system prompt stays."""
         self.rewind(0)
         self.exchanges.clear()
-        screen.note("conversation cleared")
+        screen.note("session cleared")
 
     def show_help(self, _: str) -> None:
         """List the commands."""
@@ -262,7 +262,7 @@ class Chat:
         screen.note(f"  {line_input.QUOTES:{width}}  begins and ends several lines; \\ at a line's end continues it")
 
     def quit(self, _: str) -> None:
-        """End the conversation, as the end of the input does."""
+        """End the session, as the end of the input does."""
         raise EOFError
 
 
@@ -279,8 +279,8 @@ COMMANDS: Mapping[str, Command] = {
     "/system": Command(Chat.set_system, "TEXT", "set the system prompt; without TEXT remove it"),
     "/retry": Command(Chat.retry, "", "answer again, with another seed"),
     "/undo": Command(Chat.undo, "", "remove the last question and its answer"),
-    "/save": Command(Chat.save, "FILE", "save the conversation in a file"),
-    "/load": Command(Chat.load, "FILE", "continue a saved conversation"),
+    "/save": Command(Chat.save, "FILE", "save the session in a file"),
+    "/load": Command(Chat.load, "FILE", "continue a saved session"),
     "/adapter": Command(Chat.set_adapter, "NAME", "answer with an adapter of the package; without NAME with none"),
     "/thinking": Command(Chat.show_thinking, "", "show what the model thought before its last answer"),
     "/stats": Command(Chat.show_stats, "", "show how full the context is, and how fast the last answer was"),

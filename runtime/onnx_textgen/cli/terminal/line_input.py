@@ -1,4 +1,4 @@
-'''Reads what a person types, a line or a text of several lines, and keeps a history for later conversations.
+'''Reads what a person types, a line or a text of several lines, and keeps a history for later sessions.
 
 Lines are one text if they are between two `"""`, or if all but the last end with a backslash. The history is readline's; it is
 optional, so a failure to read or write it is never an error.
@@ -63,7 +63,7 @@ def read_line(prompt: str) -> str:
 
 @contextlib.contextmanager
 def history() -> Iterator[None]:
-    """Turn on line editing and the history of earlier conversations, on a terminal and if Python has readline."""
+    """Turn on line editing and the history of earlier sessions, on a terminal and if Python has readline."""
     file = history_file()
     if sys.platform == "win32" or not is_interactive() or file is None:
         yield

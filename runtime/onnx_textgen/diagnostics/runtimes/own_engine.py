@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...api.loading import load
-from ...backends.openvino_session import PRECISIONS, import_openvino
+from ...backends.openvino.session import PRECISIONS, import_openvino
 from ...inference.decoder import Decoder
 from ...inference.prefill import prefill
 from ...package.manifest import Manifest

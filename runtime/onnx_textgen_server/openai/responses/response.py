@@ -41,7 +41,7 @@ class Response:
         chat = [{"role": "system", "content": body.instructions}] if body.instructions else []
         for message in self.history:
             append_message(chat, message)
-        inputs, options = body.turn_inputs(thinks=model.thinks), body.options_of_call(model.encoder.context_length)
+        inputs, options = body.turn_inputs(thinks=model.chats.thinks), body.options_of_call(model.manifest.geometry.context_length)
         self.chat = ChatJob(name, model, ChatCall(chat, inputs, options), max_seconds)
         self.job = self.chat.job
 

@@ -303,7 +303,7 @@ def test_a_conversation_can_be_saved_right_after_its_system_prompt_changed(chat,
 def test_a_question_that_no_longer_fits_is_refused_and_nothing_is_lost(chat, chat_model, capsys):
     assert chat(chat_model, "The dog", "on and " * 600, "/stats", "and", options=["-n", "3"]) == 0
     err = capsys.readouterr().err
-    assert re.search("error: the prompt has .*; /undo and /reset shorten the conversation\n", err)
+    assert re.search("error: the prompt has .*; /undo and /reset shorten the session\n", err)
     assert re.search(r"exchanges +1\n", err)
 
 
@@ -392,7 +392,7 @@ def _hidden(a: int) -> int:
 class CallingModel(CharacterModel):
     """Answers with the given tool calls, one answer after the other, then with text."""
 
-    calls_tools = True
+    chats = SimpleNamespace(calls_tools=True)
 
     def __init__(self, *answers):
         super().__init__(chat_template=TEMPLATE)
@@ -519,6 +519,6 @@ def test_a_model_whose_form_of_calls_is_not_known_is_said_to_be_one(chat, tools,
     model = CallingModel()
     assert chat(model, "a", options=["--tools", tools]) == 0
     assert "give --response-template FILE" not in capsys.readouterr().err
-    model.calls_tools = False
+    model.chats = SimpleNamespace(calls_tools=False)
     assert chat(model, "a", options=["--tools", tools]) == 0
     assert "writes calls is not known, so they stay text; give --response-template FILE" in capsys.readouterr().err

@@ -36,7 +36,7 @@ TOOLS = 'def look(city: str) -> str:\n    """Tell the weather."""\n    return f"
 class ChattyModel(CharacterModel):
     """Answers question after question with chunks: texts, thoughts (in brackets), calls, and what is to happen between them."""
 
-    calls_tools = True
+    chats = SimpleNamespace(calls_tools=True)
 
     def __init__(self, *answers: list[Any]) -> None:
         super().__init__(chat_template=TEMPLATE)

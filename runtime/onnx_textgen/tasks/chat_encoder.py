@@ -1,0 +1,111 @@
+"""Encodes the messages of a chat by the model's template, and prepares the next answer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from ..answers.tools import Tool, read_tools
+from ..chat.chat_format import ToolChoice, Turn, choose_tools
+from ..chat.messages import is_plain, prepare
+from ..errors import TemplateError
+from ..options.checks import whole_number
+from ..options.keywords import TemplateInputs
+from ..text.chat_template import check_messages, render_chat
+from ..text.prompts import check_characters
+from .prompt_encoder import PromptEncoder
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class ChatEncoder:
+    """Encodes chats for one open model."""
+
+    def __init__(self, encoder: PromptEncoder) -> None:
+        self.encoder, self.opened = encoder, encoder.opened
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can think before it answers, as its chat template shows."""
+        return self.opened.chat_template is not None and self.opened.chat_format.thinking is not None
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether tool calls in its answers can be read: how the model writes them is known."""
+        return self.opened.chat_template is not None and self.opened.chat_format.response.tool_calls is not None
+
+    def encode(
+        self,
+        messages: Messages,
+        *,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool | None = None,
+        **inputs: Unpack[TemplateInputs],
+    ) -> list[int]:
+        """Token ids of a chat; see `Model.encode_chat`."""
+        begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt
+        tools = read_tools(inputs.get("tools") or ())
+        return self.encode_rendered(self.render(messages, tools, inputs, begins=begins, continues=continue_final_message))
+
+    def turn(
+        self,
+        messages: Messages,
+        *,
+        continue_final_message: bool | None = None,
+        add_generation_prompt: bool | None = None,
+        tool_choice: ToolChoice | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
+        thinking_budget: int | None = None,
+        **inputs: Unpack[TemplateInputs],
+    ) -> Turn:
+        """The next answer of a chat, ready to be generated; raises as `encode` does, and `OptionError`.
+
+        With the choice "none" the model is not shown the tools.
+        """
+        continues = bool(continue_final_message)
+        begins = not continues if add_generation_prompt is None else add_generation_prompt
+        every = read_tools(inputs.get("tools") or ())
+        chosen, required = choose_tools(every, tool_choice)
+        render = functools.partial(self.render, tools=every if chosen else (), inputs=inputs)
+        prompt, before = render(messages, begins=begins, continues=continues), ""
+        if begins or continues:
+            with contextlib.suppress(TemplateError):  # of a template that needs the message
+                before = render(messages[:-1] if continues else messages, begins=False, continues=False)
+        return Turn(
+            self.opened.chat_format,
+            self.encode_rendered(prompt),
+            self.opened.chat_format.prefix(prompt, before) if begins or continues else "",
+            tools=chosen,
+            required=required,
+            parallel=self.opened.chat_format.derived.takes_tools if parallel_tool_calls is None else parallel_tool_calls,
+            thinking_budget=None if thinking_budget is None else whole_number("thinking_budget", thinking_budget, 0),
+        )
+
+    def render(self, messages: Messages, tools: Sequence[Tool], inputs: TemplateInputs, *, begins: bool, continues: bool) -> str:
+        """The chat as text; `begins`: up to where an answer begins, `continues`: up to the end of the last message."""
+        check_messages(messages)
+        opened, shown = self.opened, None
+        opened.refuse_encoder_decoder("answers no chat")
+        if opened.chat_template is None:
+            raise TemplateError(f"{opened.manifest.name} has no chat template; give it a plain text")
+        if tools or not all(map(is_plain, messages)):
+            messages, shown = prepare(messages, tools, opened.chat_format.derived)
+        text = render_chat(
+            opened.chat_template,
+            messages,
+            bos_token=opened.bos_token,
+            eos_token=opened.eos_token,
+            add_generation_prompt=begins,
+            continue_final_message=continues,
+            tools=shown,
+            documents=inputs.get("documents"),
+            variables=inputs.get("chat_template_kwargs"),
+        )
+        check_characters(text, self.encoder.context_length)
+        return text
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of a rendered chat, in which the template has written the special tokens."""
+        return self.encoder.encode(self.opened.tokenizer.encode(text, add_special_tokens=False))
