@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from onnx_textgen.errors import PackageError
+from onnx_textgen.files.user_folders import expanded
 from onnx_textgen.hub.hub_cache import download
 from onnx_textgen.package.hf_settings import read_json
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
@@ -54,7 +55,7 @@ def resolve_source(source: str | Path, report: Report = lambda stage: None, *, a
     `report` is told what is downloaded. Raises `ExportError` for a source that is neither, that cannot be reached, or that has no
     safetensors (`allow_pickle`: nor `pytorch_model.bin`).
     """
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if folder.is_dir():
         return folder
     if isinstance(source, str) and not folder.exists() and (found := HUB_FILE.fullmatch(source)):
@@ -73,7 +74,7 @@ def resolve_adapter(adapter: str | Path, report: Report = lambda stage: None, *,
 
     Raises `ExportError` for an adapter on the hub as `resolve_source` does; a path is not checked here.
     """
-    folder, (name, _, revision) = Path(adapter).expanduser(), str(adapter).partition("@")
+    folder, (name, _, revision) = expanded(adapter), str(adapter).partition("@")
     if folder.exists() or isinstance(adapter, Path) or not HUB_NAME.fullmatch(name):
         return folder
     return fetch(name, revision or None, functools.partial(of_adapter, model=name, allow_pickle=allow_pickle), report)

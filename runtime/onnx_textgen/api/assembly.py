@@ -18,7 +18,8 @@ from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..inference.prompt_engine import PromptEngine
-from ..kv_cache.memory_plan import available_bytes, plan
+from ..kv_cache.memory_plan import plan
+from ..machine_limits import available_bytes
 from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
 from ..package.manifest import ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest

@@ -44,7 +44,7 @@ def load(
     - `device`: `auto`, `cpu`, `cuda` or `cuda:N` for ONNX Runtime; `openvino` or `openvino:bf16` for OpenVINO on the CPU; `hybrid`
       or `hybrid:bf16` for long prompts by OpenVINO and text by ONNX Runtime; `webgpu`, `tensorrt-rtx`, `mlx` or `qnn` for a plug-in
       of ONNX Runtime, whose package is installed separately.
-    - `threads`: number of CPU threads (default: one per core).
+    - `threads`: number of CPU threads (default: one per physical core, within the quotas and cores that a container gives).
     - `capacity`: tokens that a new text's cache has memory for at first; it grows.
     - `prefix_cache`: most bytes of keys and values kept from earlier calls, for later prompts with the same beginning (0: none).
     - `prefix_folder`: a folder where they are saved too, so that a later process need not compute them again; models may share it.

@@ -20,6 +20,7 @@ import onnxruntime
 
 from ..errors import DeviceError, OptionError, PackageError, first_line
 from ..files.graph_file import refuse_functions
+from ..machine_limits import threads_within_limits
 from .placement import ATTENTION, CPU_PROVIDER, RECORD, placed_operators
 from .plugins.known import PLUGINS
 from .plugins.memory import DeviceMemory
@@ -141,12 +142,12 @@ def parse_device(name: str) -> tuple[str, int]:
 
 
 def make_options(threads: int | None) -> onnxruntime.SessionOptions:
-    """Make session options; if `threads` is None, ONNX Runtime chooses (one per physical core). Raises `OptionError`."""
+    """Make session options; `threads` None: one per physical core, within the limits of this process. Raises `OptionError`."""
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024):
         raise OptionError(f"threads should be a whole number from 1 to 1024, found {threads!r}")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # fatal messages only: errors are raised, not printed
-    options.intra_op_num_threads = threads or 0
+    options.intra_op_num_threads = threads or threads_within_limits() or 0  # 0: ONNX Runtime chooses, and pins its threads to cores
     options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     options.inter_op_num_threads = 1
     return options

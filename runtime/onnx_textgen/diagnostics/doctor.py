@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ..backends.plugins.known import PLUGINS
 from ..errors import OnnxTextgenError
-from ..kv_cache.memory_plan import available_bytes
+from ..machine_limits import available_bytes, core_limit, usable_cores
 from ..package.integrity import check_files
 from ..package.locate import embedded_packages
 from ..package.reading import read_manifest
 from .devices import examine_devices
-from .machine import Engine, core_limit, environment, examine_cpu, examine_engine, usable_cores, versions
+from .machine import Engine, environment, examine_cpu, examine_engine, versions
 from .problems import (
     TELEMETRY_VARIABLE,
     THREADS_VARIABLE,
@@ -92,7 +92,7 @@ def examine() -> Report:
             *engine_problems(engine),
             *requirement_problems(metadata.requires("onnx-textgen") or [], engine),
             *model_problems(models),
-            *thread_problems(cores, limit),
+            *thread_problems(limit),
             *variable_problems(),
             *telemetry_problems(telemetry_off),
         ),

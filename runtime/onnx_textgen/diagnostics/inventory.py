@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PackageError
+from ..files.user_folders import expanded
 from ..hub.model_cache import cached_packages
 from ..package.end_tokens import read_template
 from ..package.integrity import package_bytes
@@ -88,4 +89,4 @@ def hub_cache() -> Path:
     """The cache folder of huggingface_hub, by the variables that it reads."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    return expanded(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")

@@ -18,7 +18,6 @@ ENGINES = ("onnxruntime", "onnxruntime-gpu")
 X86_FEATURES = ("avx2", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8")
 VARIABLES = re.compile("ONNX_TEXTGEN_.*|OMP_NUM_THREADS|HF_HOME|HF_HUB_.*|HF_ENDPOINT|NO_COLOR|FORCE_COLOR|CUDA_VISIBLE_DEVICES")
 """Names of variables that change what the program does."""
-CGROUPS = Path("/sys/fs/cgroup")
 ARM_FEATURES = ("asimd", "asimddp", "asimdhp", "bf16", "i8mm", "sve", "sve2")
 
 
@@ -35,21 +34,6 @@ class Engine:
     providers: tuple[str, ...]
     missing_libraries: tuple[str, ...]
     """CUDA libraries that the GPU build needs and the system does not find."""
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def core_limit(root: Path = CGROUPS) -> float | None:
-    """A container's limit of processor time, in cores, from either cgroup version of Linux; None without a limit."""
-    v1 = root / "cpu"
-    for files in ((root / "cpu.max",), (v1 / "cpu.cfs_quota_us", v1 / "cpu.cfs_period_us")):
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            quota, period = (int(number) for file in files for number in file.read_text(encoding="utf-8").split())
-            return quota / period if quota > 0 < period else None
-    return None
 
 
 def environment() -> dict[str, str]:

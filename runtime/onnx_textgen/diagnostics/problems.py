@@ -63,14 +63,14 @@ def requirement_problems(requires: Iterable[str], engine: Engine) -> list[Proble
     return problems
 
 
-def thread_problems(cores: int, limit: float | None) -> list[Problem]:
-    """A container with less processor time than cores: threads that wait for processor time delay all others."""
-    most = math.ceil(limit) if limit is not None else cores
+def thread_problems(limit: float | None) -> list[Problem]:
+    """More threads asked for than a container gives processor time for: threads that wait for it delay all others."""
+    most = max(1, int(limit)) if limit is not None else math.inf
     chosen = os.environ.get(THREADS_VARIABLE, "")
-    if most >= cores or (chosen.isdigit() and int(chosen) <= most):
+    if not chosen.isdigit() or int(chosen) <= most:
         return []
-    what = f"this container shows {cores} cores but gives the time of {limit:.1f}, so one thread per core is slow"
-    return [Problem(what, f"export {THREADS_VARIABLE}={most}")]
+    what = f"{THREADS_VARIABLE} is {chosen}, but this container gives the time of {limit:.1f} cores: threads wait for each other"
+    return [Problem(what, f"unset {THREADS_VARIABLE}")]
 
 
 def variable_problems() -> list[Problem]:

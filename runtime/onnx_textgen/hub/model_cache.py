@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from ..errors import PackageError
+from ..files.user_folders import expanded, own_cache
 from ..package.manifest import MANIFEST
 
 VARIABLE = "ONNX_TEXTGEN_CACHE"
@@ -23,10 +24,8 @@ def cache_folder() -> Path:
     """Where the cache is: the folder that `ONNX_TEXTGEN_CACHE` names, or one in the user's own cache folder."""
     named = os.environ.get(VARIABLE)
     if named:
-        return Path(named).expanduser()
-    from platformdirs import user_cache_path  # noqa: PLC0415  (most runs open a folder)
-
-    return user_cache_path("onnx-textgen", appauthor=False) / "models"
+        return expanded(named)
+    return own_cache() / "models"
 
 
 def is_name(name: str) -> bool:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PromptError
+from ..machine_limits import available_bytes
 
 if TYPE_CHECKING:  # `doctor` asks for free memory even if NumPy is missing
     from ..backends.signature import CacheTensor, Input
 
 BYTES_OF_FLOAT32 = 4
-MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
-LAYOUTS = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-)
-"""For both layouts of Linux: the files of a container's limit, use and kinds of use, and the entry of the last that counts cached
-files. The system drops these, a model's mapped weights included, when memory is short."""
 SMALL = 256 * 2**20
 """Bytes below which free memory is not checked."""
 
@@ -80,24 +71,6 @@ def source_bytes(inputs: Mapping[str, Input], tokens: int) -> int:
     """Bytes of what an encoder gives for a source of `tokens` tokens: once as it was read, once joined with other rows."""
     sizes = (math.prod(size for size in each.shape[1:] if isinstance(size, int)) * each.dtype.itemsize for each in inputs.values())
     return 2 * tokens * sum(sizes)
-
-
-def available_bytes() -> int | None:
-    """Bytes that can be allocated without swapping, within the limits of a container; None if the system does not tell."""
-    try:
-        free = [number_of("MemAvailable:", MEMINFO) * 1024]
-    except (OSError, LookupError, ValueError):
-        return None
-    for limit, used, kinds, cached in LAYOUTS:
-        with contextlib.suppress(OSError, LookupError, ValueError):  # no such limit, or "max"
-            free.append(int((CGROUP / limit).read_text(encoding="utf-8")) - int((CGROUP / used).read_text(encoding="utf-8")))
-            free[-1] += number_of(cached, CGROUP / kinds)
-    return max(0, min(free))
-
-
-def number_of(name: str, path: Path) -> int:
-    """Read the number after a name in a file of lines "name number"; raises `LookupError` if the name is missing."""
-    return int(dict(line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if " " in line.strip())[name])
 
 
 def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:

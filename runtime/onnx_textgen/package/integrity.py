@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from pathlib import Path
 from ..errors import PackageError
 from ..files.graph_file import refuse_other_files
 from ..files.text_files import compare_digest, readable
+from ..machine_limits import threads_within_limits, usable_cores
 from .manifest import (
     ADAPTER_ENDING,
     GRAPH,
@@ -65,7 +65,7 @@ def checking_files(folder: Path, manifest: Manifest, graph: Path) -> Iterator[Th
         if name not in weights:
             check_hash(folder / name, expected)
     refuse_other_files(graph, manifest.files)
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as pool:
+    with ThreadPoolExecutor(max(1, (threads_within_limits() or usable_cores()) - 1)) as pool:
         checks = [pool.submit(check_hash, folder / name, manifest.files[name]) for name in weights]
         try:
             yield pool

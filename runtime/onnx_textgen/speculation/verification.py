@@ -20,7 +20,7 @@ from ..backends.variants.single_attention import MOST_TOKENS, with_single_attent
 from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.verifier import Verifier
-from ..kv_cache.memory_plan import available_bytes
+from ..machine_limits import available_bytes
 from ..package.manifest import Geometry
 
 TOKENS_BEFORE = 8

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from ..errors import OnnxTextgenError, first_line
+from ..files.user_folders import own_cache
 
 CDN = "https://cdn.jsdelivr.net/npm/"
 LONGEST_FETCH_SECONDS = 900
@@ -64,9 +65,7 @@ def cached_libraries() -> Path:
 
     Raises `LibraryError` without npm, if the download fails, or if a file is not the one that was pinned.
     """
-    from platformdirs import user_cache_path  # noqa: PLC0415  (most commands need none)
-
-    cache = user_cache_path("onnx-textgen", appauthor=False) / "web"
+    cache = own_cache() / "web"
     libraries = read_libraries()
     if missing := [each for each in libraries.values() if not has_digest(cache / each.local_name, each)]:
         cache.mkdir(parents=True, exist_ok=True)

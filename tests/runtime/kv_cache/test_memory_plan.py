@@ -1,7 +1,5 @@
 """Memory is planned from the graph, and what cannot fit is refused with the numbers."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,38 +81,6 @@ def test_texts_go_on_together_as_far_as_memory_reaches_and_are_those_they_are_al
     for request, length in zip(requests, lengths, strict=True):
         want = exact.generate([5, 9], **OPTIONS, max_new_tokens=length)
         assert request.continuation.result().token_ids == want.token_ids
-
-
-LAYOUTS = {
-    "version 2": ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    "version 1": ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_free_is_read_within_the_limits_of_a_container(
-    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit, used, kinds, cached = LAYOUTS[layout]
-    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
-
-    def available(**contents: str) -> int | None:
-        for name, content in contents.items():
-            path = tmp_path / {"limit": limit, "used": used, "kinds": kinds}.get(name, name)
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
-        return memory.available_bytes()
-
-    assert available() is None
-    assert available(meminfo="MemTotal: 100 kB\nMemAvailable:    4000 kB\n\n") == 4_096_000
-    assert available(limit="3000000\n", used="2900000\n") == 100_000
-    # What the system would give back at once, as the pages of the model's own weights, is free.
-    assert available(kinds=f"anon 900000\n{cached} 1900000\nactive_file 100000\n") == 2_000_000
-    assert available(kinds="") == 100_000
-    assert available(used="3100000\n") == 0
-    assert available(limit="max\n") == 4_096_000
-    assert available(meminfo="nothing") is None
 
 
 def test_info_plans_for_a_context_and_a_batch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from onnx_textgen.machine_limits import threads_within_limits, usable_cores
 
 from .options import Quantization
 
@@ -254,6 +255,6 @@ def quantize_matrix(
         found = Codes(shaped(found.codes), shaped(found.scales), zeros, offsets=offsets)
         store(chosen, with_row_scales(blocks, found, row_scales) if row_scales else found)
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(threads_within_limits() or usable_cores()) as pool:
         for _ in pool.map(work, range(0, outputs, rows)):
             pass  # raises the exception of a slice

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ...errors import DeviceError, ModelError, PackageError, first_line
 from ...files.graph_file import refuse_functions
+from ...machine_limits import threads_within_limits
 from ...options.checks import whole_number
 from ...requirements import wrong_version
 from ..cache_codes import NO_SCALES, CacheScales
@@ -199,7 +200,7 @@ def without_telemetry() -> Iterator[None]:
 def open_openvino(
     path: Path, *, device: str, threads: int | None = None, is_exact: bool = False, scales: CacheScales = NO_SCALES
 ) -> OpenVINOSession:
-    """Open the graph at `path` on a device of `PRECISIONS`; if `threads` is None, OpenVINO chooses (one per core).
+    """Open the graph at `path` on a device of `PRECISIONS`; if `threads` is None, one per core, within the limits of this process.
 
     `is_exact`: whether the inputs of quantised products stay unrounded, as the package asks; OpenVINO does not read that from the
     graph, and by default it rounds them to 8 bits on processors with fast 8-bit products (VNNI, AMX). `scales`: see `Operators`.
@@ -208,8 +209,9 @@ def open_openvino(
     """
     precision = PRECISIONS[device]
     properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision, "PERFORMANCE_HINT": "LATENCY"}
+    threads = threads_within_limits() if threads is None else whole_number("threads", threads, 1, 1024)
     if threads is not None:
-        properties["INFERENCE_NUM_THREADS"] = str(whole_number("threads", threads, 1, 1024))
+        properties["INFERENCE_NUM_THREADS"] = str(threads)
     if is_exact:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     openvino, model, pasts = read_graph(path, device=device, scales=scales)

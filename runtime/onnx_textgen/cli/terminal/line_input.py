@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...files.user_folders import expanded
+
 HISTORY_VARIABLE = "ONNX_TEXTGEN_HISTORY"
 MOST_LINES = 1000
 QUOTES = '"""'
@@ -90,6 +92,4 @@ def history_file() -> Path | None:
     """The file of the history: that of the environment variable (None if it is empty), else one in the user's state folder."""
     if (chosen := os.environ.get(HISTORY_VARIABLE)) is not None:
         return Path(chosen) if chosen else None
-    with contextlib.suppress(RuntimeError):  # no home
-        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "onnx-textgen" / "chat_history"
-    return None
+    return expanded(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "onnx-textgen" / "chat_history"

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from ...errors import DeviceError, ModelError
+from ...machine_limits import usable_cores
 from ...package.manifest import MANIFEST, Manifest
 from ...web_site.browser_graphs import browser_graphs
 from ...web_site.libraries import cached_libraries, read_libraries, web_folder
 from ...web_site.preview import SiteHandler, SiteServer
-from ..machine import usable_cores
 from .node import found_in
 from .protocol import Rounding, Task
 

@@ -88,29 +88,12 @@ def test_telemetry_that_the_user_switched_on_is_said(monkeypatch):
     assert "export ORT_DISABLE_TELEMETRY=1" in [problem.fix for problem in report.problems]
 
 
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({"cpu.max": "200000 100000"}, 2),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}, 1.5),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({}, None),
-    ],
-)
-def test_the_processor_time_of_a_container_is_read(tmp_path, files, limit):
-    (tmp_path / "cpu").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text + "\n", encoding="utf-8")
-    assert machine.core_limit(tmp_path) == limit
-
-
-def test_more_cores_than_a_container_gives_time_for_are_a_problem_until_threads_are_set(monkeypatch):
-    monkeypatch.delenv(doctor.THREADS_VARIABLE, raising=False)
-    assert [problem.fix for problem in problems.thread_problems(64, 1.5)] == ["export ONNX_TEXTGEN_THREADS=2"]
-    assert problems.thread_problems(64, None) == problems.thread_problems(2, 2.0) == []
-    monkeypatch.setenv(doctor.THREADS_VARIABLE, "2")
-    assert problems.thread_problems(64, 1.5) == []
+def test_more_threads_than_a_container_gives_time_for_are_a_problem(monkeypatch):
+    monkeypatch.setenv(doctor.THREADS_VARIABLE, "4")
+    assert [problem.fix for problem in problems.thread_problems(1.5)] == ["unset ONNX_TEXTGEN_THREADS"]
+    assert problems.thread_problems(None) == problems.thread_problems(4.0) == []
+    monkeypatch.delenv(doctor.THREADS_VARIABLE)
+    assert problems.thread_problems(1.5) == []
 
 
 def test_a_missing_and_an_old_package_are_problems():
