@@ -3,7 +3,7 @@
 import logging
 import shutil
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -138,17 +138,8 @@ def test_texts_do_not_depend_on_their_company(tale: Model) -> None:
     wanted = [alone(tale, prompt, max_new_tokens=12) for prompt in prompts]
     model = onnx_textgen.load(device="hybrid", threads=1, batch_size=3)
     assert [each.token_ids for each in model.generate(prompts, max_new_tokens=12, **GREEDY)] == wanted
-    found: dict[int, tuple[int, ...]] = {}
-
-    def call(index: int) -> None:
-        found[index] = model.generate(prompts[index], max_new_tokens=12, **GREEDY).token_ids
-
-    threads = [threading.Thread(target=call, args=(index,)) for index in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[index] for index in range(len(prompts))] == wanted
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert list(pool.map(lambda prompt: model.generate(prompt, max_new_tokens=12, **GREEDY).token_ids, prompts)) == wanted
 
 
 def test_a_long_prompt_reuses_long_ones_and_a_short_one_short_ones(tale: Model) -> None:

@@ -1,7 +1,7 @@
 """Several tokens in one run, to the last bit as one by one; and the file format that the graph for it is written in."""
 
 import contextlib
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +74,8 @@ def test_the_graph_is_opened_once_and_not_without_need(monkeypatch: pytest.Monke
     model.generate([5, 9, 5, 9], max_new_tokens=4)
     model.generate([5, 9, 5, 9], max_new_tokens=4, draft_verification="fast", **LOOKUP)
     assert not made
-    threads = [
-        threading.Thread(target=model.generate, args=([5, 9, 5, 9],), kwargs={"max_new_tokens": 4, **LOOKUP}) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: model.generate([5, 9, 5, 9], max_new_tokens=4, **LOOKUP), range(4)))
     assert len(made) == 1
 
 
