@@ -26,8 +26,7 @@ def model():
 
 def test_every_way_writes_its_text_with_its_numbers(chromium, served, model):
     open_page(chromium, served(model))
-    open_tab(chromium, "Compare")
-    wait_until(chromium, lambda: element(chromium, "#compare").is_displayed(), "the tab")
+    open_tab(chromium, "Compare", "#compare")
     element(chromium, "#compare").click()
     wait_until(chromium, lambda: len(elements(chromium, "#cards .status")) == len(compare.WAYS), "all texts")
     titles = [each.text for each in elements(chromium, "#cards h2")]
@@ -78,8 +77,7 @@ def test_work_that_ends_just_as_the_wait_for_it_does_keeps_its_result(monkeypatc
 
 def test_a_measurement_fills_plots_and_table(chromium, served, model):
     open_page(chromium, served(model))
-    open_tab(chromium, "Measure")
-    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    open_tab(chromium, "Measure", "#measure")
     element(chromium, "#measure").click()
     wait_until(chromium, lambda: model.manifest.name in element(chromium, "#measure-note").text, "the end")
     every = measure.lengths(model.manifest.geometry.context_length - measure.NEW_TOKENS)
@@ -94,8 +92,7 @@ def test_a_measurement_fills_plots_and_table(chromium, served, model):
 
 def test_nothing_is_drawn_before_there_is_a_measurement(chromium, served, model):
     open_page(chromium, served(model))
-    open_tab(chromium, "Measure")
-    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    open_tab(chromium, "Measure", "#measure")
     assert not elements(chromium, "#measure-table table")
     assert not element(chromium, "#plots").text
 
@@ -106,9 +103,8 @@ def test_a_run_is_started_where_none_is_under_way_and_stopped_where_one_is(chrom
     runs, start = PacedRuns(monkeypatch), f"#{name.lower()}"
     stop = f"{start}-stop"
     open_page(chromium, served(model))
-    open_tab(chromium, name)
+    open_tab(chromium, name, start)
     can_press = lambda: [element(chromium, button).is_enabled() for button in (start, stop)]  # noqa: E731
-    wait_until(chromium, lambda: element(chromium, start).is_displayed(), "the tab")
     assert can_press() == [True, False]
     runs.seconds = 0.03
     element(chromium, start).click()

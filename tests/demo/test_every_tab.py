@@ -49,8 +49,7 @@ def runs(monkeypatch):
 
 def go_to(driver, address, tab):
     open_page(driver, address)
-    open_tab(driver, tab.name)
-    wait_until(driver, lambda: element(driver, tab.start).is_displayed(), "the tab")
+    open_tab(driver, tab.name, tab.start)
 
 
 def start(driver, tab, text="a cat"):
