@@ -116,6 +116,12 @@ def chromium():
 
 
 @pytest.fixture
+def marks(tmp_path):
+    """Call it for the marks that the function `mark` left."""
+    return lambda: (tmp_path / "marks").read_text().split() if (tmp_path / "marks").exists() else []
+
+
+@pytest.fixture
 def eventually():
     """Call it with a condition that must become true, however loaded the machine is."""
 

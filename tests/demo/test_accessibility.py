@@ -8,7 +8,7 @@ from onnx_textgen_demo.conversation.message_tree import Figures
 from onnx_textgen_demo.conversation.stored import read_tree
 from onnx_textgen_demo.pictures.stage_pictures import ATTENTION
 from support.axe import axe_script
-from support.browser import PHONE, element, elements, open_page, open_tab, wait_until, window, write
+from support.browser import PHONE, element, elements, open_page, open_tab, wait_until, walk_to, window, write
 from support.chat_page import open_conversation, open_empty_chat, press, press_head
 from support.paced_runs import make_chatty
 from support.scripted_model import TINY_PACKAGE
@@ -34,10 +34,7 @@ def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
         for name in TABS:
             open_tab(chromium, name)
             if name == "Look inside":
-                wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
-                element(chromium, "#walk").click()
-                wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
-                elements(chromium, "#stages button")[ATTENTION].click()
+                walk_to(chromium, ATTENTION + 1)
                 wait_until(chromium, lambda: "it looks most at" in element(chromium, "#picture").text, "the heat map")
                 element(chromium, "#picture summary").click()
             found[name] = violations(chromium)

@@ -29,12 +29,6 @@ def own(tmp_path):
 
 
 @pytest.fixture
-def marks(tmp_path):
-    """Call it for the marks that were left."""
-    return lambda: (tmp_path / "marks").read_text().split() if (tmp_path / "marks").exists() else []
-
-
-@pytest.fixture
 def chat(chromium, served, own):
     """Call it with what the model writes, for a chat of a page that was opened with the key."""
 

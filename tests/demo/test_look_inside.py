@@ -21,7 +21,7 @@ from onnx_textgen_demo.pictures import stage_pictures, strips
 from onnx_textgen_demo.pictures.embeddings import embeddings_of
 from onnx_textgen_demo.pictures.step_inspection import StepInspector
 from onnx_textgen_demo.tabs.look_inside import StageCursor
-from support.browser import PHONE, element, elements, open_page, open_tab, set_value, wait_until, window
+from support.browser import PHONE, element, elements, open_page, open_tab, set_value, wait_until, walk_to, window
 from support.scripted_model import TINY_PACKAGE
 
 SEED = 7
@@ -260,11 +260,7 @@ def test_of_a_large_cache_the_layers_numbers_are_left_out(model, monkeypatch):
 def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, story):
     with window(chromium, *PHONE):
         open_page(chromium, served(story))
-        open_tab(chromium, "Look inside", "#walk")
-        element(chromium, "#walk").click()
-        wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
-        elements(chromium, "#stages button")[TRUNCATION].click()
-        wait_until(chromium, lambda: "8. Truncation" in element(chromium, "#picture").text, "the truncation")
+        walk_to(chromium, TRUNCATION + 1)
         cut = elements(chromium, "#picture tr.cut")
         assert cut
         for row in cut:

@@ -209,10 +209,11 @@ def take_picture_of_write(path=PICTURES["Write"]):
         take_picture(driver, path)
 
 
-def walk_to(driver, stage, prompt):
-    """Open Look inside at a stage, by its number from 1."""
+def walk_to(driver, stage, prompt=None):
+    """Open Look inside at a stage, by its number from 1; without a prompt, with the one that it comes with."""
     open_tab(driver, "Look inside", "#walk")
-    set_value(driver, "#walk-prompt textarea", prompt)
+    if prompt is not None:
+        set_value(driver, "#walk-prompt textarea", prompt)
     element(driver, "#walk").click()
     wait_until(driver, lambda: "1. Text" in element(driver, "#picture").text, "the first picture")
     elements(driver, "#stages button")[stage - 1].click()

@@ -19,12 +19,6 @@ def use(tmp_path):
     return ToolUse(OwnFunctions(tmp_path / "tools.py"), Permissions())
 
 
-@pytest.fixture
-def marks(tmp_path):
-    """Call it for the marks that were left."""
-    return lambda: (tmp_path / "marks").read_text().split() if (tmp_path / "marks").exists() else []
-
-
 def asked(use, *texts):
     """A chat whose model writes these texts, and the conversation after its first answer."""
     chat = session_for(make_calling(*texts), None, None if use is None else use.functions)
