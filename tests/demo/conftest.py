@@ -81,10 +81,12 @@ def free_port():
 
 
 @pytest.fixture
-def served():
+def served(request):
     """Call it with models to serve their page; gives the address."""
     with contextlib.ExitStack() as stack:
         yield lambda *models, **more: stack.enter_context(served_page(*models, **more))
+        if "chromium" in request.fixturenames:  # else the server waits for the streams of the page that is open in it
+            request.getfixturevalue("chromium").get("about:blank")
 
 
 @pytest.fixture
