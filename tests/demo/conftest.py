@@ -81,10 +81,12 @@ def free_port():
 
 
 @pytest.fixture
-def served():
+def served(request):
     """Call it with models to serve their page; gives the address."""
     with contextlib.ExitStack() as stack:
         yield lambda *models, **more: stack.enter_context(served_page(*models, **more))
+        if "chromium" in request.fixturenames:  # else the server waits for the streams of the page that is open in it
+            request.getfixturevalue("chromium").get("about:blank")
 
 
 @pytest.fixture
@@ -113,6 +115,12 @@ def chromium():
         pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
     with browser_tools.chromium() as driver:
         yield driver
+
+
+@pytest.fixture
+def marks(tmp_path):
+    """Call it for the marks that the function `mark` left."""
+    return lambda: (tmp_path / "marks").read_text().split() if (tmp_path / "marks").exists() else []
 
 
 @pytest.fixture

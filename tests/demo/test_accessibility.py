@@ -1,7 +1,5 @@
 """Every tab passes axe-core's checks, light and dark, and fits a phone."""
 
-import json
-
 import pytest
 
 import onnx_textgen
@@ -10,8 +8,8 @@ from onnx_textgen_demo.conversation.message_tree import Figures
 from onnx_textgen_demo.conversation.stored import read_tree
 from onnx_textgen_demo.pictures.stage_pictures import ATTENTION
 from support.axe import axe_script
-from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window
-from support.chat_page import keep, open_chat, open_empty_chat, press, press_head, wait_for_turns
+from support.browser import PHONE, element, elements, open_page, open_tab, wait_until, walk_to, window, write
+from support.chat_page import open_conversation, open_empty_chat, press, press_head
 from support.paced_runs import make_chatty
 from support.scripted_model import TINY_PACKAGE
 
@@ -29,18 +27,14 @@ def test_axe_finds_nothing_on_any_tab(chromium, served, scheme):
     try:
         open_page(chromium, served(onnx_textgen.load()))
         chromium.execute_script(script)
-        element(chromium, "#generate").click()
-        wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
+        write(chromium)
         # A button that can be pressed again fades in, and is pale until it has.
         wait_until(chromium, lambda: chromium.execute_script(STILL), "a page at rest")
         found = {}
         for name in TABS:
             open_tab(chromium, name)
             if name == "Look inside":
-                wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
-                element(chromium, "#walk").click()
-                wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
-                elements(chromium, "#stages button")[ATTENTION].click()
+                walk_to(chromium, ATTENTION + 1)
                 wait_until(chromium, lambda: "it looks most at" in element(chromium, "#picture").text, "the heat map")
                 element(chromium, "#picture summary").click()
             found[name] = violations(chromium)
@@ -73,9 +67,7 @@ def test_axe_finds_nothing_in_a_chat(chromium, served, scheme, width):
     try:
         with window(chromium, width, 900):
             open_empty_chat(chromium, address := served(make_chatty(4)))
-            keep(chromium, tree.key, json.dumps({"saved": 1, "conversation": tree.to_json()}))
-            open_chat(chromium, address)
-            wait_for_turns(chromium, 3)
+            open_conversation(chromium, address, tree, 3)
             press(chromium, "select")
             wait_until(chromium, lambda: elements(chromium, "#turns .code"), "the answer with code")
             chromium.execute_script(script)

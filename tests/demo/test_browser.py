@@ -1,7 +1,5 @@
 """The page in a real browser: type, generate, watch the text grow, stop it."""
 
-import json
-
 import pytest
 from selenium.webdriver.common.keys import Keys
 
@@ -16,12 +14,15 @@ from support.browser import (
     close_messages,
     element,
     elements,
+    generate,
     open_page,
+    requests_elsewhere,
     set_value,
     status_of,
     text_of,
     wait_until,
     window,
+    write,
 )
 from support.scripted_model import PIECES, TINY_PACKAGE, ScriptedModel
 
@@ -31,9 +32,10 @@ def slow():
     return ScriptedModel(seconds_per_token=0.02, later_seconds=2)
 
 
-def generate(driver):
-    wait_until(driver, element(driver, "#generate").is_enabled, "the end of a text before")
-    element(driver, "#generate").click()
+def stop(driver, slow):
+    """Press Stop, and wait until the model writes no more."""
+    element(driver, "#stop").click()
+    wait_until(driver, lambda: slow.open_streams == 0, "the end of the model's stream")
 
 
 def can_press(driver):
@@ -54,23 +56,11 @@ def test_a_typed_prompt_is_continued_while_one_watches(chromium, served):
     assert DEFAULT_PACKAGE in element(chromium, ".masthead").text
     assert "cpu" in element(chromium, ".masthead").text
     set_value(chromium, "#prompt textarea", "Lily had a red ball. One day,")
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     assert len(text_of(chromium)) > 20
     assert "tokens/s" in status_of(chromium)
     assert len({span.value_of_css_property("background-color") for span in elements(chromium, "#text .token")}) > 1
     assert len(elements(chromium, "#bars tr")) >= 10
-
-
-def test_the_text_is_shown_once_with_its_colours_in_it(chromium, served):
-    open_page(chromium, served(ScriptedModel()))
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
-    words = " ".join(text_of(chromium).split())
-    assert " ".join(chromium.execute_script("return document.body.innerText").split()).count(words) == 1
-    sheet = element(chromium, "#text .sheet")
-    assert sheet.get_attribute("textContent") == EXAMPLES["A rabbit"] + text_of(chromium)
-    assert elements(chromium, "#text .sheet .token.band-1")
 
 
 def test_text_tokens_and_bars_grow_while_the_model_writes(chromium, served, slow):
@@ -85,8 +75,7 @@ def test_text_tokens_and_bars_grow_while_the_model_writes(chromium, served, slow
         wait_until(chromium, lambda: shown() > first, "more of it")  # noqa: B023  (called at once)
     assert "writing" in status_of(chromium)
     assert slow.open_streams == 1
-    element(chromium, "#stop").click()
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+    stop(chromium, slow)
 
 
 def test_stop_ends_a_long_generation(chromium, served, slow):
@@ -104,8 +93,7 @@ def test_stop_ends_a_long_generation(chromium, served, slow):
     wait_until(
         chromium, lambda: slow.streamed_tokens > written and "writing" in status_of(chromium), "a second text after the first"
     )
-    element(chromium, "#stop").click()
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+    stop(chromium, slow)
 
 
 def test_leaving_the_page_ends_the_generation(chromium, served, slow):
@@ -126,14 +114,12 @@ def test_bad_input_shows_a_readable_line_and_the_next_try_works(chromium, served
     assert "Traceback" not in element(chromium, "body").text
     assert not elements(chromium, "#status .state b")
     set_value(chromium, SEED, "7")
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "a text after the error")
+    write(chromium)
 
 
 def test_a_pressed_token_shows_its_alternatives(chromium, served):
     open_page(chromium, served(ScriptedModel()))
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     for index in (2, 12):  # before and after a line end
         elements(chromium, "#text .token")[index].click()
         wait_until(chromium, lambda: f"token {index + 1}," in element(chromium, "#bars p").text, "its bars")  # noqa: B023
@@ -142,8 +128,7 @@ def test_a_pressed_token_shows_its_alternatives(chromium, served):
 @pytest.mark.slow
 def test_the_chosen_token_is_marked_and_arrow_keys_go_from_one_to_the_next(chromium, served):
     open_page(chromium, served(ScriptedModel()))
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     elements(chromium, "#text .token")[2].click()
     wait_until(chromium, lambda: marked(chromium) == ["3"], "the mark on it")
     for key, place in ((Keys.ARROW_RIGHT, 4), (Keys.ARROW_LEFT, 3), (Keys.ARROW_LEFT, 2)):
@@ -165,8 +150,7 @@ def test_a_token_that_a_person_looks_at_stays_the_one_while_the_text_goes_on(chr
     written = len(elements(chromium, "#text .token"))
     wait_until(chromium, lambda: len(elements(chromium, "#text .token")) > written + 5, "more text")
     assert marked(chromium) == ["2"]
-    element(chromium, "#stop").click()
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+    stop(chromium, slow)
 
 
 def test_the_end_of_a_long_text_is_followed_until_a_person_scrolls_up_to_read(chromium, served, slow):
@@ -180,17 +164,18 @@ def test_the_end_of_a_long_text_is_followed_until_a_person_scrolls_up_to_read(ch
     written = len(elements(chromium, "#text .token"))
     wait_until(chromium, lambda: len(elements(chromium, "#text .token")) > written + 10, "more text")
     assert top() == 0
-    element(chromium, "#stop").click()
-    wait_until(chromium, lambda: slow.open_streams == 0, "the end of the model's stream")
+    stop(chromium, slow)
 
 
 def test_the_text_stands_there_once_behind_its_prompt_and_is_copied_to_the_letter(chromium, served):
     open_page(chromium, served(ScriptedModel()))
     set_value(chromium, "#prompt textarea", "<b>Once</b>")
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     text = "".join(PIECES[place % len(PIECES)] for place in range(256))
     assert element(chromium, "#text .sheet").get_attribute("textContent") == "<b>Once</b>" + text
+    shown = " ".join(chromium.execute_script("return document.body.innerText").split())
+    assert shown.count(" ".join(text.split())) == 1
+    assert elements(chromium, "#text .sheet .token.band-1")
     assert [each.get_attribute("textContent") for each in elements(chromium, "#text .prompt")] == ["<b>Once</b>"]
     chromium.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text; };")
     element(chromium, "#text .copy").click()
@@ -202,8 +187,7 @@ def test_the_text_stands_there_once_behind_its_prompt_and_is_copied_to_the_lette
 def test_the_coloured_tokens_and_their_alternatives_are_seen_without_scrolling(chromium, served):
     with window(chromium, 1280, 800):
         open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
-        generate(chromium)
-        wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+        write(chromium)
         assert chromium.execute_script("return scrollY") == 0
         assert all(element(chromium, part).rect["y"] < 450 for part in ("#text .sheet", "#bars .bars"))
         sheet = element(chromium, "#text .sheet").rect
@@ -216,8 +200,7 @@ def test_the_coloured_tokens_and_their_alternatives_are_seen_without_scrolling(c
 def test_write_is_short_on_a_phone(chromium, served):
     with window(chromium, *PHONE):
         open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
-        generate(chromium)
-        wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+        write(chromium)
         wait_until(chromium, lambda: not element(chromium, SEED).is_displayed(), "options that are folded away")
         assert chromium.execute_script("return document.documentElement.scrollHeight") < 2 * 844
 
@@ -241,19 +224,9 @@ def test_every_button_can_be_pressed_where_it_does_something(chromium, served, s
 
 
 @pytest.mark.slow
-def test_after_an_error_another_text_can_be_asked_for(chromium, served):
-    error = ModelError("the logits are not numbers; export the model again")
-    open_page(chromium, served(ScriptedModel(fail_after=20, error=error)))
-    generate(chromium)
-    wait_until(chromium, lambda: "the logits are not numbers" in status_of(chromium), "the line about the error")
-    wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "the end of the text")
-
-
-@pytest.mark.slow
 def test_the_table_says_in_numbers_what_the_colours_say(chromium, served):
     open_page(chromium, served(ScriptedModel()))
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     element(chromium, "#table button").click()
     wait_until(chromium, lambda: "␣small" in element(chromium, "#table").text, "the rows")
     assert "45.0 %" in element(chromium, "#table").text
@@ -261,6 +234,7 @@ def test_the_table_says_in_numbers_what_the_colours_say(chromium, served):
 
 def test_an_example_becomes_the_prompt(chromium, served):
     open_page(chromium, served(ScriptedModel()))
+    assert element(chromium, "#prompt textarea").get_attribute("value") == EXAMPLES["A rabbit"]
     example = elements(chromium, "#examples button")[1]
     wanted = EXAMPLES[example.text]
     example.click()
@@ -273,13 +247,10 @@ def test_what_the_model_writes_is_never_run_and_nothing_is_fetched_from_elsewher
     chromium.get_log("performance")  # empties it of what earlier pages did
     address = served(ScriptedModel())
     open_page(chromium, address)
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     assert "onerror" in text_of(chromium)
     assert not elements(chromium, "img[src=x]")
-    events = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
-    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
-    assert [url for url in urls if not url.startswith((address, "data:", "blob:", "chrome:"))] == []
+    assert requests_elsewhere(chromium, address) == []
 
 
 @pytest.mark.slow
@@ -287,8 +258,7 @@ def test_what_the_model_writes_is_never_run_and_nothing_is_fetched_from_elsewher
 def test_the_page_fits_every_width(chromium, served, width):
     with window(chromium, width, 900):
         open_page(chromium, served(ScriptedModel(), onnx_textgen.load(TINY_PACKAGE)))
-        generate(chromium)
-        wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+        write(chromium)
         assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
 
 
@@ -298,8 +268,7 @@ def test_a_chosen_alternative_takes_the_place_of_a_token_and_the_text_goes_on(ch
     open_page(chromium, served(model))
     set_value(chromium, "#prompt textarea", "a cat")
     set_value(chromium, SEED, "7")
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     before = [span.text for span in elements(chromium, "#text .token")]
     elements(chromium, "#text .token")[3].click()
     wait_until(chromium, lambda: "token 4," in element(chromium, "#bars p").text, "its bars")
@@ -317,8 +286,7 @@ def test_a_chosen_alternative_takes_the_place_of_a_token_and_the_text_goes_on(ch
 def test_a_new_seed_writes_another_text_of_the_same_prompt(chromium, served):
     open_page(chromium, served(onnx_textgen.load(TINY_PACKAGE)))
     set_value(chromium, SEED, "7")
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "the end of the text")
+    write(chromium)
     first = text_of(chromium)
     wait_until(chromium, element(chromium, "#again").is_enabled, "a text that there may be another one of")
     element(chromium, "#again").click()
@@ -332,6 +300,7 @@ def test_an_error_in_mid_stream_leaves_the_text_and_says_what_happened(chromium,
     generate(chromium)
     wait_until(chromium, lambda: "the logits are not numbers" in status_of(chromium), "the line about the error")
     assert text_of(chromium).startswith(" a small cat")
+    wait_until(chromium, lambda: can_press(chromium) == [True, True, False], "the end of the text")
 
 
 @pytest.mark.slow
@@ -346,8 +315,7 @@ def test_another_model_is_picked_and_one_that_cannot_load_says_why(chromium, ser
     close_messages(chromium)  # they lie over the picker
     pick(chromium, "good")
     wait_until(chromium, lambda: "model good" in element(chromium, ".masthead").text, "the other model")
-    generate(chromium)
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
+    write(chromium)
 
 
 def pick(driver, name):

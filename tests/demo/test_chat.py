@@ -12,8 +12,9 @@ from selenium.webdriver.common.keys import Keys
 import onnx_textgen
 from onnx_textgen.cli.app import app
 from onnx_textgen_demo import fetch_panel
+from onnx_textgen_demo.conversation.stored import read_tree
 from onnx_textgen_demo.models import ModelRegistry
-from support.browser import close_messages, element, elements, open_page, open_tab, set_value, wait_until
+from support.browser import close_messages, element, elements, open_page, open_tab, requests_elsewhere, set_value, wait_until
 from support.chat_page import (
     figures_of,
     is_at_rest,
@@ -21,9 +22,11 @@ from support.chat_page import (
     kept,
     names_of_conversations,
     open_chat,
+    open_conversation,
     open_empty_chat,
     press,
     press_head,
+    press_name,
     say,
     turns_of,
     wait_for_turns,
@@ -61,10 +64,6 @@ def context_of(driver):
 
 def note_of(driver):
     return element(driver, "#chat-note").text
-
-
-def press_name(driver, name):
-    driver.execute_script("document.querySelector(arguments[0]).click()", f"#conversations [aria-label='{name}']")
 
 
 def test_turns_follow_each_other_and_what_was_read_comes_from_the_cache(chat, chatty):
@@ -158,22 +157,6 @@ def test_one_answer_at_a_time(chat, monkeypatch):
     assert element(chat, "#message textarea").get_attribute("value") == "too early"
     element(chat, "#message textarea").send_keys(Keys.ENTER)
     wait_for_turns(chat, 4)
-
-
-def test_a_key_begins_another_conversation(chat):
-    say(chat, "a cat")
-    wait_for_turns(chat, 2)
-    element(chat, "#message textarea").send_keys(Keys.CONTROL, Keys.SHIFT, "o")
-    wait_until(chat, lambda: turns_of(chat) == [], "an empty conversation")
-    assert chat.switch_to.active_element == element(chat, "#message textarea")
-
-
-def test_shift_enter_begins_a_line_and_the_field_keeps_the_focus(chat):
-    field = element(chat, "#message textarea")
-    field.send_keys("one", Keys.SHIFT, Keys.ENTER, Keys.NULL, "two", Keys.ENTER)
-    assert wait_for_turns(chat, 2)[0] == ("user", "one\ntwo")
-    assert chat.switch_to.active_element == field
-    assert field.get_attribute("value") == ""
 
 
 def test_a_suggestion_is_sent_by_a_press(chat):
@@ -306,18 +289,12 @@ def test_an_answer_that_would_load_or_run_something_does_neither(chat, address):
     assert set(links) == {"http://example.com/markdown.png", "https://example.com/"}
     assert not elements(chat, "#chat img, #chat video, #turns style, #turns script, #turns [style*=url]")
     assert chat.title == "onnx-textgen"
-    events = [json.loads(entry["message"])["message"] for entry in chat.get_log("performance")]
-    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
-    assert [url for url in urls if not url.startswith((address, "data:", "blob:", "chrome:"))] == []
+    assert requests_elsewhere(chat, address) == []
 
 
 def test_a_fold_stays_open_while_the_answer_grows(chat, address, monkeypatch):
     answer = {"role": "assistant", "content": "b", "reasoning_content": "hm"}
-    nodes = [{"parent": -1, "message": {"role": "user", "content": "a"}}, {"parent": 0, "message": answer}]
-    conversation = {"version": 1, "key": "ab", "title": "", "system": "", "nodes": nodes, "leaf": 1}
-    keep(chat, "ab", json.dumps({"saved": 1, "conversation": conversation}))
-    open_chat(chat, address)
-    wait_for_turns(chat, 2)
+    open_conversation(chat, address, read_tree([{"role": "user", "content": "a"}, answer]), 2)
     fold = element(chat, "#turns .thoughts")
     assert fold.get_attribute("open") is None
     fold.find_element("css selector", "summary").click()
@@ -327,11 +304,7 @@ def test_a_fold_stays_open_while_the_answer_grows(chat, address, monkeypatch):
 
 
 def test_code_has_a_button_that_copies_it(chat, address):
-    nodes = [{"parent": -1, "message": {"role": "assistant", "content": "```python\nreturn '<b>'\n```"}}]
-    conversation = {"version": 1, "key": "ab", "title": "", "system": "", "nodes": nodes, "leaf": 0}
-    keep(chat, "ab", json.dumps({"saved": 1, "conversation": conversation}))
-    open_chat(chat, address)
-    wait_for_turns(chat, 1)
+    open_conversation(chat, address, read_tree([{"role": "assistant", "content": "```python\nreturn '<b>'\n```"}]), 1)
     chat.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     copied = lambda name: (  # noqa: E731
         chat.execute_script("arguments[0].click()", element(chat, f"#turns [aria-label='{name}']")),

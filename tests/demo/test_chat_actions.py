@@ -9,10 +9,10 @@ from onnx_textgen_demo.conversation.message_tree import ROOT, Figures, MessageTr
 from support.browser import element, elements, wait_until, window
 from support.chat_page import (
     is_at_rest,
-    keep,
     kept,
     names_of_conversations,
     open_chat,
+    open_conversation,
     open_empty_chat,
     press,
     press_name,
@@ -34,9 +34,7 @@ def chat(chromium, served):
     """The tab with the conversation TREE."""
     address = served(make_chatty(4))
     open_empty_chat(chromium, address)
-    keep(chromium, TREE.key, json.dumps({"saved": 1, "conversation": TREE.to_json()}))
-    open_chat(chromium, address)
-    wait_for_turns(chromium, 4)
+    open_conversation(chromium, address, TREE, 4)
     return chromium
 
 

@@ -1,13 +1,11 @@
 """Formulas in a real browser: drawn by the page's own KaTeX, which loads nothing and runs nothing that a model wrote."""
 
-import json
-
 import pytest
 
 from onnx_textgen_demo.conversation.message_tree import ROOT, MessageTree
-from support.browser import element, elements, wait_until, window
+from support.browser import element, elements, requests_elsewhere, wait_until, window
 from support.calling_model import make_calling
-from support.chat_page import keep, open_chat, open_empty_chat, say, wait_for_turns
+from support.chat_page import open_conversation, open_empty_chat, say, wait_for_turns
 from support.paced_runs import PacedRuns
 
 HOSTILE = r"""
@@ -25,9 +23,7 @@ def shown(chromium, served):
 
     def show(text):
         tree = MessageTree("ab").add(ROOT, {"role": "user", "content": "?"}).add(0, {"role": "assistant", "content": text})
-        keep(chromium, tree.key, json.dumps({"saved": 1, "conversation": tree.to_json()}))
-        open_chat(chromium, address)
-        wait_for_turns(chromium, 2)
+        open_conversation(chromium, address, tree, 2)
         return address
 
     return show
@@ -59,10 +55,7 @@ def test_a_formula_neither_loads_nor_runs_what_a_model_wrote(chromium, shown):
     )
     assert chromium.execute_script(tall) < 1000
     assert chromium.title == "onnx-textgen"
-    events = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
-    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
-    assert [url for url in urls if not url.startswith((address, "data:", "blob:", "chrome:"))] == []
-    assert [url for url in urls if "katex" in url]
+    assert requests_elsewhere(chromium, address) == []
 
 
 def test_a_formula_is_drawn_while_the_answer_grows(chromium, served, monkeypatch):

@@ -121,6 +121,7 @@ def test_each_key_of_the_list_does_what_it_says(chat, monkeypatch):
     wait_until(chat, lambda: not element(chat, "#chat-settings").is_displayed(), "no drawer")
     by("Shift + Enter", ["one", Keys.SHIFT, Keys.ENTER], lambda: field.get_attribute("value") == "one\n", at=field)
     by("Enter", ["two", Keys.ENTER], lambda: "writing" in element(chat, "#chat-note").text, at=field)
+    assert (focused(), field.get_attribute("value")) == (field, "")
     by("Esc", [Keys.ESCAPE], lambda: "stopped by you" in element(chat, "#turns").text, at=field)
     runs.seconds = 0
     by("↑", [Keys.ARROW_UP], lambda: elements(chat, "#turns .editor"), at=field)
@@ -131,6 +132,7 @@ def test_each_key_of_the_list_does_what_it_says(chat, monkeypatch):
     wait_until(chat, lambda: names_of_conversations(chat)[0] == "renamed", "the name")
     assert focused().text == "renamed", "the focus stays in the list"
     by("Ctrl + Shift + O", [Keys.CONTROL, Keys.SHIFT, "o"], lambda: turns_of(chat) == [], at=field)
+    assert focused() == field
     assert sorted(tried) == sorted(KEYS)
 
 

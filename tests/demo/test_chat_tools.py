@@ -13,12 +13,12 @@ from onnx_textgen_demo.models import ModelRegistry
 from support import patient_http
 from support.browser import close_messages, element, elements, wait_until, window
 from support.calling_model import FAIL, TOOLS, UNREAD_TEMPLATE, make_calling, mark
-from support.chat_page import keep, kept, open_chat, open_empty_chat, say, wait_for_turns
+from support.chat_page import kept, open_chat, open_conversation, open_empty_chat, say, wait_for_turns
 from support.paced_runs import PacedRuns
 
 CALL = {"id": "abc", "type": "function", "function": {"name": "mark", "arguments": '{"name": "stranger"}'}}
 WAITING = MessageTree("ab").add(ROOT, {"role": "user", "content": "Go."})
-WAITING = WAITING.add(0, {"role": "assistant", "content": "", "tool_calls": [CALL]}).to_json()
+WAITING = WAITING.add(0, {"role": "assistant", "content": "", "tool_calls": [CALL]})
 """A conversation in which a call waits."""
 
 
@@ -26,12 +26,6 @@ WAITING = WAITING.add(0, {"role": "assistant", "content": "", "tool_calls": [CAL
 def own(tmp_path):
     (tmp_path / "tools.py").write_text(TOOLS)
     return OwnTools(OwnFunctions(tmp_path / "tools.py"))
-
-
-@pytest.fixture
-def marks(tmp_path):
-    """Call it for the marks that were left."""
-    return lambda: (tmp_path / "marks").read_text().split() if (tmp_path / "marks").exists() else []
 
 
 @pytest.fixture
@@ -177,9 +171,7 @@ def test_a_model_that_calls_without_end_is_stopped_in_one_line(chat, marks, monk
 def test_calls_that_were_left_undecided_are_offered_again_where_the_page_has_the_key(chromium, served, own, marks):
     address = served(make_calling(), own=own)
     open_empty_chat(chromium, address + own.query)
-    keep(chromium, "ab", json.dumps({"saved": 1, "conversation": WAITING}))
-    open_chat(chromium, address)
-    wait_for_turns(chromium, 2)
+    open_conversation(chromium, address, WAITING, 2)
     assert not buttons(chromium)
     assert "open it by the address that the terminal shows" in element(chromium, "#chat-tools").text
     open_chat(chromium, address + own.query)
@@ -201,9 +193,7 @@ def test_the_buttons_fit_a_phone(chat):
 def test_a_page_without_functions_shows_no_buttons(chromium, served):
     address = served(make_calling())
     open_empty_chat(chromium, address)
-    keep(chromium, "ab", json.dumps({"saved": 1, "conversation": WAITING}))
-    open_chat(chromium, address)
-    wait_for_turns(chromium, 2)
+    open_conversation(chromium, address, WAITING, 2)
     assert not buttons(chromium)
     assert not elements(chromium, "#chat-tools")
     close_messages(chromium)
@@ -218,7 +208,7 @@ def press_run(address, query="", **headers):
     (decide,) = [each for each in config["dependencies"] if each["api_name"] == "decide"]
     values = {each["id"]: each["props"].get("value") for each in config["components"]}
     ids = {each["props"].get("elem_id"): each["id"] for each in config["components"]}
-    values[ids["conversations"]] = WAITING
+    values[ids["conversations"]] = WAITING.to_json()
     body = {
         "data": [values.get(each) for each in decide["inputs"]],
         "event_data": {"index": 1, "call": 0, "decision": "run"},

@@ -96,14 +96,6 @@ def test_functions_on_a_page_for_others_are_refused_in_one_line_and_their_file_i
     ]
 
 
-def test_a_file_without_functions_is_one_line(tmp_path):
-    (tmp_path / "tools.py").write_text("x = ")
-    result = run(str(TINY_PACKAGE), "--no-open", "--tools", str(tmp_path / "tools.py"))
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert "cannot be run (SyntaxError" in result.stderr
-
-
 def test_a_response_template_is_for_one_package_and_must_be_valid(tmp_path):
     file = tmp_path / "template.json"
     for packages, said in [((), "the page has several; give one PACKAGE"), ((str(TINY_PACKAGE),) * 2, "the page has 2;")]:

@@ -15,7 +15,6 @@ from onnx_textgen_demo.background import in_background
 from onnx_textgen_demo.pictures import plots
 from onnx_textgen_demo.tabs import compare, measure
 from support.browser import element, elements, open_page, open_tab, wait_until
-from support.paced_runs import PacedRuns
 from support.scripted_model import TINY_PACKAGE
 
 
@@ -26,8 +25,7 @@ def model():
 
 def test_every_way_writes_its_text_with_its_numbers(chromium, served, model):
     open_page(chromium, served(model))
-    open_tab(chromium, "Compare")
-    wait_until(chromium, lambda: element(chromium, "#compare").is_displayed(), "the tab")
+    open_tab(chromium, "Compare", "#compare")
     element(chromium, "#compare").click()
     wait_until(chromium, lambda: len(elements(chromium, "#cards .status")) == len(compare.WAYS), "all texts")
     titles = [each.text for each in elements(chromium, "#cards h2")]
@@ -78,8 +76,8 @@ def test_work_that_ends_just_as_the_wait_for_it_does_keeps_its_result(monkeypatc
 
 def test_a_measurement_fills_plots_and_table(chromium, served, model):
     open_page(chromium, served(model))
-    open_tab(chromium, "Measure")
-    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    open_tab(chromium, "Measure", "#measure")
+    assert not elements(chromium, "#measure-table table") and not element(chromium, "#plots").text, "nothing is measured yet"
     element(chromium, "#measure").click()
     wait_until(chromium, lambda: model.manifest.name in element(chromium, "#measure-note").text, "the end")
     every = measure.lengths(model.manifest.geometry.context_length - measure.NEW_TOKENS)
@@ -90,36 +88,6 @@ def test_a_measurement_fills_plots_and_table(chromium, served, model):
         assert title in plot.text
         assert len(plot.find_elements(By.CSS_SELECTOR, "circle")) == len(lengths)
         assert [each.text for each in plot.find_elements(By.CSS_SELECTOR, ".length")][:-1] == lengths
-
-
-def test_nothing_is_drawn_before_there_is_a_measurement(chromium, served, model):
-    open_page(chromium, served(model))
-    open_tab(chromium, "Measure")
-    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
-    assert not elements(chromium, "#measure-table table")
-    assert not element(chromium, "#plots").text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["Compare", "Measure"])
-def test_a_run_is_started_where_none_is_under_way_and_stopped_where_one_is(chromium, served, model, monkeypatch, name):
-    runs, start = PacedRuns(monkeypatch), f"#{name.lower()}"
-    stop = f"{start}-stop"
-    open_page(chromium, served(model))
-    open_tab(chromium, name)
-    can_press = lambda: [element(chromium, button).is_enabled() for button in (start, stop)]  # noqa: E731
-    wait_until(chromium, lambda: element(chromium, start).is_displayed(), "the tab")
-    assert can_press() == [True, False]
-    runs.seconds = 0.03
-    element(chromium, start).click()
-    wait_until(chromium, lambda: can_press() == [False, True], "a run under way")
-    element(chromium, stop).click()
-    wait_until(chromium, lambda: can_press() == [True, False], "its end")
-    wait_until(chromium, lambda: runs.stand_still, "the last run of the graph, which the next failure is not meant for")
-    runs.seconds, runs.fails_at = 0, runs.count + 60
-    element(chromium, start).click()
-    wait_until(chromium, lambda: elements(chromium, "#cards .problem, .toast-close"), "the line about the error")
-    wait_until(chromium, lambda: can_press() == [True, False], "the end of a run that failed")
 
 
 @given(st.lists(st.tuples(st.integers(1, 1_000_000), st.floats(0, 1e9)), min_size=1, max_size=16, unique_by=lambda each: each[0]))

@@ -15,7 +15,20 @@ from onnx_textgen_demo.pictures.embeddings import embeddings_of
 from onnx_textgen_demo.pictures.step_inspection import StepInspector
 from onnx_textgen_demo.tabs import measure
 from onnx_textgen_demo.tabs.write import EXAMPLES
-from support.browser import PHONE, element, elements, open_page, open_tab, set_value, status_of, text_of, wait_until, window
+from support.browser import (
+    PHONE,
+    element,
+    elements,
+    generate,
+    open_page,
+    open_tab,
+    set_value,
+    status_of,
+    text_of,
+    wait_until,
+    window,
+    write,
+)
 from support.patient_http import LONGEST_WAIT
 
 FOLDER = Path(__file__).parents[1] / "packages" / "numbers"
@@ -32,11 +45,9 @@ def story():
     return onnx_textgen.load("story", threads=1, device="cpu")
 
 
-def write(driver, source):
+def write_of(driver, source):
     set_value(driver, "#prompt textarea", source)
-    wait_until(driver, element(driver, "#generate").is_enabled, "a source")
-    element(driver, "#generate").click()
-    wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text")
+    write(driver)
 
 
 def pick(driver, name):
@@ -56,7 +67,7 @@ def test_source_and_text_are_two_texts(chromium, served, numbers, size):
         assert label_of(chromium, "#prompt") == "Source"
         assert not element(chromium, "#generate").is_enabled(), "there is no source"
         assert not [each for each in elements(chromium, "#examples") if each.is_displayed()]
-        write(chromium, "4071")
+        write_of(chromium, "4071")
         assert element(chromium, "#text .source").text == "4071"
         assert element(chromium, "#text .sheet").get_attribute("textContent") == text_of(chromium) == TEXT
         assert [each.text for each in elements(chromium, "#text h2")] == ["Source", "Text"]
@@ -72,7 +83,7 @@ def test_source_and_text_are_two_texts(chromium, served, numbers, size):
 
 def test_a_long_source_leaves_room_for_the_text(chromium, served, numbers):
     open_page(chromium, served(numbers))
-    write(chromium, "\n".join("1" for _ in range(120)))
+    write_of(chromium, "\n".join("1" for _ in range(120)))
     source, sheet = (element(chromium, f"#text {part}").rect for part in (".source", ".sheet"))
     assert source["height"] < sheet["height"]
     assert chromium.execute_script("const it = document.querySelector('#text .source'); return it.scrollHeight > it.clientHeight")
@@ -81,8 +92,7 @@ def test_a_long_source_leaves_room_for_the_text(chromium, served, numbers):
 def test_a_source_that_is_too_long_is_one_line(chromium, served, numbers):
     open_page(chromium, served(numbers))
     set_value(chromium, "#prompt textarea", "1" * 200)
-    wait_until(chromium, element(chromium, "#generate").is_enabled, "a source")
-    element(chromium, "#generate").click()
+    generate(chromium)
     wait_until(chromium, lambda: "the source has 201 tokens" in status_of(chromium), "the problem")
 
 
@@ -94,8 +104,7 @@ def test_tabs_that_show_nothing_of_it_say_what_it_is_until_another_model_is_pick
     pick(chromium, "story")
     wait_until(chromium, lambda: "story cannot chat" in element(chromium, "#no-chat").text, "the other model")
     assert "It has no chat template" in element(chromium, "#no-chat").text
-    open_tab(chromium, "Look inside")
-    wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+    open_tab(chromium, "Look inside", "#walk")
     wait_until(chromium, lambda: label_of(chromium, "#walk-prompt") == "Prompt", "the field of a decoder")
     open_tab(chromium, "Write")
     wait_until(chromium, lambda: label_of(chromium, "#prompt") == "Prompt", "the field of a decoder")
@@ -104,7 +113,7 @@ def test_tabs_that_show_nothing_of_it_say_what_it_is_until_another_model_is_pick
     pick(chromium, "numbers")
     wait_until(chromium, lambda: label_of(chromium, "#prompt") == "Source", "the field of an encoder-decoder")
     wait_until(chromium, lambda: not element(chromium, "#prompt textarea").get_attribute("value"), "no story as a source")
-    write(chromium, "7")
+    write_of(chromium, "7")
     assert text_of(chromium) == "seven"
 
 
@@ -112,8 +121,7 @@ def test_tabs_that_show_nothing_of_it_say_what_it_is_until_another_model_is_pick
 def test_a_person_sees_which_digits_a_word_looks_at(chromium, served, numbers, size):
     with window(chromium, *size) if size else contextlib.nullcontext():
         open_page(chromium, served(numbers))
-        open_tab(chromium, "Look inside")
-        wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+        open_tab(chromium, "Look inside", "#walk")
         assert label_of(chromium, "#walk-prompt") == "Source"
         set_value(chromium, "#walk-prompt textarea", "4071")
         element(chromium, "#walk").click()
@@ -166,8 +174,7 @@ def test_the_embeddings_of_a_source_are_rows_of_the_encoders_table(numbers):
 
 def test_ways_to_write_are_compared_for_a_source(chromium, served, numbers):
     open_page(chromium, served(numbers))
-    open_tab(chromium, "Compare")
-    wait_until(chromium, lambda: element(chromium, "#compare").is_displayed(), "the tab")
+    open_tab(chromium, "Compare", "#compare")
     assert label_of(chromium, "#compare-prompt") == "Source"
     set_value(chromium, "#compare-prompt textarea", "4071")
     element(chromium, "#compare").click()
@@ -181,8 +188,7 @@ def test_ways_to_write_are_compared_for_a_source(chromium, served, numbers):
 
 def test_it_is_measured_at_growing_sources(chromium, served, numbers):
     open_page(chromium, served(numbers))
-    open_tab(chromium, "Measure")
-    wait_until(chromium, lambda: element(chromium, "#measure").is_displayed(), "the tab")
+    open_tab(chromium, "Measure", "#measure")
     element(chromium, "#measure").click()
     wait_until(chromium, lambda: "numbers, fp32" in element(chromium, "#measure-note").text, "the end")
     rows = [each.text.split() for each in elements(chromium, "#measure-table tbody tr")]

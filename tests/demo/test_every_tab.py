@@ -49,8 +49,7 @@ def runs(monkeypatch):
 
 def go_to(driver, address, tab):
     open_page(driver, address)
-    open_tab(driver, tab.name)
-    wait_until(driver, lambda: element(driver, tab.start).is_displayed(), "the tab")
+    open_tab(driver, tab.name, tab.start)
 
 
 def start(driver, tab, text="a cat"):
@@ -63,6 +62,14 @@ def wait_for_work(driver, tab, runs, more=5):
     """Until the tab says that it works, and the model has run some times more."""
     before = runs.count
     wait_until(driver, lambda: WORKING.search(note_of(driver, tab)) and runs.count > before + more, "a run under way")
+    wait_for_buttons(driver, tab, can_stop=True)
+
+
+def wait_for_buttons(driver, tab, *, can_stop):
+    """Until a run can be stopped but not started, or the other way round."""
+    if tab.name != "Chat":  # which shows one button in place of the other
+        can_press = lambda: [element(driver, button).is_enabled() for button in (tab.start, tab.stop)]  # noqa: E731
+        wait_until(driver, lambda: can_press() == [not can_stop, can_stop], f"the buttons, can stop: {can_stop}")
 
 
 def note_of(driver, tab):
@@ -100,6 +107,7 @@ def test_stop_ends_the_run_and_another_one_may_follow(chromium, served, model, r
     runs.seconds = 0.03
     go_to(chromium, served(model), tab)
     for _ in range(2):
+        wait_for_buttons(chromium, tab, can_stop=False)
         start(chromium, tab)
         wait_for_work(chromium, tab, runs)
         stop(chromium, tab, runs)
@@ -121,6 +129,7 @@ def test_an_error_in_mid_run_is_told_and_the_next_run_is_done(chromium, served, 
         assert tab.done not in note_of(chromium, tab)
     assert "Traceback" not in element(chromium, "body").text
     close_messages(chromium)
+    wait_for_buttons(chromium, tab, can_stop=False)
     start(chromium, tab)
     wait_until(chromium, lambda: tab.done in note_of(chromium, tab), "a run after the error")
     wait_until(chromium, lambda: "no memory" not in note_of(chromium, tab), "the end of the line about the error")

@@ -7,7 +7,7 @@ import pytest
 import onnx_textgen
 from onnx_textgen_demo.app import TABS
 from onnx_textgen_demo.models import ModelRegistry
-from support.browser import PHONE, element, elements, open_page, open_tab, status_of, wait_until, window
+from support.browser import PHONE, element, elements, open_page, open_tab, wait_until, window, write
 from support.paced_runs import make_chatty
 from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
@@ -81,8 +81,7 @@ TEXT_WIDTH = "const r = document.createRange(); r.selectNodeContents(arguments[0
 def test_the_field_for_a_message_is_on_the_first_screen_of_a_phone(chromium, served):
     with window(chromium, 400, 800):
         open_page(chromium, served(ModelRegistry({"one": lambda: make_chatty(4), "two": None}), opener_of=lambda name: None))
-        go_to_tab(chromium, "Chat")
-        wait_until(chromium, lambda: element(chromium, "#send").is_displayed(), "the chat")
+        open_tab(chromium, "Chat", "#send")
         bottom = "return document.querySelector('#message').getBoundingClientRect().bottom"
         assert 700 < chromium.execute_script(bottom) <= 800, "and little is left below it"
 
@@ -122,8 +121,7 @@ def test_no_button_is_called_like_a_tab(chromium, served):
 
 def test_headings_go_down_by_one(chromium, served, tiny):
     open_page(chromium, served(tiny))
-    element(chromium, "#generate").click()
-    wait_until(chromium, lambda: "finished" in status_of(chromium), "a text")
+    write(chromium)
     for name in TABS:
         go_to_tab(chromium, name)
         levels = [int(each.tag_name[1]) for each in elements(chromium, "h1, h2, h3, h4") if each.is_displayed()]

@@ -21,7 +21,7 @@ from onnx_textgen_demo.pictures import stage_pictures, strips
 from onnx_textgen_demo.pictures.embeddings import embeddings_of
 from onnx_textgen_demo.pictures.step_inspection import StepInspector
 from onnx_textgen_demo.tabs.look_inside import StageCursor
-from support.browser import PHONE, element, elements, open_page, open_tab, set_value, wait_until, window
+from support.browser import PHONE, element, elements, open_page, open_tab, set_value, wait_until, walk_to, window
 from support.scripted_model import TINY_PACKAGE
 
 SEED = 7
@@ -107,8 +107,7 @@ def test_the_cursor_goes_forwards_and_back_and_no_further_than_the_text(model):
 @pytest.mark.slow
 def test_a_person_walks_through_and_moves_the_temperature(chromium, served, model):
     open_page(chromium, served(model))
-    open_tab(chromium, "Look inside")
-    wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+    open_tab(chromium, "Look inside", "#walk")
     element(chromium, "#walk").click()
     for number, (name, _, _) in enumerate(stage_pictures.STAGES, start=1):
         wait_until(chromium, lambda: f"{number}. {name}" in element(chromium, "#picture").text, name)  # noqa: B023
@@ -261,12 +260,7 @@ def test_of_a_large_cache_the_layers_numbers_are_left_out(model, monkeypatch):
 def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, story):
     with window(chromium, *PHONE):
         open_page(chromium, served(story))
-        open_tab(chromium, "Look inside")
-        wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
-        element(chromium, "#walk").click()
-        wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")
-        elements(chromium, "#stages button")[TRUNCATION].click()
-        wait_until(chromium, lambda: "8. Truncation" in element(chromium, "#picture").text, "the truncation")
+        walk_to(chromium, TRUNCATION + 1)
         cut = elements(chromium, "#picture tr.cut")
         assert cut
         for row in cut:
@@ -281,8 +275,7 @@ def test_a_person_on_a_phone_reads_what_was_cut_and_by_what(chromium, served, st
 @pytest.mark.slow
 def test_only_ways_that_lead_somewhere_can_be_gone(chromium, served, model):
     open_page(chromium, served(model))
-    open_tab(chromium, "Look inside")
-    wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+    open_tab(chromium, "Look inside", "#walk")
     ways = lambda: [element(chromium, way).is_enabled() for way in ("#back", "#next", "#next-token", "#stages button")]  # noqa: E731
     assert ways() == [False] * 4
     element(chromium, "#walk").click()
@@ -311,8 +304,7 @@ def test_a_package_without_maps_says_how_to_get_them(model):
 def test_a_person_chooses_layer_and_head_by_keyboard_on_a_phone(chromium, served, story):
     with window(chromium, *PHONE):
         open_page(chromium, served(story))
-        open_tab(chromium, "Look inside")
-        wait_until(chromium, lambda: element(chromium, "#walk").is_displayed(), "the tab")
+        open_tab(chromium, "Look inside", "#walk")
         assert not elements(chromium, "#layer")
         element(chromium, "#walk").click()
         wait_until(chromium, lambda: "1. Text" in element(chromium, "#picture").text, "the first picture")

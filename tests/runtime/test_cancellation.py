@@ -58,6 +58,7 @@ def test_a_deadline_ends_a_text_and_counts_from_the_call(story):
     result = story.generate(PROMPT, max_new_tokens=100_000, temperature=0, ignore_eos=True, context_limit="shift", max_time=0.3)
     assert result.finish_reason == "deadline" and result.token_ids
     assert time.monotonic() - start < 3
+    assert story.generate(PROMPT, max_new_tokens=2, max_time=1e12).finish_reason == "length", "longer than a timer waits"
 
 
 class SlowRun:

@@ -22,12 +22,16 @@ def blocks_of(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
-def test_every_python_block_of_the_readme_runs(capsys) -> None:
-    blocks = blocks_of(README)
-    assert len(blocks) >= 2
-    names: dict = {}
+def run_page(page: str, least: int, names: dict, *, without: str = "") -> None:
+    """Run the Python blocks of a page, so many at least, one after the other; `without`: those that say this are left out."""
+    blocks = [block for block in blocks_of((ROOT / page).read_text(encoding="utf-8")) if not without or without not in block]
+    assert len(blocks) >= least
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - our own documentation
+        exec(compile(block.replace('"DIR"', "None"), page, "exec"), names)  # noqa: S102 - our own documentation
+
+
+def test_every_python_block_of_the_readme_runs(capsys) -> None:
+    run_page("README.md", 2, {})
     out = capsys.readouterr().out
     assert len(out) > 200
     assert re.search(r"\n\d+\.\d\n", out), "the number of the first block has a line of its own"
@@ -98,15 +102,11 @@ def test_every_python_block_about_generating_runs(story, tmp_path) -> None:
     pytest.importorskip("onnx", reason="it writes the package with adapters")
     from support.adapted_story import make_adapted_story  # noqa: PLC0415 - needs onnx
 
-    blocks = blocks_of((ROOT / "docs" / "generating.md").read_text(encoding="utf-8"))
     text = "Once upon a time there was a little dog. It ran and ran. "
     names = {"onnx_textgen": onnx_textgen, "model": story, "long_prompt": text * 5, "long_text": text * 50}
     names |= {"large": story.folder, "small": story.folder, "digit_ids": [7, 8]}
     names["with_adapters"] = make_adapted_story(tmp_path / "adapted", "french", "legal")
-    ran = [block for block in blocks if "export(" not in block]
-    for block in ran:
-        exec(compile(block, "generating.md", "exec"), names)  # noqa: S102 - our own documentation
-    assert len(ran) == len(blocks) - 1 >= 4
+    run_page("docs/generating.md", 4, names, without="export(")
 
 
 def test_every_python_block_about_sessions_runs(story, tmp_path, monkeypatch, capsys) -> None:
@@ -115,10 +115,7 @@ def test_every_python_block_about_sessions_runs(story, tmp_path, monkeypatch, ca
         story.folder, story.manifest, story.graph, chat_template="{% for m in messages %}{{ m.content }} {% endfor %}"
     )
     names = {"onnx_textgen": onnx_textgen, "document": "Once upon a time there was a dog. " * 9, "chat_model": chat_model}
-    blocks = blocks_of((ROOT / "docs" / "sessions.md").read_text(encoding="utf-8"))
-    for block in blocks:
-        exec(compile(block.replace('"DIR"', "None"), "sessions.md", "exec"), names)  # noqa: S102 - our own documentation
-    assert len(blocks) >= 3
+    run_page("docs/sessions.md", 3, names)
     assert names["again"].token_ids == names["session"].token_ids
 
 
@@ -133,18 +130,9 @@ def test_every_python_block_about_tools_runs(story, capsys) -> None:
         "onnx_textgen": onnx_textgen,
         "chat_model": onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=template),
     }
-    blocks = blocks_of((ROOT / "docs" / "tools.md").read_text(encoding="utf-8"))
-    for block in blocks:
-        exec(compile(block, "tools.md", "exec"), names)  # noqa: S102 - our own documentation
-    assert len(blocks) == 3
+    run_page("docs/tools.md", 3, names)
     assert capsys.readouterr().out.startswith("get_weather {'city': ")
     assert [each["role"] for each in names["session"].messages] == ["user", "assistant"]
-
-
-def test_every_command_that_the_readme_names_explains_itself(capsys) -> None:
-    for command in sorted(set(re.findall(r"(?:^|`|[$&] )onnx-textgen ([a-z]+)", README, re.MULTILINE)) - {"demo", "export"}):
-        assert run([command, "-h"]) == 0
-        assert command in capsys.readouterr().out
 
 
 def test_the_first_command_of_the_readme_prints_what_is_shown_below_it(capsys) -> None:
@@ -158,18 +146,13 @@ def test_the_first_command_of_the_readme_prints_what_is_shown_below_it(capsys) -
 
 @pytest.mark.parametrize("page", ["how_it_works.md", "in_an_app.md"])
 def test_every_python_block_of_a_page_runs(page: str) -> None:
-    names: dict = {}
-    blocks = blocks_of((ROOT / "docs" / page).read_text(encoding="utf-8"))
-    assert len(blocks) >= 5
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)  # noqa: S102 - our own documentation
+    run_page(f"docs/{page}", 5, {})
 
 
 def test_every_python_block_about_engines_runs(capsys) -> None:
     pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
     names: dict = {}
-    for block in blocks_of((ROOT / "docs" / "engines.md").read_text(encoding="utf-8")):
-        exec(compile(block, "engines.md", "exec"), names)  # noqa: S102 - our own documentation
+    run_page("docs/engines.md", 1, names)
     assert names["model"].device == "openvino"
     assert capsys.readouterr().out.endswith("\n")
 

@@ -38,6 +38,14 @@ def client_of(url: str, **more: Any) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=url, **{"api_key": "unused", "max_retries": 0, **more})
 
 
+def answer_of(client: anthropic.Anthropic, *, streamed: bool, **asked: Any) -> anthropic.types.Message:
+    """The answer, whole or put together from its stream."""
+    if not streamed:
+        return client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        return stream.get_final_message()
+
+
 @pytest.fixture
 def claude(live: tuple[str, Any]) -> Iterator[anthropic.Anthropic]:
     """Anthropic's own client."""
@@ -105,8 +113,8 @@ def test_a_beginning_of_the_answer_is_continued(claude: anthropic.Anthropic, cha
 def test_a_stop_sequence_is_named(claude: anthropic.Anthropic) -> None:
     asked = {"model": "chatty", "messages": USER, "max_tokens": 60, "extra_body": {"temperature": 0}}
     word = claude.messages.create(**asked).content[0].text.split()[4]
-    for ask in (claude.messages.create, lambda **given: claude.messages.stream(**given).__enter__().get_final_message()):
-        found = ask(**asked, stop_sequences=["Wibberflick", word])
+    for streamed in (False, True):
+        found = answer_of(claude, streamed=streamed, **asked, stop_sequences=["Wibberflick", word])
         assert (found.stop_reason, found.stop_sequence) == ("stop_sequence", word)
         assert word not in found.content[0].text
 
@@ -117,11 +125,7 @@ def test_a_tool_is_called_and_its_result_is_taken(claude: anthropic.Anthropic, c
     jsonschema = pytest.importorskip("jsonschema")
     pytest.importorskip("llguidance")
     asked = {"model": "chatty", "max_tokens": 200, "tools": [WEATHER], "extra_body": {"temperature": 0}}
-    if streamed:
-        with claude.messages.stream(**asked, messages=USER, tool_choice=choice) as stream:
-            found = stream.get_final_message()
-    else:
-        found = claude.messages.create(**asked, messages=USER, tool_choice=choice)
+    found = answer_of(claude, streamed=streamed, **asked, messages=USER, tool_choice=choice)
     assert found.stop_reason == "tool_use"
     call = found.content[-1]
     assert (call.type, call.name) == ("tool_use", "get_weather")
@@ -177,19 +181,12 @@ def test_thinking_is_a_block_if_it_is_asked_for(thinker: tuple, streamed: bool) 
     client, _ = thinker
     extra = {"seed": 3, "chat_template_kwargs": {"begins": True}}
     asked = {"model": "thinker", "messages": USER, "max_tokens": 40, "extra_body": extra}
-
-    def ask(**more: Any) -> anthropic.types.Message:
-        if not streamed:
-            return client.messages.create(**asked, **more)
-        with client.messages.stream(**asked, **more) as stream:
-            return stream.get_final_message()
-
-    found = ask(thinking={"type": "enabled", "budget_tokens": 5})
+    found = answer_of(client, streamed=streamed, **asked, thinking={"type": "enabled", "budget_tokens": 5})
     assert [block.type for block in found.content] == ["thinking", "text"]
     assert found.content[0].thinking
     assert len(found.content[0].signature) == 64
     assert 0 < found.usage.output_tokens_details.thinking_tokens <= 6
-    hidden = ask(thinking={"type": "enabled", "budget_tokens": 5, "display": "omitted"})
+    hidden = answer_of(client, streamed=streamed, **asked, thinking={"type": "enabled", "budget_tokens": 5, "display": "omitted"})
     assert (hidden.content[0].thinking, hidden.content[0].signature) == ("", found.content[0].signature)
     assert hidden.content[1].text == found.content[1].text
 

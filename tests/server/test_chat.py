@@ -136,13 +136,6 @@ def test_the_beginning_of_an_answer_is_continued(client: openai.OpenAI, chatty: 
     assert found.choices[0].message.content == chatty.generate(ids, temperature=0, max_new_tokens=8).text
 
 
-def test_tools_that_must_not_be_called_are_no_error(client: openai.OpenAI) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    wanted = {"model": "chatty", "messages": MESSAGES, "temperature": 0, "max_tokens": 4}
-    plain = client.chat.completions.create(**wanted)
-    assert client.chat.completions.create(**wanted, tools=tools, tool_choice="none").choices == plain.choices
-
-
 def test_variables_and_documents_reach_the_template(story: Model) -> None:
     template = "{{ mood }}{% for d in documents or [] %}{{ d.text }}{% endfor %}{{ messages[-1].content }}"
     with served({"own": Model(story.folder, story.manifest, story.graph, chat_template=template)}) as (url, _):

@@ -147,6 +147,7 @@ def test_many_clients_at_once_get_the_texts_that_each_gets_alone(client: openai.
         ({"temperature": -1}, "temperature should be"),
         ({"max_tokens": 0}, "max_tokens 0 generates no text"),
         ({"n": 0}, "n: Input should be greater"),
+        ({"n": 64, "prompt": ["a", "b"]}, "the request asks for 128 texts; this server allows at most"),
         ({"n": 3, "best_of": 2}, "best_of 2 is less than n 3"),
         ({"best_of": 2, "stream": True}, "best_of compares whole texts"),
         ({"logit_bias": {"cat": 1}}, "logit_bias names 'cat'"),

@@ -36,7 +36,6 @@ def thinker(story: Model) -> Iterator[tuple[openai.OpenAI, Model]]:
 
 
 def test_an_answer_is_that_of_generate_whole_and_streamed(client: openai.OpenAI, chatty: Model) -> None:
-    expected = chatty.generate(chatty.encode_chat(CHAT), max_new_tokens=25, **MORE)
     asked: dict = {"model": "chatty", "instructions": "Be kind.", "input": USER["content"], "max_output_tokens": 25}
     asked |= {"extra_body": MORE, "temperature": 1.0, "metadata": {"a": "b"}}
     expected = chatty.generate(chatty.encode_chat(CHAT), max_new_tokens=25, temperature=1.0, **MORE)

@@ -7,6 +7,7 @@ folder of SmolLM2-135M-Instruct as its argument, that of a chat too.
 import contextlib
 import functools
 import io
+import json
 import shutil
 import sys
 import tempfile
@@ -112,11 +113,12 @@ def is_laid_out(driver):
     return bool(seed) and seed[0].is_displayed() == driver.execute_script("return innerWidth > 600")
 
 
-def open_tab(driver, name):
-    """Press a tab; on a narrow page it may be in the menu of those that find no room."""
+def open_tab(driver, name, button=None):
+    """Press a tab, and wait for a button of it; on a narrow page it may be in the menu of those that find no room."""
     tabs = elements(driver, "button[role=tab], .overflow-menu button")
     tab = next(each for each in tabs if each.get_attribute("textContent").strip() == name)
     driver.execute_script("arguments[0].click()", tab)
+    wait_until(driver, lambda: button is None or element(driver, button).is_displayed(), f"the tab {name}")
 
 
 def close_messages(driver):
@@ -138,6 +140,26 @@ def text_of(driver):
 
 def status_of(driver):
     return element(driver, "#status").text
+
+
+def generate(driver):
+    """Press Generate, once it can be pressed."""
+    wait_until(driver, element(driver, "#generate").is_enabled, "the end of a text before")
+    element(driver, "#generate").click()
+
+
+def write(driver):
+    """Generate a text to its end."""
+    generate(driver)
+    wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text")
+
+
+def requests_elsewhere(driver, address):
+    """URLs that the browser asked for since its log was read, and that are not of the page."""
+    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert urls, "the log of a page that asked for nothing says nothing"
+    return [url for url in urls if not url.startswith((address, f"blob:{address}", "data:", "chrome:"))]
 
 
 def set_value(driver, selector, value):
@@ -179,8 +201,7 @@ def take_picture_of_write(path=PICTURES["Write"]):
     """A finished text, with a token that was not the likeliest."""
     with page_of_models(1280, 1000) as driver:
         set_value(driver, SEED, "9")
-        element(driver, "#generate").click()
-        wait_until(driver, lambda: "finished" in status_of(driver), "the end of the text")
+        write(driver)
         chosen = elements(driver, "#text .token.band-3")[0]
         place = chosen.get_attribute("data-place")
         chosen.click()
@@ -188,11 +209,11 @@ def take_picture_of_write(path=PICTURES["Write"]):
         take_picture(driver, path)
 
 
-def walk_to(driver, stage, prompt):
-    """Open Look inside at a stage, by its number from 1."""
-    open_tab(driver, "Look inside")
-    wait_until(driver, lambda: element(driver, "#walk").is_displayed(), "the tab")
-    set_value(driver, "#walk-prompt textarea", prompt)
+def walk_to(driver, stage, prompt=None):
+    """Open Look inside at a stage, by its number from 1; without a prompt, with the one that it comes with."""
+    open_tab(driver, "Look inside", "#walk")
+    if prompt is not None:
+        set_value(driver, "#walk-prompt textarea", prompt)
     element(driver, "#walk").click()
     wait_until(driver, lambda: "1. Text" in element(driver, "#picture").text, "the first picture")
     elements(driver, "#stages button")[stage - 1].click()
@@ -220,8 +241,7 @@ def take_picture_of_attention(path=PICTURES["Attention"]):
 def take_picture_of_chat(package, path=PICTURES["Chat"]):
     """Several answers to one question, of which the last can be seen as a whole, in a list of several conversations."""
     with page_of_models(1280, 900, [package]) as driver:
-        open_tab(driver, "Chat")
-        wait_until(driver, lambda: element(driver, "#send").is_displayed(), "the tab")
+        open_tab(driver, "Chat", "#send")
         for text in QUESTIONS:
             element(driver, "[data-does=new]").click()
             wait_until(driver, lambda: elements(driver, "#turns .empty"), "an empty chat")

@@ -13,8 +13,7 @@ FIGURES = "#turns .turn:last-of-type .figures"
 def open_chat(driver, address):
     """The page at its tab, with the conversations that its storage has."""
     open_page(driver, address)
-    open_tab(driver, "Chat")
-    wait_until(driver, lambda: element(driver, "#send").is_displayed(), "the tab")
+    open_tab(driver, "Chat", "#send")
 
 
 def open_empty_chat(driver, address):
@@ -77,6 +76,13 @@ def keep(driver, key, value):
     """Put a value into the browser's storage, as the conversation of a key that a reload opens."""
     driver.execute_script("localStorage.setItem(arguments[0], arguments[1])", PREFIX + key, value)
     driver.execute_script("sessionStorage.setItem(arguments[0], arguments[1])", OPEN, key)
+
+
+def open_conversation(driver, address, tree, count):
+    """The page at its tab with a conversation, of which so many messages are shown."""
+    keep(driver, tree.key, json.dumps({"saved": 1, "conversation": tree.to_json()}))
+    open_chat(driver, address)
+    wait_for_turns(driver, count)
 
 
 def names_of_conversations(driver):

@@ -19,12 +19,6 @@ def use(tmp_path):
     return ToolUse(OwnFunctions(tmp_path / "tools.py"), Permissions())
 
 
-@pytest.fixture
-def marks(tmp_path):
-    """Call it for the marks that were left."""
-    return lambda: (tmp_path / "marks").read_text().split() if (tmp_path / "marks").exists() else []
-
-
 def asked(use, *texts):
     """A chat whose model writes these texts, and the conversation after its first answer."""
     chat = session_for(make_calling(*texts), None, None if use is None else use.functions)
@@ -53,18 +47,6 @@ def contents(tree):
     return [(node.message["role"], node.message["content"]) for node in (tree.nodes[each] for each in tree.path)]
 
 
-def test_a_call_waits_and_its_result_is_answered(use, marks):
-    chat, tree = asked(use, f"I try.{mark('x')}", "It is done.")
-    assert open_calls(tree).numbers == (0,)
-    assert marks() == []
-    assert tree.nodes[-1].message["content"] == "I try."
-    assert tree.nodes[-1].figures.finish_reason == "tool_calls"
-    tree = decide(tree, chat, use, 0, "run")
-    assert marks() == ["x"]
-    assert contents(tree)[2:] == [("tool", "marked x"), ("assistant", "It is done.")]
-    assert chat.session.messages[2] == tree.nodes[2].message
-
-
 def test_a_function_of_async_def_is_awaited(tmp_path):
     awaiting = TOOLS.replace("def mark", "async def mark").replace("return", "await asyncio.sleep(0)\n    return")
     (tmp_path / "tools.py").write_text(f"import asyncio\n{awaiting}")
@@ -90,15 +72,6 @@ def test_a_function_that_is_always_allowed_is_not_asked_for_again_and_others_are
     assert marks() == ["x", "y", "z"]
     assert open_calls(tree).numbers == (1,)
     assert contents(tree)[-1] == ("tool", "marked z")
-
-
-def test_a_model_that_calls_without_end_is_stopped(use, marks, monkeypatch):
-    monkeypatch.setattr("onnx_textgen_demo.conversation.open_calls.MOST_ROUNDS", 2)
-    chat, tree = asked(use, *[mark("x")] * 9)
-    tree = decide(tree, chat, use, 0, "always")
-    assert marks() == ["x", "x"]
-    assert open_calls(tree) is None
-    assert tree.nodes[tree.leaf].message["tool_calls"], "the third answer is shown"
 
 
 def test_without_functions_nothing_is_called(marks):

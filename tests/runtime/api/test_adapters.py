@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import threading
 import weakref
 from pathlib import Path
 
@@ -102,21 +101,6 @@ def test_requests_of_different_adapters_share_the_engine(shared_case: Case) -> N
     generator.engine.finish([Request(text, CancelScope(None, None), streams=False) for text in texts])
     for n, (name, text) in enumerate(zip(names, texts, strict=True)):
         assert text.token_ids == wanted[name].greedy(LONG[: 4 + n], 12)
-
-
-def test_threads_with_and_without_adapters_get_their_own_texts(shared_case: Case) -> None:
-    wanted, model = shared_case
-    names, found = [None, "first", "other", "first", None, "other"], dict[int, tuple[int, ...]]()
-
-    def generate(n: int, name: str | None) -> None:
-        found[n] = model.generate(LONG[: 4 + n], **GREEDY, adapter=name).token_ids
-
-    threads = [threading.Thread(target=generate, args=each) for each in enumerate(names)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [list(found[n]) for n in range(6)] == [wanted[name].greedy(LONG[: 4 + n], 12) for n, name in enumerate(names)]
 
 
 def test_a_prompt_is_reused_by_texts_of_its_own_adapter_alone(tmp_path: Path) -> None:

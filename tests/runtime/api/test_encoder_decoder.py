@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,17 +67,10 @@ def test_a_result_says_what_was_read_and_how_the_text_began(numbers: onnx_textge
 
 
 def test_callers_in_threads_and_tasks_share_the_rows(numbers: onnx_textgen.Model) -> None:
-    found: dict[int, str] = {}
-
-    def write(number: int) -> None:
-        found[number] = numbers.generate(str(number), temperature=0).text
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in (7, 70, 777, 123456, 90210)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {number: words(number) for number in found}
+    chosen = [7, 70, 777, 123456, 90210]
+    with ThreadPoolExecutor(5) as pool:
+        found = pool.map(lambda number: numbers.generate(str(number), temperature=0).text, chosen)
+    assert list(found) == [words(number) for number in chosen]
 
     async def both() -> list[str]:
         texts = await asyncio.gather(*(numbers.agenerate(str(number), temperature=0) for number in (12, 345678)))

@@ -133,28 +133,6 @@ def test_float16_on_the_cpu_is_told_once_and_only_there(tmp_path: Path, caplog: 
     assert isinstance(model.new_context(), Decoder)
 
 
-def test_a_forked_row_goes_on_as_the_row_it_came_from(case: Case) -> None:
-    _, model = case
-    geometry = model.manifest.geometry
-
-    def alone(ids: list[int]) -> np.ndarray:
-        return Decoder(model.graph, geometry).feed(ids)[-1]
-
-    ids, decoder = [5, 9, 3, 1, 2, 8], Decoder(model.graph, geometry, rows=3)
-    ids = [i % geometry.vocab_size for i in ids]
-    decoder.feed(ids, row=0)
-    decoder.feed([7, 7, 7], row=1)
-    decoder.fork(0, 2)
-    first = decoder.step([1, 2, 3], [True, True, True])
-    np.testing.assert_allclose(first[2], alone([*ids, 3]), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(first[1], alone([7, 7, 7, 2]), rtol=1e-4, atol=1e-4)
-    decoder.fork(2, 1)
-    second = decoder.step([3, 4, 5], [True, True, True])
-    np.testing.assert_allclose(second[1], alone([*ids, 3, 4]), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(second[0], alone([*ids, 1, 3]), rtol=1e-4, atol=1e-4)
-    assert decoder.token_ids == [[*ids, 1, 3], [*ids, 3, 4], [*ids, 3, 5]]
-
-
 def test_info_tells_what_the_cache_takes_as_the_graph_has_it(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     _, model = case
     assert run(["info", str(model.folder)]) == 0

@@ -1,7 +1,6 @@
 """What of a folder takes effect: of one of ours what its manifest lists and as it says, whoever else can write there."""
 
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -39,16 +38,6 @@ INJECTED = "INJECTED {{ messages[0].content }}"
 def folder(tmp_path: Path) -> Path:
     """A copy of a tiny package, which has no chat template."""
     return Path(shutil.copytree(Path(__file__).parents[2] / "packages" / "ort", tmp_path / "package"))
-
-
-@pytest.mark.parametrize("name", ["chat_template.json", "special_tokens_map.json", "config.json", "generation_config.json"])
-def test_a_file_beside_a_manifest_that_does_not_list_it_takes_no_effect(folder: Path, name: str) -> None:
-    settings = {"chat_template": INJECTED, "eos_token_id": 5, "temperature": 0.1, "bos_token": "b"}
-    without = onnx_textgen.load(folder, threads=1, device="cpu")
-    (folder / name).write_text(json.dumps(settings))
-    model = onnx_textgen.load(folder, threads=1, device="cpu")
-    assert (model.chat_template, model.manifest) == (None, without.manifest)
-    assert [entry.has_chat_template for entry in list_models(folder)] == [False]
 
 
 def test_a_template_that_comes_after_the_files_were_checked_takes_no_effect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

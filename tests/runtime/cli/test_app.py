@@ -376,12 +376,15 @@ def test_the_help_names_every_command(capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS[:-2])
-def test_every_command_explains_itself_at_80_columns(command, capsys):
+def test_every_command_explains_itself_at_80_columns_and_begins_with_examples(command, capsys):
     assert run([command, "-h"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"Usage: onnx-textgen {command} ")
     assert "-h, --help" in out
     assert max(map(len, out.splitlines())) <= 80
+    examples = out.split("\n\n")[1]
+    assert examples.startswith("  Try:\n") and f"onnx-textgen {command}" in examples
+    assert command in ("list", "doctor") or "ONNX_TEXTGEN_MODEL" in out
 
 
 def test_the_version_is_that_of_the_installed_distribution(capsys):

@@ -56,15 +56,6 @@ def test_a_variable_of_the_wrong_kind_is_named_in_one_line(loaded, monkeypatch, 
     assert (err.count("\n"), "--threads" in err) == (1, True)
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "inspect", "score", "info", "verify", "bench"])
-def test_the_help_begins_with_examples_and_names_the_variables(command, capsys):
-    assert run([command, "-h"]) == 0
-    paragraphs = capsys.readouterr().out.split("\n\n")
-    assert paragraphs[1].split("\n")[0] == "  Try:"
-    assert f"onnx-textgen {command}" in paragraphs[1]
-    assert "ONNX_TEXTGEN_MODEL" in "".join(paragraphs)
-
-
 @pytest.fixture
 def own_environment(monkeypatch):
     """`--color` sets variables, which are those of before again after the test."""

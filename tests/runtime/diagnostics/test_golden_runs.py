@@ -1,7 +1,6 @@
 """`verify` finds a package, or a machine, that computes something else."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,11 +43,6 @@ def test_another_token_is_found_even_in_an_int8_package(story: onnx_textgen.Mode
         new_ids[place] = chunks[place].alternatives[0][7].token_id  # the eighth-best there
         changed = GoldenRun(run.prompt_ids, tuple(new_ids[: place + 1]))
         assert replay(story.new_context(), story.manifest, changed).first_difference == place
-
-
-def test_weights_of_another_model_are_found(exact: onnx_textgen.Model, tmp_path: Path) -> None:
-    other = dataclasses.replace(exact.manifest.golden[1], new_ids=tuple(reversed(exact.manifest.golden[1].new_ids)))
-    assert not replay(exact.new_context(), exact.manifest, other).is_right
 
 
 @pytest.mark.parametrize("error", ["x", None, [1], True, -1, float("nan"), 10**400], ids=repr)

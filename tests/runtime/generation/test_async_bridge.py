@@ -5,10 +5,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-import pytest
-
 from onnx_textgen import Cancellation
-from onnx_textgen.generation.async_bridge import MOST_PENDING, Mailbox, call, iterate
+from onnx_textgen.generation.async_bridge import MOST_PENDING, Mailbox, iterate
 
 
 class Counter:
@@ -67,15 +65,6 @@ def test_a_thread_ends_where_the_event_loop_is_gone() -> None:
     loop.close()
     assert counter.is_closed.wait(60)
     assert counter.made <= MOST_PENDING + 2
-
-
-def test_a_call_gives_what_the_function_returns_or_raises() -> None:
-    def fail() -> int:
-        raise ValueError("no")
-
-    assert asyncio.run(call(lambda: 7, Cancellation())) == 7
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(call(fail, Cancellation()))
 
 
 def test_a_mailbox_gives_what_threads_put_in_order_and_wakes_the_event_loop_once_for_all_of_it() -> None:

@@ -160,13 +160,6 @@ def test_any_length_penalty_that_is_taken_gives_texts_of_any_length_a_score(leng
     assert (longer >= shorter) if penalty >= 0 else (longer <= shorter)
 
 
-def test_options_say_how_many_rows_are_needed():
-    assert GenerationConfig(num_beams=4).texts == 4
-    assert GenerationConfig(num_return_sequences=3).texts == 3
-    assert GenerationConfig(num_return_sequences=2, best_of=5).texts == 5
-    assert not GenerationConfig(best_of=1).has_several_texts
-
-
 WAYS = [{"temperature": 0}, {"temperature": 1, "top_k": 5}, {"num_beams": 2}, {"num_return_sequences": 2}]
 
 

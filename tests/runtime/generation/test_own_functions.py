@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -78,32 +79,21 @@ def test_what_is_no_function_is_refused(story, name):
 
 
 def test_an_error_of_the_function_is_the_callers_own_and_nobody_elses(story):
-    want, found, failed = story.generate(PROMPT, **DRAWN), list[object](), list[BaseException]()
-    begun = threading.Barrier(2)
+    want, begun = story.generate(PROMPT, **DRAWN), threading.Barrier(2)
 
     def fail(token_ids, logits):
         if len(token_ids) > 12:
             raise ZeroDivisionError("mine")
         return logits
 
-    def other():
+    def write(**more):
         begun.wait(60)
-        found.append(story.generate(PROMPT, **DRAWN))
+        return story.generate(PROMPT, **more, **DRAWN)
 
-    def mine():
-        begun.wait(60)
-        try:
-            story.generate(PROMPT, logits_processor=fail, **DRAWN)
-        except ZeroDivisionError as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=target) for target in (other, mine)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(failed) == 1
-    assert [each.token_ids for each in found] == [want.token_ids]
+    with ThreadPoolExecutor(2) as pool:
+        other, mine = pool.submit(write), pool.submit(write, logits_processor=fail)
+        assert isinstance(mine.exception(), ZeroDivisionError)
+        assert other.result().token_ids == want.token_ids
 
 
 @pytest.mark.parametrize("options", [DRAWN, {"max_new_tokens": 20, "temperature": 0}])

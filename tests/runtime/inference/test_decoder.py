@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession
-from onnx_textgen.backends.signature import CacheTensor, present_of
 from onnx_textgen.errors import ModelError, PackageError, PromptError
 from onnx_textgen.inference.capabilities import check_graph
 from onnx_textgen.inference.graph_runner import GraphRunner
@@ -243,21 +242,6 @@ def test_float16_in_the_graph_is_float16_in_the_cache_and_float32_outside(alone:
     for row in range(ROWS):
         want = tiny.logits(decoder.token_ids[row])[-1]
         np.testing.assert_allclose(logits[row], want, atol=1e-2 * np.abs(want).max())
-
-
-def test_the_tensors_of_a_graph_are_what_its_shapes_say(tmp_path) -> None:
-    tiny = Tiny((Recurrent(0), Attention(4, 2, 6, 4)))
-    tensors = tiny.open(tmp_path).cache_tensors
-    float32 = np.dtype(np.float32)
-    assert tensors == (
-        CacheTensor("past_conv.0", "present_conv.0", (None, 2, 8), None, "state", float32),
-        CacheTensor("past_recurrent.0", "present_recurrent.0", (None, 8), None, "state", float32),
-        CacheTensor("past_key_values.4.key", "present.4.key", (None, 2, None, 6), 2, "growing", float32),
-        CacheTensor("past_key_values.4.value", "present.4.value", (None, 2, None, 4), 2, "growing", float32),
-    )
-    assert [tensor.bytes_for(10) for tensor in tensors] == [64, 32, 480, 320]
-    assert tensors[2].sized(3, 10) == (3, 2, 10, 6)
-    assert present_of("past_anything.3") == "present_anything.3"
 
 
 def changed(session: OnnxRuntimeSession, **shapes: tuple[list, str] | None) -> OnnxRuntimeSession:

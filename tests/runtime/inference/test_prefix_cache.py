@@ -1,7 +1,5 @@
 """What earlier calls computed is used again, within a number of bytes, and changes no bit of what comes out."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -115,25 +113,6 @@ def test_a_longer_text_takes_the_place_of_its_beginning_and_short_ones_are_left_
     for length in (SHORTEST - 1, 50, 120, 80):
         filled(story, store, 7, length)
     assert store.held_bytes == story.new_context().bytes_of(120)
-
-
-def test_many_threads_share_one_store(mindful: Model, forgetful: Model) -> None:
-    want = {end: forgetful.generate(BEGIN + end, max_new_tokens=12, temperature=0).text for end in ENDS}
-    wrong: list[str] = []
-
-    def ask(number: int) -> None:
-        for turn in range(4):
-            end = ENDS[(number + turn) % len(ENDS)]
-            text = mindful.generate(BEGIN + end, max_new_tokens=12, temperature=0).text
-            if text != want[end]:
-                wrong.append(end)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 def test_rows_of_a_list_share_their_beginning(mindful: Model, forgetful: Model) -> None:

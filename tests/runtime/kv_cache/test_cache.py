@@ -32,38 +32,8 @@ def check_row(model: Model, decoder: Decoder, row: int, logits: np.ndarray) -> N
     np.testing.assert_allclose(logits, alone, atol=1e-4 * np.abs(alone).max())
 
 
-@pytest.mark.parametrize("pattern", ["100 010 001 111", "110 110 011 111 100 101", "111 000 101 010 110", "001 001 001 111"])
-def test_a_row_that_idles_keeps_exactly_its_tokens(exact: Model, pattern: str) -> None:
-    decoder = decoder_of(exact, 3)
-    for row, ids in enumerate(TEXTS):
-        decoder.feed(ids, row=row)
-    for number, flags in enumerate(pattern.split()):
-        active = [flag == "1" for flag in flags]
-        before = [list(ids) for ids in decoder.token_ids]
-        new = [20 + number, 30 + number, 50 + number]
-        logits = decoder.step(new, active)
-        for row, on in enumerate(active):
-            assert decoder.token_ids[row] == before[row] + [new[row]] * on
-            assert decoder.cache.lengths[row] == len(decoder.token_ids[row])
-            if on:
-                check_row(exact, decoder, row, logits[row])
-
-
-def test_rows_that_idled_are_rewound_and_fed_by_their_own_tokens(exact: Model) -> None:
-    decoder = decoder_of(exact, 3)
-    for row, ids in enumerate(TEXTS):
-        decoder.feed(ids, row=row)
-    decoder.step([1, 2, 3], [True, False, True])
-    decoder.step([1, 2, 3], [False, True, True])
-    decoder.rewind(3, row=0)
-    check_row(exact, decoder, 1, decoder.feed([77, 78], row=1)[0])
-    check_row(exact, decoder, 0, decoder.feed([79], row=0)[0])
-    logits = decoder.step([1, 2, 3], [True, True, True])
-    for row in range(3):
-        check_row(exact, decoder, row, logits[row])
-
-
 def test_a_row_that_goes_on_after_idling_has_no_gap_between_its_columns(exact: Model) -> None:
+    """Sliding windows count columns."""
     decoder = decoder_of(exact, 2)
     if isinstance(decoder.cache, SharedCache):
         pytest.skip("a shared cache has no columns in common")
@@ -93,14 +63,6 @@ def test_the_mask_of_a_step_has_a_one_for_each_token_and_few_zeros_behind_them(s
             shapes.add(mask.shape)
             steps += 1
     assert len(shapes) <= 2 * len(moves) + steps // cache.MASK_COLUMNS
-
-
-def test_a_single_row_may_idle(exact: Model) -> None:
-    decoder = decoder_of(exact, 1)
-    decoder.step([5], [True])
-    decoder.step([6], [False])
-    check_row(exact, decoder, 0, decoder.step([7], [True])[0])
-    assert decoder.token_ids == [[5, 7]]
 
 
 def test_feeding_one_row_leaves_the_tensors_of_the_others_where_they_are(exact: Model) -> None:

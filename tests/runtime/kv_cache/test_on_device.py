@@ -52,22 +52,6 @@ def pair(package: Path, rows: int = 3) -> tuple[Decoder, Decoder]:
     return ours, Decoder(open_session(package / "model.onnx", device="cpu", threads=1), geometry, rows=rows)
 
 
-def test_feeding_rewinding_forking_and_steps_give_what_the_cpu_gives(package: Path) -> None:
-    ours, theirs = pair(package)
-    found = []
-    for decoder in (ours, theirs):
-        logits = [decoder.feed(IDS[:100], every_position=True), decoder.feed(IDS[100:101]), decoder.feed(IDS[101:140])]
-        decoder.rewind(57)
-        logits.append(decoder.feed(IDS[57:70]))
-        decoder.fork(0, 2)
-        logits += [decoder.feed(IDS[70:72], row=2), decoder.feed(IDS[5:9], row=1)]
-        logits.append(decoder.step([3, 4, 5], [True, True, False])[:2])
-        logits.append(decoder.feed([7], row=2))
-        found.append(np.concatenate(logits))
-        assert [len(ids) for ids in decoder.token_ids] == [71, 5, 73]
-    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-5)
-
-
 def test_a_snapshot_moves_between_the_device_and_the_cpu(package: Path) -> None:
     ours, theirs = pair(package)
     for source, target in ((ours, theirs), (theirs, ours)):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,14 +262,6 @@ def test_files_that_are_no_graph_are_refused_at_once(content: bytes, tmp_path: P
     folder = optimum(tmp_path / "folder", GROWING, "as it is")
     (folder / "model.onnx").write_bytes(content)
     with pytest.raises(PackageError, match=r"model\.onnx is not a graph, or is incomplete"):
-        onnx_textgen.load(folder, device="cpu")
-
-
-def test_a_pipe_in_the_place_of_the_graph_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    folder = optimum(tmp_path / "folder", GROWING, "as it is")
-    (folder / "model.onnx").unlink()
-    os.mkfifo(folder / "model.onnx")
-    with pytest.raises(PackageError, match=r"model\.onnx is not a file"):
         onnx_textgen.load(folder, device="cpu")
 
 

@@ -215,16 +215,6 @@ def test_a_token_is_allowed_in_a_text_if_decoding_shows_it():
     assert made.forced()[0] == mark, "the model was trained on the one token"
 
 
-def test_a_fork_goes_its_own_way(rules):
-    made = constraint(rules, regex="ab|ac")
-    made.accept(write(constraint(rules, regex="a"), np.random.default_rng(0))[0])
-    other = made.fork()
-    for each, letter in ((made, "b"), (other, "c")):
-        assert not each.is_done
-        each.accept(write(constraint(rules, regex=letter), np.random.default_rng(0))[0])
-        assert each.is_done
-
-
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
@@ -324,15 +314,6 @@ def test_beams_search_among_what_the_rule_allows(story):
         assert re.fullmatch(pattern, one.text), one.text
         assert (one.finish_reason, one.follows_rule) == ("eos", True)
     assert len({one.text for one in found.sequences}) >= 2
-
-
-def test_beams_write_json_that_validates(story):
-    found = story.generate("Tim wrote: ", json_schema=PERSON, num_beams=3, num_return_sequences=3, max_new_tokens=60)
-    for one in found.sequences:
-        if one.finish_reason == "eos":
-            jsonschema.validate(json.loads(one.text), PERSON)
-        assert one.follows_rule is (one.finish_reason == "eos")
-    assert found.sequences[0].finish_reason == "eos"
 
 
 def test_a_rule_that_was_refused_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from onnx_textgen.options.generation_config import GenerationConfig
-from onnx_textgen.sampling.draw import truncate
 from onnx_textgen.sampling.history import History
 from onnx_textgen.sampling.sampler import Chooser
 
@@ -87,12 +86,6 @@ def test_dry_follows_llama_cpps_rule(logits, prompt, new, numbers):
     ).items():
         want[token] -= np.float32(penalty)
     np.testing.assert_allclose(ours, want, rtol=1e-4, atol=1e-4)
-
-
-def test_the_order_of_the_stages():
-    config = GenerationConfig(temperature=0.9, top_k=8, top_p=0.99, min_p=0.001)
-    stages = [left.stage for left in truncate(np.linspace(0, 1, VOCAB, dtype=np.float32), config)]
-    assert stages == ["temperature", "top_k", "top_p", "min_p"]
 
 
 @given(rows, ids)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 import onnx_textgen
@@ -17,6 +15,7 @@ from onnx_textgen.answers.records import tool_result
 from onnx_textgen.answers.tools import read_tools
 from onnx_textgen.errors import OptionError, PackageError, TemplateError
 from support import chat_templates
+from support.calling_model import saying
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
@@ -57,11 +56,6 @@ TOOLS = [get_weather, stop]
 
 
 @pytest.fixture(scope="module")
-def story() -> Model:
-    return onnx_textgen.load(threads=1, device="cpu")
-
-
-@pytest.fixture(scope="module")
 def plain(story: Model) -> Model:
     return Model(story.folder, story.manifest, story.graph, chat_template=PLAIN)
 
@@ -74,21 +68,6 @@ def silent(story: Model) -> Model:
 @pytest.fixture(scope="module")
 def thinker(story: Model) -> Model:
     return Model(story.folder, story.manifest, story.graph, chat_template=THINKER)
-
-
-def saying(model: Model, text: str) -> Callable[[list[int], Any], Any]:
-    """A processor of logits that makes the model write a text, as far as its rule allows."""
-    ids = model.tokenizer.encode(text, add_special_tokens=False)
-    ends = list(model.tokenizer.eos_ids)
-    start: list[int] = []
-
-    def processor(token_ids: list[int], logits: Any) -> Any:
-        start[:] = start or [len(token_ids)]
-        written = len(token_ids) - start[0]
-        logits[ids[written] if written < len(ids) else ends[0]] += np.float32(1e4)
-        return logits
-
-    return processor
 
 
 def chat(model: Model, text: str, **options: Any) -> Any:
@@ -164,25 +143,6 @@ def test_thinking_is_separate_and_a_call_in_it_is_none(thinker: Model) -> None:
     answer = chat(thinker, f'Is <call>{{"name": "stop"}}</call> right?\n</think>\n\n{call}', tools=TOOLS)
     assert answer.reasoning == 'Is <call>{"name": "stop"}</call> right?'
     assert calls_of(answer) == [("get_weather", {"city": "Oslo", "unit": "f"})]
-
-
-def test_a_required_call_fits_whatever_the_model_prefers(plain: Model, thinker: Model) -> None:
-    for model, text in ((plain, "It rains."), (thinker, "Hm.</think>It rains.")):
-        for choice in ("required", {"type": "function", "function": {"name": "stop"}}):
-            answer = model.chat(
-                MESSAGES, tools=TOOLS, tool_choice=choice, logits_processor=saying(model, text), parallel_tool_calls=False, seed=5
-            )
-            if answer.finish_reason == "tool_calls":
-                assert len(answer.tool_calls) == 1
-                for call, tool in (
-                    (call, tool) for call in answer.tool_calls for tool in read_tools(TOOLS) if tool.name == call.name
-                ):
-                    jsonschema.validate(call.arguments, tool.schema)
-                assert choice == "required" or answer.tool_calls[0].name == "stop"
-            else:
-                assert answer.finish_reason in ("length", "context")
-            assert answer.text == ""
-            assert answer.generation.follows_rule is (answer.finish_reason == "tool_calls")
 
 
 def test_a_schema_applies_to_the_answer_and_not_to_the_thinking(thinker: Model) -> None:
@@ -379,20 +339,6 @@ def test_a_schema_that_no_grammar_can_express_does_not_forbid_calls_that_are_opt
     odd = {"name": "f", "parameters": {"properties": {"a": {"type": "string", "pattern": "("}}}}
     answer = chat(plain, '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>', tools=[odd])
     assert calls_of(answer) == [("f", {"a": "x"})]
-
-
-@pytest.mark.parametrize(
-    ("calls", "said"),
-    [
-        ([{"function": {"arguments": "{}"}}], "a tool call should be"),
-        ([{"function": {"name": "f", "arguments": "no"}}], "the arguments of the call of f should be JSON"),
-        ([{"function": {"name": "f", "arguments": "[]"}}], "should be a JSON object"),
-        (["f"], "a tool call should be"),
-    ],
-)
-def test_a_history_with_a_malformed_call_is_refused(plain: Model, calls: Sequence[Any], said: str) -> None:
-    with pytest.raises(TemplateError, match=said):
-        plain.encode_chat([*MESSAGES, {"role": "assistant", "content": "", "tool_calls": calls}])
 
 
 @pytest.mark.parametrize("messages", ["hi", MESSAGES[0], None, ["hi"]], ids=repr)

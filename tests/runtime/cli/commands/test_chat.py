@@ -3,7 +3,6 @@
 import re
 import stat
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,6 @@ import onnx_textgen
 from onnx_textgen import ChatAnswer, ChatChunk, ToolCall
 from onnx_textgen.cli import run
 from onnx_textgen.cli.terminal import chat_session, line_input
-from onnx_textgen.cli.terminal.own_tools import OwnTools
 from onnx_textgen.errors import ModelError, PromptError
 from support.cli_model import BOS, CharacterModel
 
@@ -234,10 +232,10 @@ def test_a_conversation_is_saved_and_gone_on_with_by_the_real_model(chat, chat_m
         model = without_template(model)
     options = ["--seed", "1", "-n", "12"]
     assert chat(model, "The dog", f"/save {file}", "It ran", options=options) == 0
-    assert capsys.readouterr().out
+    whole = capsys.readouterr().out
     assert chat(model, f"/load {file}", "It ran", "/stats", "/undo", "/undo", options=options) == 0
     out, err = capsys.readouterr()
-    assert out
+    assert out and whole.endswith(out), "it writes what it would have written"
     assert f"loaded {file}: {'2 messages' if has_template else 'a text'}, " in err
     assert re.search(r"context +\d+ of 512 tokens", err)
     assert "kept)" in err, "the keys and values were in the file"
@@ -263,14 +261,6 @@ def test_of_a_long_conversation_that_is_loaded_the_end_is_shown(chat, chat_model
     answer = capsys.readouterr().out.rstrip("\n")
     assert chat(chat_model, f"/load {file}") == 0
     assert capsys.readouterr().err.endswith(f"tokens\n... {answer[-10:]}\n")
-
-
-def test_a_loaded_conversation_writes_what_it_would_have_written(chat, chat_model, tmp_path, capsys):
-    file, options = str(tmp_path / "talk.session"), ["--temperature", "0", "-n", "12"]
-    assert chat(chat_model, "The dog", f"/save {file}", "It ran", options=options) == 0
-    whole = capsys.readouterr().out
-    assert chat(chat_model, f"/load {file}", "It ran", options=options) == 0
-    assert whole.endswith(capsys.readouterr().out)
 
 
 def test_what_cannot_be_saved_or_loaded_is_one_line_and_the_talk_goes_on(chat, chat_model, tmp_path, capsys):
@@ -419,11 +409,6 @@ def call(name, **arguments):
 
 
 @pytest.fixture
-def at_a_terminal(monkeypatch):
-    monkeypatch.setattr(line_input, "is_interactive", lambda: True)
-
-
-@pytest.fixture
 def tools(tmp_path):
     file = tmp_path / "tools.py"
     file.write_text(TOOLS)
@@ -438,7 +423,7 @@ def tools(tmp_path):
         ([""], ["the user did not allow this call", "the user did not allow this call"]),
     ],
 )
-@pytest.mark.usefixtures("at_a_terminal")
+@pytest.mark.usefixtures("terminal")
 def test_calls_run_only_after_asking(chat, tools, asked, results, capsys):
     model = CallingModel((call("add", a=2, b=3), ""), (call("add", a=4, b=5), ""))
     assert chat(model, "two and three?", *asked, *[""] * (2 - len(asked)), options=["--tools", tools]) == 0
@@ -456,26 +441,7 @@ def test_without_a_terminal_no_call_runs(chat, tools, capsys):
     assert "add was not run: calls are asked for, which needs a terminal" in capsys.readouterr().err
 
 
-def test_a_function_that_fails_or_is_unknown_is_a_result_too(tools):
-    own = OwnTools(Path(tools))
-    own.allowed = {"fail", "add"}
-    assert own.run(call("fail", text="no")[0]) == "ValueError: no"
-    assert own.run(call("add", a=1, c=2)[0]).startswith("TypeError: add() got an unexpected keyword argument")
-    assert own.run(call("look")[0]) == "there is no function look; the functions are: add, fail"
-
-
-def test_a_result_that_json_does_not_have_is_a_result_too(tmp_path):
-    (tmp_path / "keys.py").write_text(
-        "def keys() -> dict:\n    return {(1, 2): 3}\n\n\ndef loop() -> list:\n    made = []\n"
-        "    made.append(made)\n    return made\n"
-    )
-    own = OwnTools(tmp_path / "keys.py")
-    own.allowed = {"keys", "loop"}
-    assert own.run(call("keys")[0]).startswith("TypeError: keys must be str")
-    assert own.run(call("loop")[0]).startswith("ValueError: Circular reference")
-
-
-@pytest.mark.usefixtures("at_a_terminal")
+@pytest.mark.usefixtures("terminal")
 def test_a_model_that_calls_without_end_is_stopped(chat, tools, capsys):
     model = CallingModel(*[(call("add", a=1, b=1), "")] * 50)
     assert chat(model, "count", "a", options=["--tools", tools]) == 0

@@ -26,28 +26,26 @@ def test_the_facts_of_this_machine_are_found():
     assert "onnx-textgen" in report.versions
 
 
-def test_a_cpu_installation_has_no_problem():
-    assert fixes(CPU) == []
+DIFFERENT = {**BOTH, "onnxruntime": "1.30.0"}
 
 
-def test_both_engines_with_the_cpu_ones_files_are_a_problem():
-    engine = dataclasses.replace(CPU, installed=BOTH)
-    assert fixes(engine) == ["pip install --force-reinstall --no-deps onnxruntime-gpu"]
-
-
-def test_both_engines_with_the_gpu_ones_files_work():
-    assert fixes(dataclasses.replace(CPU, installed=BOTH, winner="onnxruntime-gpu")) == []
-
-
-def test_both_engines_of_different_versions_are_a_problem():
-    engine = dataclasses.replace(CPU, installed={**BOTH, "onnxruntime": "1.30.0"}, winner="onnxruntime-gpu")
-    assert fixes(engine) == ["pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"]
-
-
-def test_missing_cuda_libraries_are_named():
-    engine = dataclasses.replace(CPU, missing_libraries=("libcublas.so.12", "libcudnn.so.9"))
-    assert fixes(engine) == ['pip install "onnxruntime-gpu[cuda,cudnn]"']
-    assert "libcublas.so.12, libcudnn.so.9" in problems.engine_problems(engine)[0].what
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, []),
+        ({"installed": BOTH}, ["pip install --force-reinstall --no-deps onnxruntime-gpu"]),
+        ({"installed": BOTH, "winner": "onnxruntime-gpu"}, []),
+        (
+            {"installed": DIFFERENT, "winner": "onnxruntime-gpu"},
+            ["pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"],
+        ),
+        ({"missing_libraries": ("libcublas.so.12", "libcudnn.so.9")}, ['pip install "onnxruntime-gpu[cuda,cudnn]"']),
+    ],
+)
+def test_what_is_wrong_with_an_engine_has_the_line_that_mends_it(changes, wanted):
+    engine = dataclasses.replace(CPU, **changes)
+    assert fixes(engine) == wanted
+    assert all(name in problems.engine_problems(engine)[0].what for name in engine.missing_libraries)
 
 
 def test_an_engine_that_cannot_be_imported_is_a_problem_and_no_crash(monkeypatch):

@@ -64,6 +64,7 @@ def test_bench_reads_sources_and_writes_after_them(capsys):
     measured = json.loads(capsys.readouterr().out)
     assert (measured["prompt_tokens"], measured["new_tokens"]) == (128, 100)
     assert measured["decode_tokens_per_second"] > 0
+    assert measured["batch_tokens_per_second"] is None, "texts of sources are not written together"
     assert measured["cache_mib"] * 2**20 == pytest.approx(101 * 768 + 128 * 2 * 768)
     for lengths in (["--prompt-tokens", "129"], ["--new-tokens", "128"]):
         assert run(["bench", FOLDER, *lengths]) == 2
@@ -86,8 +87,3 @@ def test_what_cannot_be_done_is_one_line(arguments, words, capsys, monkeypatch, 
     err = capsys.readouterr().err.strip()
     assert words in " ".join(err.split())
     assert err.count("error:") == 1
-
-
-def test_bench_times_a_source_and_no_texts_together(capsys):
-    assert run(["bench", FOLDER, "--rounds", "1", "--new-tokens", "4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["batch_tokens_per_second"] is None
