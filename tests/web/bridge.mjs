@@ -16,6 +16,7 @@ import { readManifest } from "./textgen/package/manifest.js";
 import { makeConfig } from "./textgen/options/generation_config.js";
 import { uniform } from "./textgen/sampling/philox.js";
 import { chooseToken } from "./textgen/sampling/sampler.js";
+import { PlainContent } from "./textgen/text/plain_content.js";
 import { StopMatcher } from "./textgen/text/stop_strings.js";
 import { StreamDecoder } from "./textgen/text/stream_decoder.js";
 import { strftime } from "./textgen/text/strftime.js";
@@ -67,6 +68,12 @@ const functions = {
     }),
   render: (template, messages, inputs) =>
     textgen.renderChat(jinja, template, messages, { ...inputs, ...(inputs.now ? { now: new Date(inputs.now) } : {}) }),
+  /** The text of a chat, and its ids, if what messages contain is plain text. */
+  plain: (handle, template, messages) => {
+    const render = (marked, inputs) => textgen.renderChat(jinja, template, marked, inputs);
+    const pieces = new PlainContent(handles[handle], template).rendered(render, messages, {});
+    return [pieces.join(""), pieces.flatMap((text) => handles[handle].encode(text, { addSpecialTokens: false }))];
+  },
   strftime: (format, date) => strftime(format, new Date(date)),
 
   /** Open a folder; `runtime` is "node" or "web". */

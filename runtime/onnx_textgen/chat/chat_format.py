@@ -62,6 +62,12 @@ class ChatFormat:
         """The tokenizer, which decodes the control tokens that the response template names."""
         return self.plain_tokenizer.showing(self.response.writes)
 
+    def is_in_answers(self, token: str) -> bool:
+        """Return whether answers contain a control token, as around thinking and calls, and not at their beginning or end."""
+        fields = {name: value for name, value in self.response.data.items() if not name.startswith("start_anchor")}
+        ends = self.plain_tokenizer.special_tokens.get(token) in self.plain_tokenizer.eos_ids
+        return not ends and json.dumps(token, ensure_ascii=False)[1:-1] in json.dumps(fields, ensure_ascii=False)
+
     @functools.cached_property
     def reasoning(self) -> ReasoningForm | None:
         """How the model thinks; None if it does not, or if that is not known as plain texts."""

@@ -14,6 +14,7 @@ from ..errors import TemplateError
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
 from ..text.chat_template import check_messages, render_chat
+from ..text.plain_content import PlainContent, Rendered
 from ..text.prompts import check_characters
 from .prompt_encoder import PromptEncoder
 
@@ -47,7 +48,8 @@ class ChatEncoder:
         """Token ids of a chat; see `Model.encode_chat`."""
         begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt
         tools = read_tools(inputs.get("tools") or ())
-        return self.encode_rendered(self.render(messages, tools, inputs, begins=begins, continues=continue_final_message))
+        rendered = self.render(messages, tools, inputs, begins=begins, continues=continue_final_message)
+        return self.encoder.encode(rendered.encode(self.opened.tokenizer))
 
     def turn(
         self,
@@ -69,21 +71,33 @@ class ChatEncoder:
         every = read_tools(inputs.get("tools") or ())
         chosen, required = choose_tools(every, tool_choice)
         render = functools.partial(self.render, tools=every if chosen else (), inputs=inputs)
-        prompt, before = render(messages, begins=begins, continues=continues), ""
+        prompt, before = render(messages, begins=begins, continues=continues), Rendered("")
         if begins or continues:
             with contextlib.suppress(TemplateError):  # of a template that needs the message
                 before = render(messages[:-1] if continues else messages, begins=False, continues=False)
         return Turn(
             self.opened.chat_format,
-            self.encode_rendered(prompt),
-            self.opened.chat_format.prefix(prompt, before) if begins or continues else "",
+            self.encoder.encode(prompt.encode(self.opened.tokenizer)),
+            self.opened.chat_format.prefix(prompt.marked, before.marked).replace(prompt.mark, "") if begins or continues else "",
             tools=chosen,
             required=required,
             parallel=self.opened.chat_format.derived.takes_tools if parallel_tool_calls is None else parallel_tool_calls,
             thinking_budget=None if thinking_budget is None else whole_number("thinking_budget", thinking_budget, 0),
         )
 
-    def render(self, messages: Messages, tools: Sequence[Tool], inputs: TemplateInputs, *, begins: bool, continues: bool) -> str:
+    @functools.cached_property
+    def plain_content(self) -> PlainContent:
+        """Keeps what messages contain from being read as control tokens."""
+        opened = self.opened
+        return PlainContent(opened.tokenizer, opened.chat_template or "", self.is_written)
+
+    def is_written(self, token: str) -> bool:
+        """Return whether the model's answers contain a control token, as they do around thinking and calls."""
+        return self.opened.chat_format.is_in_answers(token)
+
+    def render(
+        self, messages: Messages, tools: Sequence[Tool], inputs: TemplateInputs, *, begins: bool, continues: bool
+    ) -> Rendered:
         """The chat as text; `begins`: up to where an answer begins, `continues`: up to the end of the last message."""
         check_messages(messages)
         opened, shown = self.opened, None
@@ -92,20 +106,15 @@ class ChatEncoder:
             raise TemplateError(f"{opened.manifest.name} has no chat template; give it a plain text")
         if tools or not all(map(is_plain, messages)):
             messages, shown = prepare(messages, tools, opened.chat_format.derived)
-        text = render_chat(
+        render = functools.partial(
+            render_chat,
             opened.chat_template,
-            messages,
             bos_token=opened.bos_token,
             eos_token=opened.eos_token,
             add_generation_prompt=begins,
             continue_final_message=continues,
-            tools=shown,
-            documents=inputs.get("documents"),
             variables=inputs.get("chat_template_kwargs"),
         )
-        check_characters(text, self.encoder.context_length)
-        return text
-
-    def encode_rendered(self, text: str) -> list[int]:
-        """Token ids of a rendered chat, in which the template has written the special tokens."""
-        return self.encoder.encode(self.opened.tokenizer.encode(text, add_special_tokens=False))
+        rendered = self.plain_content.rendered(render, messages, tools=shown, documents=inputs.get("documents"))
+        check_characters(rendered.marked, self.encoder.context_length)
+        return rendered

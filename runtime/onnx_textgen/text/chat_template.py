@@ -1,8 +1,8 @@
 """Renders chat messages to one prompt with the model's chat template, as transformers does.
 
 The template is an untrusted program, so it runs in the sandbox of `template_sandbox`. Messages are data: `{{ 7*7 }}` in a message
-stays unchanged. But if a user writes out a control token such as `<|im_start|>`, the rendered text has it like the template's own,
-and the tokenizer makes the same id of both.
+stays unchanged. If a message writes out a control token such as `<|im_start|>`, the rendered text has it like the template's own;
+`plain_content` keeps them apart.
 """
 
 from __future__ import annotations

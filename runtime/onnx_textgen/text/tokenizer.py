@@ -51,6 +51,7 @@ class TextTokenizer:
     """The tokenizer of a model folder."""
 
     __slots__ = (
+        "_added",
         "_byte_of_character",
         "_control",
         "_control_pattern",
@@ -89,7 +90,8 @@ class TextTokenizer:
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
         self.vocab_size = 1 + max([*vocabulary_ids(spec), *added], default=-1)
-        self.infill = find_infill_tokens({token.content: token_id for token_id, token in added.items()})
+        self._added: dict[str, int] = {token.content: token_id for token_id, token in added.items()}
+        self.infill = find_infill_tokens(self._added)
         self._control = {token.content: token_id for token_id, token in added.items() if token.special}
         longest_first = sorted(self._control, key=len, reverse=True)
         self._control_pattern = f"({'|'.join(map(re.escape, longest_first))})"
@@ -100,6 +102,11 @@ class TextTokenizer:
     def special_tokens(self) -> Mapping[str, int]:
         """The ids of special tokens by their text."""
         return self._control
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """The ids of the tokens that are found in a text before all others, by their text; special tokens are among them."""
+        return self._added
 
     @classmethod
     def from_file(cls, path: str | Path, *, sha256: str = "", eos_ids: Sequence[int], bos_id: int | None) -> TextTokenizer:
@@ -113,10 +120,11 @@ class TextTokenizer:
             raise TokenizerError(str(error)) from error
         return cls(text, eos_ids=eos_ids, bos_id=bos_id)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, without: str = "") -> list[int]:
         """Split `text` into ids; with `add_special_tokens` also those that the tokenizer adds around a text, such as `<s>`.
 
-        Special tokens that are written out in the text become their ids. Raises `PromptError` if `text` is not valid text.
+        Special tokens that are written out in the text become their ids. `without`: a character whose tokens are left out.
+        Raises `PromptError` if `text` is not valid text.
         """
         if not isinstance(text, str):
             raise PromptError(f"a prompt should be text, found {type(text).__name__}; give a str")
@@ -125,8 +133,11 @@ class TextTokenizer:
         except UnicodeEncodeError as error:
             raise PromptError(f"the prompt has a lone surrogate at character {error.start}; give valid Unicode text") from error
         with tokenizer_errors("this text"):
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+            found = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            ids: list[int] = found.ids
+            if not without:
+                return ids
+            return [token_id for token_id, (start, end) in zip(ids, found.offsets, strict=True) if text[start:end] != without]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode `ids` to text without special tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are left out."""

@@ -7,6 +7,7 @@ import { OptionError, PackageError, PromptError, TemplateError, shown } from "./
 import { GRAPH, sessionOptions, weightsOf } from "./package/graphs.js";
 import { Package } from "./package/package.js";
 import { renderChat } from "./text/chat_template.js";
+import { PlainContent } from "./text/plain_content.js";
 import { TextTokenizer } from "./text/tokenizer.js";
 
 /** @import { InferenceSession } from "onnxruntime-common" */
@@ -43,6 +44,7 @@ export class Model {
     this.tokenizer = tokenizer;
     this.chatTemplate = chatTemplate;
     this.jinja = jinja;
+    this.plainContent = tokenizer && chatTemplate !== null ? new PlainContent(tokenizer, chatTemplate) : null;
     this.isBusy = false;
   }
 
@@ -88,7 +90,8 @@ export class Model {
    * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
    */
   encodeChat(messages, inputs = {}) {
-    return this.needTokenizer().encode(this.renderChat(messages, inputs), { addSpecialTokens: false });
+    const tokenizer = this.needTokenizer();
+    return this.renderedPieces(messages, inputs).flatMap((text) => tokenizer.encode(text, { addSpecialTokens: false }));
   }
 
   /**
@@ -97,7 +100,17 @@ export class Model {
    * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
    */
   renderChat(messages, inputs = {}) {
-    if (this.chatTemplate === null) {
+    return this.renderedPieces(messages, inputs).join("");
+  }
+
+  /**
+   * A chat in pieces that are encoded each by itself, so that what messages contain is no control token.
+   * @param {readonly object[]} messages
+   * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
+   */
+  renderedPieces(messages, inputs) {
+    const template = this.chatTemplate;
+    if (template === null) {
       throw new TemplateError(`${this.manifest.name} has no chat template; give it a plain text`);
     }
     const tokenizer = this.needTokenizer();
@@ -106,7 +119,9 @@ export class Model {
       bosToken: bosId === null ? "" : tokenizer.piece(bosId),
       eosToken: eosIds.length ? tokenizer.piece(eosIds[0]) : "",
     };
-    return renderChat(this.jinja, this.chatTemplate, messages, { ...inputs, ...tokens });
+    /** @type {(marked: readonly object[], others: typeof inputs) => string} */
+    const render = (marked, others) => renderChat(this.jinja, template, marked, { ...others, ...tokens });
+    return this.plainContent ? this.plainContent.rendered(render, messages, inputs) : [render(messages, inputs)];
   }
 
   /** The tokenizer; raises `PackageError` if the package has none. */

@@ -27,9 +27,8 @@ export class TextTokenizer {
     });
     this.bosId = bosId;
     this.eosIds = eosIds;
-    const control = [...this.tokenizer.get_added_tokens_decoder().values()]
-      .filter((token) => token.special)
-      .map((token) => token.id);
+    this.addedTokens = [...this.tokenizer.get_added_tokens_decoder().values()];
+    const control = this.addedTokens.filter((token) => token.special).map((token) => token.id);
     this.hidden = new Set([...control, ...eosIds, ...(bosId === null ? [] : [bosId])]);
     this.byteOf = this.streaming === "bytes" ? byteOfCharacter() : null;
   }
