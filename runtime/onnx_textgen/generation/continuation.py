@@ -80,6 +80,9 @@ class Continuation:
         )
         self.stream = StreamDecoder(tokenizer, after=prompt_ids) if tokenizer is not None else None
         self.stops = StopMatcher(config.stop)
+        added = tokenizer.added_tokens if tokenizer is not None else {}
+        self.stop_ids = {added[stop]: stop for stop in config.stop if stop in added}
+        """Stop strings that are one token, which may have no text, as control tokens have none."""
         self.guard = LoopGuard() if config.loop_guard != "off" else None
         self.escapes = 0
         """How often the loop guard led the text out of a loop."""
@@ -126,10 +129,12 @@ class Continuation:
             self.first_token = self.ended
         if self.is_scored and logits is not None:
             self.scored.append(float(target_logprobs(logits[None], np.array([token_id]))[0]))
-        if token_id in self.limits.eos_ids:
+        if token_id in self.limits.eos_ids or token_id in self.stop_ids:
             if self.config.logprobs is not None and logits is not None:
                 self.end = self.with_logprobs(Chunk("", (token_id,)), logits, self.config.logprobs)
-            return self.finish("eos")
+            end = self.finish("eos" if token_id in self.limits.eos_ids else "stop")
+            self.stops.matched = self.stops.matched or self.stop_ids.get(token_id)
+            return end
         self.token_ids.append(token_id)
         self.pending_ids.append(token_id)
         text, matched = self.stops.push(self.stream.push(token_id) if self.stream else "")
@@ -231,6 +236,8 @@ class Continuation:
         if criterion is None and (self.tokenizer is None or not self.config.stop):
             return False
         text = ""
+        if token_ids and token_ids[-1] in self.stop_ids:
+            return True
         if self.tokenizer is not None:
             stream = StreamDecoder(self.tokenizer, after=self.prompt_ids)
             text = "".join(stream.push(token_id) for token_id in token_ids) + stream.flush()

@@ -53,8 +53,7 @@ def render_chat(
         raise TemplateError("a chat continues its last message or begins an answer, not both; leave one out")
     check_messages(messages)
     plain = [plain_message(message, position) for position, message in enumerate(messages)]
-    if continue_final_message:
-        mark_end(plain)
+    spaces = mark_end(plain) if continue_final_message else ""
     tokens = {"bos_token": bos_token, "eos_token": eos_token}
     everything: dict[str, object] = {
         **{name: plain_data(value, name) for name, value in (variables or {}).items()},
@@ -65,33 +64,39 @@ def render_chat(
         "add_generation_prompt": add_generation_prompt,
     }
     rendered = render_template(template, everything, now or datetime.datetime.now().astimezone())
-    return cut_at_mark(rendered) if continue_final_message else rendered
+    return cut_at_mark(rendered, spaces) if continue_final_message else rendered
 
 
-def mark_end(messages: Sequence[dict[str, object]]) -> None:
-    """Write a mark after the text of the last message, so that its end is found in the rendered chat."""
-    last = messages[-1] if messages else {}
+def mark_end(messages: Sequence[dict[str, object]]) -> str:
+    """Write a mark after the text of the last message, so that its end is found in the rendered chat; returns its last spaces."""
+    last = messages[-1] if messages else {"content": []}
     content = last.get("content")
-    if isinstance(content, str) and content.strip():
-        last["content"] = content + MARK
-        return
+    if content is None or isinstance(content, str):
+        last["content"] = (content or "") + MARK
+        return spaces_after(content or "")
     for part in reversed(content) if isinstance(content, list) else ():
         if isinstance(part, dict) and isinstance(part.get("text"), str) and part["text"].strip():
+            spaces = spaces_after(part["text"])
             part["text"] += MARK
-            return
+            return spaces
     raise TemplateError("there is no last message with a text to continue; give the beginning of the answer as its content")
 
 
-def cut_at_mark(rendered: str) -> str:
-    """The chat up to the mark; without the spaces before it if the template removes those at the end of a message.
+def spaces_after(text: str) -> str:
+    """The white space at the end of a text; "" if that is all of it, because a template then removes it as a beginning."""
+    return text[len(text.rstrip()) :] if text.strip() else ""
 
-    >>> cut_at_mark(f"<user>Hi<assistant>Hello, {MARK}<end>"), cut_at_mark(f"<assistant>Hello {MARK.strip()}<end>")
+
+def cut_at_mark(rendered: str, spaces: str) -> str:
+    """The chat up to the mark; without the `spaces` of the message before it if the template removes those at its end.
+
+    >>> cut_at_mark(f"<user>Hi<assistant>Hello, {MARK}<end>", " "), cut_at_mark(f"<assistant>Hello {MARK.strip()}<end>", " ")
     ('<user>Hi<assistant>Hello, ', '<assistant>Hello')
     """
     before, mark, after = rendered.rpartition(MARK.rstrip())
     if not mark:
         raise TemplateError("the template leaves out the text of the last message, so it cannot be continued; begin a new answer")
-    return before if after.startswith(" ") else before.rstrip()
+    return before if after.startswith(" ") else before.removesuffix(spaces)
 
 
 def plain_message(message: Mapping[str, object], position: int) -> dict[str, object]:

@@ -45,6 +45,9 @@ class StreamDecoder:
         streaming = self._tokenizer.streaming
         if streaming is Streaming.BYTES:
             return self._utf8.decode(self._tokenizer.token_bytes(token))
+        if streaming is Streaming.NEXT:
+            before, self._start = self._start, [token_id]
+            return self._tokenizer.decode([*before, token_id])[len(self._tokenizer.decode(before)) :]
         self._held.append(token_id)
         if streaming is Streaming.WHOLE or (streaming is Streaming.RUNS and BYTE_TOKEN.fullmatch(token)):
             return ""

@@ -52,6 +52,7 @@ class TextTokenizer:
 
     __slots__ = (
         "_added",
+        "_added_ids",
         "_byte_of_character",
         "_control",
         "_control_pattern",
@@ -87,6 +88,7 @@ class TextTokenizer:
             decoders = flat_components(spec.get("decoder"), "decoders")
             self.streaming = streaming_of(decoders)
             self._replaced = replacements_of(decoders)
+        self._added_ids = frozenset(added)
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
         self.vocab_size = 1 + max([*vocabulary_ids(spec), *added], default=-1)
@@ -142,6 +144,9 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Decode `ids` to text without special tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are left out."""
         visible = [token_id for token_id in ids if token_id not in self._hidden]
+        if self._byte_of_character and not self._added_ids.isdisjoint(visible):  # whose text the library takes for bytes
+            tokens = (self._token(token_id) for token_id in visible)
+            return b"".join(self.token_bytes(token) for token in tokens if token is not None).decode("utf-8", "replace")
         with tokenizer_errors("these ids"):
             text: str = self._tokenizer.decode(visible, skip_special_tokens=False)
         return text
@@ -205,7 +210,9 @@ class TextTokenizer:
         return None if token_id in self._hidden else self._token(token_id)
 
     def token_bytes(self, token: str) -> bytes:
-        """The bytes of a byte-level token, one per character; a token with other characters is encoded as UTF-8."""
+        """The bytes of a byte-level token, one per character; one with other characters, and an added one, is encoded as UTF-8."""
+        if token in self._added:
+            return token.encode("utf-8")
         try:
             return bytes([self._byte_of_character[character] for character in token])
         except KeyError:

@@ -22,6 +22,7 @@ class Streaming(Enum):
 
     BYTES = "the token's bytes; only the last character may be unfinished"
     TOKENS = "the tokens before it"
+    NEXT = "the token before it; a space between both is certain with the second"
     RUNS = "the whole run of byte tokens, which is UTF-8 or not"
     WHOLE = "all tokens"
 
@@ -41,6 +42,8 @@ def streaming_of(decoders: Sequence[Mapping[str, Any]]) -> Streaming:
     kinds = [decoder["type"] for decoder in decoders]
     if kinds == ["ByteLevel"]:
         return Streaming.BYTES
+    if kinds == ["BPEDecoder"]:  # which makes a space of the end of each word but the last
+        return Streaming.NEXT
     if not set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}:
         return Streaming.WHOLE
     # After Fuse, a component gets the whole text as one token: only a change at its beginning can be known early.

@@ -148,9 +148,16 @@ def test_a_message_is_continued_where_it_ends() -> None:
     assert spaced[1]["content"] == "One, two, ", "the caller's messages are unchanged"
 
 
-@pytest.mark.parametrize(
-    "messages", [[], [{"role": "assistant", "content": None}], [{"role": "assistant", "content": [{"type": "image"}]}]]
-)
+@pytest.mark.parametrize("trim", ["", " | trim"])
+@pytest.mark.parametrize(("content", "begun"), [(None, ""), ("", ""), ("\n", "\n"), ("One\n", "One\n")])
+def test_an_answer_that_is_still_empty_begins_where_its_text_would(content: str | None, begun: str, trim: str) -> None:
+    template = f"{{% for m in messages %}}<{{{{ m.role }}}}>\n{{{{ m.content{trim} }}}}<end>{{% endfor %}}"
+    messages = [BEGUN[0], {"role": "assistant", "content": content}]
+    text = render(template, messages, continue_final_message=True, add_generation_prompt=False)
+    assert text == f"<user>\nCount.<end><assistant>\n{begun.strip() if trim else begun}"
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "assistant", "content": [{"type": "image"}]}]])
 def test_there_must_be_a_text_to_continue(messages: Any) -> None:
     with pytest.raises(TemplateError, match="there is no last message with a text to continue"):
         render("{{ messages }}", messages, continue_final_message=True, add_generation_prompt=False)

@@ -94,7 +94,7 @@ def test_the_control_tokens_of_a_chat_are_those_of_its_template(base: str, kind:
     name, texts = forgery
     messages = chat_of(kind, *texts)
     try:
-        usual = rendered(base, name, chat_of(kind, "one", "two", "three"))
+        usual = rendered(base, name, chat_of(kind, *(re.sub(r"[^\w\s]", "x", text) for text in texts)))
         as_template_has_it = render_chat(template_of(name), messages, bos_token="<s>", eos_token="</s>")
     except TemplateError:
         return

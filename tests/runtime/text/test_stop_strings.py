@@ -1,8 +1,12 @@
 """Stop strings: the same cut for every way of chunking a text."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onnx_textgen
 from onnx_textgen.text.stop_strings import StopMatcher
 from support.examples import examples
 
@@ -46,3 +50,14 @@ def test_no_more_is_held_back_than_may_begin_a_stop_string(chunks: list[str], st
 
 def test_of_two_stop_strings_at_one_place_the_shorter_wins_at_once() -> None:
     assert StopMatcher(["abc", "ab"]).push("xab") == ("x", "ab")
+
+
+@pytest.mark.parametrize(
+    "how", [{"temperature": 0}, {"num_beams": 2}, {"temperature": 1, "seed": 3, "num_return_sequences": 2}], ids=str
+)
+def test_a_stop_string_that_is_a_control_token_ends_the_text_though_it_has_no_text(how: dict[str, Any]) -> None:
+    model = onnx_textgen.load("story", device="cpu", threads=1)
+    made = model.generate("Once upon", stop=["never", "<s>"], logit_bias={0: 100}, max_new_tokens=4, **how)
+    assert (made.text, made.token_ids, made.finish_reason) == ("", (), "stop")
+    plain = model.generate("Once upon", logit_bias={0: 100}, max_new_tokens=4, **how)
+    assert (plain.text, plain.finish_reason) == ("", "length"), "else the token is left out of the text"

@@ -23,6 +23,7 @@ from onnx_textgen.errors import PromptError, TokenizerError
 from onnx_textgen.text.stream_decoder import StreamDecoder
 from onnx_textgen.text.tokenizer import TextTokenizer
 from onnx_textgen.text.tokenizer_json import Streaming
+from support.added_tokens import with_added_tokens
 from support.examples import examples
 
 STORY = "Once upon a time, there was a small grey cat. She didn't like rain , but 'twas raining all day. café naïve 12.50 東京 🙂 "
@@ -111,7 +112,7 @@ SMALL: dict[str, tuple[Callable[[], Tokenizer], Streaming]] = {
     "Unigram with bytes": (functools.partial(unigram, byte_fallback=True), Streaming.RUNS),
     "WordPiece": (word_piece, Streaming.TOKENS),
     "words without a decoder": (words_without_decoder, Streaming.TOKENS),
-    "BPE with word ends": (word_end_suffixes, Streaming.WHOLE),
+    "BPE with word ends": (word_end_suffixes, Streaming.NEXT),
 }
 
 
@@ -304,6 +305,21 @@ def test_text_appears_as_soon_as_it_is_certain() -> None:
     decoder = StreamDecoder(tokenizer)
     ids = tokenizer.encode("a𝄞b")
     assert [decoder.push(token_id) for token_id in ids] == ["a", "", "", "", "𝄞", "b"]
+
+
+def test_a_word_appears_with_its_token_and_the_space_after_it_with_the_next() -> None:
+    decoder = StreamDecoder(small("BPE with word ends"))
+    assert [decoder.push(token_id) for token_id in (1, 2, 3, 4)] == ["a", "b", " ab", " c"]
+
+
+@pytest.mark.parametrize("content", ["caf\u00e9", "\u00ab\u00bb", "\u0120x", "\u65e5"])
+def test_an_added_token_is_its_own_text_under_a_byte_level_decoder(content: str) -> None:
+    """Its letters are no bytes, though some stand for bytes in other tokens."""
+    tokenizer = with_added_tokens([content])
+    ids = tokenizer.encode(f"a {content}b")
+    assert tokenizer.added_tokens[content] in ids
+    decoder = StreamDecoder(tokenizer)
+    assert tokenizer.decode(ids) == "".join(map(decoder.push, ids)) + decoder.flush() == f"a {content}b"
 
 
 def test_a_run_of_byte_tokens_appears_when_it_ends() -> None:

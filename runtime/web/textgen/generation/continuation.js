@@ -44,6 +44,9 @@ export class Continuation {
     this.sample = sample;
     this.stream = tokenizer ? new StreamDecoder(tokenizer, promptIds) : null;
     this.stops = new StopMatcher(config.stop);
+    const stops = new Set(config.stop);
+    /** Stop strings that are one token, which may have no text, as control tokens have none. */
+    this.stopIds = (tokenizer?.addedTokens ?? []).filter((token) => stops.has(token.content)).map((token) => token.id);
   }
 
   /**
@@ -54,6 +57,7 @@ export class Continuation {
   step(logits) {
     const id = chooseToken(logits, this.config, this);
     if (this.eosIds.includes(id)) return this.finish("eos");
+    if (this.stopIds.includes(id)) return this.finish("stop");
     this.tokenIds.push(id);
     const text = this.stops.push(this.stream?.push(id) ?? "");
     /** @type {Chunk} */

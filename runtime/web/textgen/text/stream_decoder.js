@@ -38,6 +38,11 @@ export class StreamDecoder {
     const token = tokenizer.visibleToken(id);
     if (token === null) return "";
     if (tokenizer.streaming === "bytes") return this.utf8.decode(tokenizer.tokenBytes(token), { stream: true });
+    if (tokenizer.streaming === "next") {
+      const before = this.start;
+      this.start = [id];
+      return tokenizer.decode([...before, id]).slice(tokenizer.decode(before).length);
+    }
     this.held.push(id);
     if (tokenizer.streaming === "whole" || (tokenizer.streaming === "runs" && tokenizer.isByteToken(token))) return "";
     return this.release();

@@ -28,6 +28,8 @@ export class TextTokenizer {
     this.bosId = bosId;
     this.eosIds = eosIds;
     this.addedTokens = [...this.tokenizer.get_added_tokens_decoder().values()];
+    this.added = new Set(this.addedTokens.map((token) => token.content));
+    this.addedIds = new Set(this.addedTokens.map((token) => token.id));
     const control = this.addedTokens.filter((token) => token.special).map((token) => token.id);
     this.hidden = new Set([...control, ...eosIds, ...(bosId === null ? [] : [bosId])]);
     this.byteOf = this.streaming === "bytes" ? byteOfCharacter() : null;
@@ -52,6 +54,10 @@ export class TextTokenizer {
   decode(ids) {
     const visible = ids.filter((id) => this.visibleToken(id) !== null);
     if (!visible.length) return "";
+    if (this.byteOf && visible.some((id) => this.addedIds.has(id))) {  // whose text the library takes for bytes
+      const tokens = visible.map((id) => this.tokenBytes(/** @type {string} */ (this.tokenizer.id_to_token(id))));
+      return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens.flatMap((bytes) => [...bytes])));
+    }
     return guarded("these ids", () => this.tokenizer.decode(visible, { clean_up_tokenization_spaces: false }));
   }
 
@@ -74,12 +80,12 @@ export class TextTokenizer {
   }
 
   /**
-   * The bytes of a byte-level token, one per character; a token with other characters is encoded as UTF-8.
+   * The bytes of a byte-level token, one per character; one with other characters, and an added one, is encoded as UTF-8.
    * @param {string} token
    */
   tokenBytes(token) {
     const bytes = [...token].map((character) => this.byteOf?.get(character));
-    return bytes.some((byte) => byte === undefined)
+    return this.added.has(token) || bytes.some((byte) => byte === undefined)
       ? new TextEncoder().encode(token)
       : Uint8Array.from(/** @type {number[]} */ (bytes));
   }

@@ -7,8 +7,9 @@
 export const BYTE_TOKEN = /^<0x[0-9A-Fa-f]{2}>$/;
 
 /**
- * What must be known before a token's text is certain: its bytes; the tokens before it; the whole run of byte tokens; all tokens.
- * @typedef {"bytes" | "tokens" | "runs" | "whole"} Streaming
+ * What must be known before a token's text is certain: its bytes; the tokens before it; the next token, which a
+ * space precedes; the whole run of byte tokens; all tokens.
+ * @typedef {"bytes" | "tokens" | "next" | "runs" | "whole"} Streaming
  */
 
 const KNOWN = ["Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"];
@@ -17,6 +18,7 @@ const KNOWN = ["Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPie
 export function streamingOf(decoders) {
   const kinds = decoders.map((each) => each.type);
   if (kinds.length === 1 && kinds[0] === "ByteLevel") return "bytes";
+  if (kinds.length === 1 && kinds[0] === "BPEDecoder") return "next"; // which makes a space of the end of each word but the last
   if (!kinds.every((kind) => KNOWN.includes(kind))) return "whole";
   // After Fuse, a component gets the whole text as one token: only a change at its beginning can be known early.
   const afterFuse = kinds.includes("Fuse") ? decoders.slice(kinds.indexOf("Fuse") + 1) : [];
