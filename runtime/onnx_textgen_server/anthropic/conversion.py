@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx_textgen.errors import OptionError
 
-from ..requests.turns import append_message
 from .schema import CountRequest, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, Turn
 
 
@@ -23,9 +23,11 @@ def to_chat(body: CountRequest) -> tuple[list[dict[str, Any]], bool]:
     names = {block.id: block.name for turn in body.messages for block in turn.content if isinstance(block, ToolUseBlock)}
     if body.system:
         chat.append({"role": "system", "content": text_of(body.system)})
-    for turn in body.messages:
-        for message in [answer_of(turn)] if turn.role == "assistant" else given_by(turn, names):
-            append_message(chat, message)
+    for role, turns in itertools.groupby(body.messages, key=lambda turn: turn.role):
+        turn = Turn.model_construct(
+            role=role, content=[block for each in turns for block in each.content]
+        )  # one turn, as Anthropic says
+        chat += [answer_of(turn)] if role == "assistant" else given_by(turn, names)
     if chat and chat[-1].get("tool_calls"):
         raise OptionError("the messages end with a tool_use; add a message of the user with its tool_result")
     return chat, body.messages[-1].role == "assistant"

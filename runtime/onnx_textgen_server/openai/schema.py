@@ -180,10 +180,10 @@ class Message(BaseModel):
     content: Annotated[str | list[TextPart] | None, BeforeValidator(refuse_other_parts)] = None
 
     def as_data(self) -> dict[str, Any]:
-        """The message for chat templates, which call OpenAI's `developer` role `system`."""
+        """The message as the client sent it, with its parts as one text."""
         content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
         more = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
-        return {**more, "role": "system" if self.role == "developer" else self.role, "content": content}
+        return {**more, "role": self.role, "content": content}
 
 
 class ChatInputs(BaseModel):

@@ -28,8 +28,7 @@ def to_chat(items: Iterable[Item], before: Sequence[dict[str, Any]]) -> list[dic
 def message_of(item: Item, names: dict[str, str]) -> dict[str, Any]:
     """A message, or a part of an answer. `names`: the function of each call."""
     if isinstance(item, MessageItem):
-        role = "system" if item.role == "developer" else item.role
-        return {"role": role, "content": text_of(item.content)}
+        return {"role": item.role, "content": text_of(item.content)}
     if isinstance(item, ResultItem):
         named = {"name": names[item.call_id]} if item.call_id in names else {}
         return {"role": "tool", "tool_call_id": item.call_id, **named, "content": text_of(item.output)}
