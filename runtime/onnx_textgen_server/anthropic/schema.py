@@ -1,28 +1,22 @@
 """Request bodies of `/v1/messages`, and their content blocks.
 
-Every option of `GenerationConfig` is a parameter under the same name, in addition to Anthropic's. What has no effect on an answer
-(`metadata`, `cache_control` ...) is ignored.
+Every option of `GenerationConfig` is a parameter under the same name, in addition to Anthropic's.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from ..requests.body import Body, Request
 from ..requests.content_parts import refuse_other_types
 from ..requests.parameters import read_parameters, set_options
 from ..requests.thinking import thinking_inputs
 
-IGNORED_FIELDS = frozenset(
-    {
-        *("cache_control", "context_management", "diagnostics", "inference_geo", "metadata", "service_tier", "speed"),
-        *("user_profile_id", "workspace_id"),
-    }
-)
 RENAMED_FIELDS = {"max_new_tokens": "max_tokens", "stop": "stop_sequences", "json_schema": "output_config.format"}
 MAX_MESSAGES = 4096
 BLOCK_TYPES = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
@@ -38,7 +32,7 @@ def as_blocks(given: object) -> object:
     return given
 
 
-class TextBlock(BaseModel):
+class TextBlock(Body):
     """A text."""
 
     type: Literal["text"]
@@ -48,20 +42,20 @@ class TextBlock(BaseModel):
 Texts = Annotated[list[TextBlock], BeforeValidator(as_blocks)]
 
 
-class ThinkingBlock(BaseModel):
+class ThinkingBlock(Body):
     """What the model thought; its signature is not checked."""
 
     type: Literal["thinking"]
     thinking: str
 
 
-class RedactedThinkingBlock(BaseModel):
+class RedactedThinkingBlock(Body):
     """What another model thought, encrypted: it is left out."""
 
     type: Literal["redacted_thinking"]
 
 
-class ToolUseBlock(BaseModel):
+class ToolUseBlock(Body):
     """A call of a tool."""
 
     type: Literal["tool_use"]
@@ -70,12 +64,12 @@ class ToolUseBlock(BaseModel):
     input: dict[str, Any]
 
 
-class ToolResultBlock(BaseModel):
+class ToolResultBlock(Body):
     """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Texts = []
+    content: Texts = Field(default_factory=list)
     is_error: bool = False
     """Has no effect: the content says what failed."""
 
@@ -86,14 +80,14 @@ Block = Annotated[
 ]
 
 
-class Turn(BaseModel):
+class Turn(Body):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[Block], BeforeValidator(as_blocks)]
 
 
-class ToolDefinition(BaseModel):
+class ToolDefinition(Body):
     """A tool that the client runs."""
 
     type: str | None = None
@@ -110,7 +104,7 @@ class ToolDefinition(BaseModel):
         return {"type": "function", "function": {"name": self.name, **{key: value for key, value in given.items() if value}}}
 
 
-class ToolChoice(BaseModel):
+class ToolChoice(Body):
     """Which tools may or have to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -118,17 +112,17 @@ class ToolChoice(BaseModel):
     disable_parallel_tool_use: bool = False
 
 
-class ThinkingConfig(BaseModel):
+class ThinkingConfig(Body):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int, Field(ge=1)] | None = None
+    budget_tokens: Annotated[int, Field(ge=0)] | None = None
     """Most tokens of thinking."""
     display: Literal["summarized", "omitted"] | None = None
     """`omitted`: the thinking is not returned."""
 
 
-class OutputFormat(BaseModel):
+class OutputFormat(Body):
     """The required form of an answer's text."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -136,29 +130,25 @@ class OutputFormat(BaseModel):
     json_schema: dict[str, Any] = Field(alias="schema")
 
 
-class OutputConfig(BaseModel):
+class OutputConfig(Body):
     """The form of the answer, and how long the model thinks for it."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
-class CountRequest(BaseModel):
+class CountRequest(Request):
     """`POST /v1/messages/count_tokens`: what a prompt is made of."""
 
     model_config = ConfigDict(extra="allow")
-    model: str | None = None
-    """A name from /v1/models; optional if the server has one model."""
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
-    system: Texts = []
-    tools: list[ToolDefinition] = []
+    system: Texts = Field(default_factory=list)
+    tools: list[ToolDefinition] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
-    adapter: str | None = None
-    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
 
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
@@ -200,4 +190,4 @@ class MessagesRequest(CountRequest):
             "json_schema": form.json_schema if form is not None else None,
             "adapter": self.adapter,
         }
-        return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS, ignored=IGNORED_FIELDS))
+        return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from ..requests.parameters import read_parameters, set_options
+from ..requests.body import Body, Request
+from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
 
 IGNORED_OPTIONS = frozenset(
@@ -43,21 +44,21 @@ def refuse_context(given: list[int] | None) -> None:
 NoImages = Annotated[list[Any] | None, AfterValidator(refuse_images)]
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(Body):
     """The function of a call."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class Call(BaseModel):
+class Call(Body):
     """A call of a tool."""
 
     id: str | None = None
     function: CalledFunction
 
 
-class Message(BaseModel):
+class Message(Body):
     """One message of a chat."""
 
     model_config = ConfigDict(extra="ignore")
@@ -71,22 +72,21 @@ class Message(BaseModel):
     tool_call_id: str | None = None
 
 
-class TextRequest(BaseModel):
+class TextRequest(Request):
     """The parameters that both routes share."""
 
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
-    """A name from /api/tags; optional if the server has one model. `:latest` at its end is ignored."""
     stream: bool = True
     options: dict[str, Any] | None = None
     format: dict[str, Any] | Literal["", "json"] | None = None
     """A JSON Schema that the answer has to follow."""
     think: bool | Literal["low", "medium", "high", "max"] | None = None
     """Whether the model thinks, or how long."""
-    keep_alive: float | str | None = None
+    keep_alive: Any = None
+    """Has no effect but on the `done_reason` of a request that has nothing to answer."""
+    truncate: bool | None = None
+    """Has no effect, as the next one: a prompt that is longer than the context is refused."""
+    shift: bool | None = None
     logprobs: Literal[False] | None = None
-    adapter: str | None = None
-    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
 
     @property
     def ending_of_load(self) -> str:
@@ -106,7 +106,7 @@ class TextRequest(BaseModel):
     def options_of_call(self, context_length: int) -> dict[str, Any]:
         """Options for `GenerationConfig`; raises `OptionError` for an unknown one."""
         given = dict(self.options or {})
-        most = given.pop("num_predict", None)
+        most = whole_numbers(given.pop("num_predict", None))
         if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
             raise OptionError(f"num_predict should be a whole number, found {shown(most)}")
         options = {
@@ -122,7 +122,7 @@ class TextRequest(BaseModel):
 class ChatRequest(TextRequest):
     """`POST /api/chat`."""
 
-    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] = []
+    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
 
 
@@ -139,10 +139,9 @@ class GenerateRequest(TextRequest):
     context: Annotated[list[int] | None, AfterValidator(refuse_context)] = None
 
 
-class ShowRequest(BaseModel):
+class ShowRequest(Request):
     """`POST /api/show`."""
 
     model_config = ConfigDict(extra="ignore")
-    model: str | None = None
     name: str | None = None
     """The older name of `model`."""

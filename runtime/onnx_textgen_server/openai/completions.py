@@ -34,7 +34,7 @@ class Completion:
         check(body, self.texts, self.draws)
         if body.echo and model.manifest.encoder is not None:
             raise OptionError(f"echo is for models that continue a prompt, and {name} is an encoder-decoder; leave it out")
-        options = body.options_of_call()
+        options = body.options_of_call(model.manifest.geometry.context_length)
         if body.best_of is not None:  # the texts are then compared by their log-probabilities
             options.setdefault("logprobs", 0)
         if body.suffix:

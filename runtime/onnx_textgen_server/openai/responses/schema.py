@@ -1,7 +1,6 @@
 """Request bodies of `/v1/responses`, and their items.
 
-Every option of `GenerationConfig` is a parameter under the same name, in addition to OpenAI's. What has no effect on an answer
-(`metadata`, `prompt_cache_key` ...) is ignored.
+Every option of `GenerationConfig` is a parameter under the same name, in addition to OpenAI's.
 """
 
 from __future__ import annotations
@@ -9,22 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from ...requests.body import Body, MostTokens, Request
 from ...requests.content_parts import refuse_other_types
 from ...requests.parameters import read_parameters, set_options
 from ...requests.thinking import thinking_inputs
 from ..schema import MAX_MESSAGES, Effort
 
-IGNORED_FIELDS = frozenset(
-    {
-        *("context_management", "max_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-        *("safety_identifier", "service_tier", "stream_options", "user"),
-    }
-)
 RENAMED_FIELDS = {
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), "max_output_tokens"),
     **dict.fromkeys(("response_format", "json_schema"), "text.format"),
@@ -61,7 +55,7 @@ def refuse_logprobs(given: list[str] | None) -> list[str] | None:
     return given
 
 
-class TextPart(BaseModel):
+class TextPart(Body):
     """A part of a content."""
 
     type: Literal["input_text", "output_text", "text"]
@@ -71,7 +65,7 @@ class TextPart(BaseModel):
 Texts = Annotated[list[TextPart], BeforeValidator(as_parts)]
 
 
-class MessageItem(BaseModel):
+class MessageItem(Body):
     """One message."""
 
     type: Literal["message"]
@@ -79,7 +73,7 @@ class MessageItem(BaseModel):
     content: Texts
 
 
-class CallItem(BaseModel):
+class CallItem(Body):
     """A call of a function."""
 
     type: Literal["function_call"]
@@ -88,7 +82,7 @@ class CallItem(BaseModel):
     arguments: str
 
 
-class ResultItem(BaseModel):
+class ResultItem(Body):
     """The result of a call."""
 
     type: Literal["function_call_output"]
@@ -96,13 +90,13 @@ class ResultItem(BaseModel):
     output: Texts
 
 
-class ThoughtPart(BaseModel):
+class ThoughtPart(Body):
     """A part of the thinking."""
 
     text: str
 
 
-class ThoughtItem(BaseModel):
+class ThoughtItem(Body):
     """What the model thought; a thought of another model, which is encrypted, is left out."""
 
     type: Literal["reasoning"]
@@ -113,7 +107,7 @@ class ThoughtItem(BaseModel):
 Item = Annotated[MessageItem | CallItem | ResultItem | ThoughtItem, Field(discriminator="type")]
 
 
-class TextFormat(BaseModel):
+class TextFormat(Body):
     """The required form of an answer's text."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -131,25 +125,23 @@ class TextFormat(BaseModel):
         return self.json_schema if self.type == "json_schema" else None
 
 
-class TextConfig(BaseModel):
+class TextConfig(Body):
     """What the text should be like."""
 
     format: TextFormat | None = None
 
 
-class ReasoningConfig(BaseModel):
+class ReasoningConfig(Body):
     """How the model thinks."""
 
     effort: Effort | None = None
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(Request):
     """`POST /v1/responses`."""
 
     model_config = ConfigDict(extra="allow")
-    model: str | None = None
-    """A name from /v1/models; optional if the server has one model."""
-    input: Annotated[list[Item], BeforeValidator(as_items), Field(max_length=MAX_MESSAGES)] = []
+    input: Annotated[list[Item], BeforeValidator(as_items), Field(max_length=MAX_MESSAGES)] = Field(default_factory=list)
     instructions: str | None = None
     """The system message, for this request only."""
     previous_response_id: str | None = None
@@ -161,19 +153,17 @@ class ResponsesRequest(BaseModel):
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     metadata: dict[str, str] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: MostTokens = None
     temperature: float | None = None
     top_p: float | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     """How long the model thinks; without effect if it does not think."""
-    tools: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
-    adapter: str | None = None
-    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
 
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
@@ -201,7 +191,7 @@ class ResponsesRequest(BaseModel):
             "json_schema": form.schema_of_text() if form is not None else None,
             "adapter": self.adapter,
         }
-        return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS, ignored=IGNORED_FIELDS))
+        return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS))
 
 
 def as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
