@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen_server.app import make_app
@@ -17,6 +18,7 @@ from onnx_textgen_server.pool.model_pool import ModelPool
 from onnx_textgen_server.requests.body import IGNORED, Body, Request
 from onnx_textgen_server.requests.parameters import NO_OP_VALUES, read_parameters, set_options
 from onnx_textgen_server.requests.unknown_names import models_in
+from onnx_textgen_server.transport.error_messages import message_for_body
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 NEEDED: Mapping[str, Mapping[str, Any]] = {
@@ -143,3 +145,27 @@ def test_no_limit_is_minus_one() -> None:
     for path, name in (("/v1/completions", "max_tokens"), ("/v1/responses", "max_output_tokens")):
         body = ROUTES[path].model_validate({**NEEDED[path], name: -1})
         assert body.options_of_call(77)["max_new_tokens"] == 77
+
+
+@pytest.mark.parametrize("path", NEEDED)
+def test_what_is_wrong_with_a_body_is_said_in_our_words(path: str) -> None:
+    """For each field, by values of other types."""
+    body, wrong = ROUTES[path], [5, "a", [5], {"a": 5}, ["a"], [["a"]], [{"type": "a"}], [None], True, 1.5]
+    told = set[str]()
+    for name, field in body.model_fields.items():
+        for value in wrong:
+            try:
+                body.model_validate({**NEEDED[path], (field.alias or name): value})
+            except ValidationError as error:
+                errors = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+                message = message_for_body(errors, body)
+                told.add(message)
+                assert message.startswith(field.alias or name)
+    assert len(told) >= 2
+    for message in told:
+        assert "Input" not in message
+        assert "valid" not in message
+        assert "required" not in message.lower()
+        assert re.match(r"[\w.]+: ", message), message
+        assert len(message) < 300
+        assert "\n" not in message

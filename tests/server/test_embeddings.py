@@ -88,7 +88,7 @@ def test_many_texts_are_embedded_in_turns_and_in_their_order(client: Any, vector
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({}, "input: Field required"),
+        ({}, "input: it should be given"),
         ({"input": ""}, "the prompt is empty; give some text"),
         ({"input": ["a", ""]}, "the prompt is empty; give some text"),
         ({"input": []}, "a request takes from 1 to 2048 prompts, found 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_t
 """Types of parts that are no text of an answer, and that a template may read."""
 TODAYS_ROLES = {"developer": "system", "function": "tool"}
 """Templates know OpenAI's newer and older roles by these names."""
+KIND = re.compile(r"[\w-]{1,64}")
 Message = Mapping[str, Any]
 
 
@@ -29,10 +31,11 @@ def named(part: object) -> str:
     """A short text that takes the place of a part.
 
     >>> named({"type": "image_url", "image_url": {"url": "data:..."}})
-    '[image_url left out: this model reads text]'
+    '[image_url left out]'
     """
     kind = part.get("type") if isinstance(part, Mapping) else None
-    return f"[{kind if isinstance(kind, str) else 'a part'} left out: this model reads text]"[:200]
+    is_word = isinstance(kind, str) and KIND.fullmatch(kind) is not None
+    return f"[{kind if is_word else 'a part'} left out]"
 
 
 def text_of(content: object) -> str:

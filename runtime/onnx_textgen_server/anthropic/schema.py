@@ -5,41 +5,47 @@ Every option of `GenerationConfig` is a parameter under the same name, in additi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
-
-from onnx_textgen.errors import OptionError
-from onnx_textgen.options.checks import shown
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from ..requests.body import Body, Request
-from ..requests.content_parts import refuse_other_types
+from ..requests.content_parts import Part, as_parts, functions_among
 from ..requests.parameters import read_parameters, set_options
 from ..requests.thinking import thinking_inputs
 
 RENAMED_FIELDS = {"max_new_tokens": "max_tokens", "stop": "stop_sequences", "json_schema": "output_config.format"}
 MAX_MESSAGES = 4096
-BLOCK_TYPES = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+BLOCK_TYPES = ("thinking", "redacted_thinking", "tool_use", "tool_result")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """OpenAI's `tool_choice` for Anthropic's."""
 
 
 def as_blocks(given: object) -> object:
-    """A content that is a text as one block; raises `ValueError` for a block that models here cannot read, such as an image."""
-    if isinstance(given, str):
-        return [{"type": "text", "text": given}]
-    refuse_other_types(given, BLOCK_TYPES, f"the models here read text: a block should be of the type {', '.join(BLOCK_TYPES)}")
+    """A content that is a text as one block, and a document of plain text as text."""
+    return [*map(as_block, as_parts(given))]
+
+
+def as_block(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A block, with the text of a document or of a result of a search that has one."""
+    source = given.get("source") if given["type"] == "document" else None
+    if isinstance(source, Mapping) and source.get("type") == "text" and isinstance(source.get("data"), str):
+        title = given.get("title")
+        return {"type": "text", "text": f"{title}\n{source['data']}" if isinstance(title, str) else source["data"]}
+    if given["type"] == "search_result" and isinstance(found := given.get("content"), list):
+        texts = [each["text"] for each in found if isinstance(each, Mapping) and isinstance(each.get("text"), str)]
+        return {"type": "text", "text": "\n".join(texts)}
     return given
 
 
-class TextBlock(Body):
-    """A text."""
+def kind_of_block(block: object) -> str:
+    """Which of our blocks one is."""
+    kind = block.get("type") if isinstance(block, Mapping) else getattr(block, "type", None)
+    return kind if kind in BLOCK_TYPES else "part"
 
-    type: Literal["text"]
-    text: str
 
-
-Texts = Annotated[list[TextBlock], BeforeValidator(as_blocks)]
+Texts = Annotated[list[Part], BeforeValidator(as_blocks)]
 
 
 class ThinkingBlock(Body):
@@ -61,7 +67,7 @@ class ToolUseBlock(Body):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
+    input: Any
 
 
 class ToolResultBlock(Body):
@@ -75,8 +81,12 @@ class ToolResultBlock(Body):
 
 
 Block = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
-    Field(discriminator="type"),
+    Annotated[Part, Tag("part")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ToolResultBlock, Tag("tool_result")],
+    Discriminator(kind_of_block),
 ]
 
 
@@ -91,15 +101,15 @@ class ToolDefinition(Body):
     """A tool that the client runs."""
 
     type: str | None = None
-    name: str
+    name: str = ""
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
 
     def as_function(self) -> dict[str, Any]:
-        """The tool in OpenAI's form; raises `OptionError` for one that Anthropic's servers run, or whose schema they know."""
+        """The tool in OpenAI's form; one that Anthropic's servers run, or whose schema they know, keeps its type."""
         if self.type not in (None, "custom"):
-            raise OptionError(f"a tool of the type {shown(self.type)} is one of Anthropic's; give tools with an input_schema")
+            return {"type": self.type}
         given = {"description": self.description, "parameters": self.input_schema, "strict": self.strict}
         return {"type": "function", "function": {"name": self.name, **{key: value for key, value in given.items() if value}}}
 
@@ -153,7 +163,10 @@ class CountRequest(Request):
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
         choice, thinking, variables = self.tool_choice, self.thinking, self.chat_template_kwargs
-        inputs: dict[str, Any] = {"tools": [tool.as_function() for tool in self.tools], "chat_template_kwargs": variables}
+        inputs: dict[str, Any] = {
+            "tools": functions_among([tool.as_function() for tool in self.tools]),
+            "chat_template_kwargs": variables,
+        }
         if choice is not None:
             inputs["tool_choice"] = CHOICES.get(choice.type, {"type": "function", "function": {"name": choice.name}})
             inputs["parallel_tool_calls"] = False if choice.disable_parallel_tool_use else None

@@ -11,6 +11,7 @@ from onnx_textgen import Model
 from onnx_textgen.answers.records import ToolCall, whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
+from ..requests.content_parts import functions_among
 from ..requests.infill import ends_of_infill
 from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.jobs import ENDED_EARLY
@@ -98,7 +99,7 @@ def as_response(text: str, thinking: str, _: Sequence[ToolCall]) -> dict[str, An
 
 def answer_chat(name: str, model: Model, body: ChatRequest, max_seconds: float | None) -> Answer:
     """The answer to `/api/chat`; raises `TemplateError`, `PromptError` and `OptionError`."""
-    inputs = {"tools": body.tools or []} | body.thinking_inputs(name, thinks=model.chats.thinks)
+    inputs = {"tools": functions_among(body.tools or ())} | body.thinking_inputs(name, thinks=model.chats.thinks)
     call = ChatCall(to_chat(body.messages), inputs, body.options_of_call(model.manifest.geometry.context_length))
     return Answer(name, ChatJob(name, model, call, max_seconds), as_message, "chat")
 

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
+from ..openai.schema import Effort
 from ..requests.body import Body, Request
 from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
@@ -48,7 +49,7 @@ class CalledFunction(Body):
     """The function of a call."""
 
     name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Any = Field(default_factory=dict)
 
 
 class Call(Body):
@@ -65,7 +66,7 @@ class Message(Body):
     role: Literal["user", "assistant", "system", "tool"]
     content: str | None = None
     thinking: str | None = None
-    images: NoImages = None
+    images: list[Any] | None = None
     tool_calls: list[Call] | None = None
     tool_name: str | None = None
     """Of a result: the tool that was called."""
@@ -79,7 +80,7 @@ class TextRequest(Request):
     options: dict[str, Any] | None = None
     format: dict[str, Any] | Literal["", "json"] | None = None
     """A JSON Schema that the answer has to follow."""
-    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    think: bool | Effort | None = None
     """Whether the model thinks, or how long."""
     keep_alive: Any = None
     """Has no effect but on the `done_reason` of a request that has nothing to answer."""
@@ -87,6 +88,8 @@ class TextRequest(Request):
     """Has no effect, as the next one: a prompt that is longer than the context is refused."""
     shift: bool | None = None
     logprobs: Literal[False] | None = None
+    top_logprobs: Any = None
+    """Has no effect without log-probabilities, which this wire format does not have here."""
 
     @property
     def ending_of_load(self) -> str:
@@ -95,7 +98,7 @@ class TextRequest(Request):
 
     def thinking_inputs(self, name: str, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn` about thinking; `thinks`: whether the model does."""
-        if self.think and not thinks:
+        if self.think not in (None, False, "none") and not thinks:
             raise OptionError(f"{name} does not think; leave think out")
         if self.think is None or not thinks:
             return {}
@@ -126,6 +129,14 @@ class ChatRequest(TextRequest):
     tools: list[dict[str, Any]] | None = None
 
 
+def refuse_template(given: str | None) -> None:
+    """Allow only none."""
+    if given:
+        raise ValueError(
+            "prompts are written by the model's own template; leave template out, or set raw and write the prompt yourself"
+        )
+
+
 class GenerateRequest(TextRequest):
     """`POST /api/generate`."""
 
@@ -136,6 +147,7 @@ class GenerateRequest(TextRequest):
     raw: bool = False
     """Continue the prompt itself, without the chat template."""
     images: NoImages = None
+    template: Annotated[str | None, AfterValidator(refuse_template)] = None
     context: Annotated[list[int] | None, AfterValidator(refuse_context)] = None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import DIGITS, shown
@@ -16,7 +16,7 @@ from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUE
 from onnx_textgen.text.prompts import is_id
 
 from ..requests.body import Body, MostTokens, Request
-from ..requests.content_parts import refuse_other_types
+from ..requests.content_parts import Parts, allowed_tools, content_of, functions_among
 from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
 from ..requests.unknown_names import names_of
@@ -158,32 +158,16 @@ class CompletionRequest(GenerationRequest):
         return options | ({"logprobs": self.logprobs} if self.logprobs is not None else {})
 
 
-class TextPart(Body):
-    """A part of a message."""
-
-    model_config = ConfigDict(extra="ignore")
-    type: Literal["text"]
-    text: str
-
-
-def refuse_other_parts(given: object) -> object:
-    """The content of a message; raises `ValueError` if a part is an image, a sound or a file."""
-    refuse_other_types(given, ["text"], "the models here read text: a part should be of the type 'text'", "; leave it out")
-    return given
-
-
 class Message(Body):
     """One turn of a chat."""
 
     model_config = ConfigDict(extra="allow")
     role: str
-    content: Annotated[str | list[TextPart] | None, BeforeValidator(refuse_other_parts)] = None
+    content: Parts = Field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
         """The message as the client sent it, with its parts as one text."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
-        more = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
-        return {**more, "role": self.role, "content": content}
+        return {**(self.model_extra or {}), "role": self.role, "content": content_of(self.content)}
 
 
 class ChatInputs(Body):
@@ -225,8 +209,9 @@ class ChatRequest(GenerationRequest, ChatInputs):
 
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
-        choice = {"tool_choice": self.tool_choice, "parallel_tool_calls": self.parallel_tool_calls}
-        inputs = {**self.template_inputs(), **choice, "thinking_budget": self.thinking_budget}
+        tools, choice = allowed_tools(functions_among(self.tools or ()), self.tool_choice)
+        own = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
+        inputs = {**self.template_inputs(), **own, "thinking_budget": self.thinking_budget}
         if self.reasoning_effort is None or not thinks:
             return inputs
         effort, budget, variables = self.reasoning_effort, self.thinking_budget, self.chat_template_kwargs

@@ -10,11 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 OPENAI = (
     "access_programs background_options client_metadata context_management include max_tool_calls metadata moderation prediction "
     "prompt_cache_key prompt_cache_options prompt_cache_retention reasoning safety_identifier service_tier store stream_options "
-    "user verbosity"
+    "user verbosity web_search_options"
 )
 ANTHROPIC = (
     "anthropic_beta betas billing_policy cache_control compaction container context_management diagnostics fallback_credit_token "
-    "fallbacks inference_geo metadata service_tier speed thread user_profile_id workspace_id"
+    "fallbacks inference_geo mcp_servers metadata service_tier speed thread user_profile_id workspace_id"
 )
 OTHERS = (
     "cache_prompt id_slot include_reasoning include_usage keep_alive priority provider request_id return_progress route "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,3 +21,8 @@ def append_message(chat: list[dict[str, Any]], message: Mapping[str, Any]) -> No
         chat[-1] = joined(chat[-1], message)
     else:
         chat.append(dict(message))
+
+
+def written(arguments: object) -> str:
+    """The arguments of a call as OpenAI has them, in a text, whatever a model wrote."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

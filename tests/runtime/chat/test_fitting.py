@@ -195,7 +195,7 @@ def test_a_part_that_is_no_text_is_named_unless_it_is_what_the_user_asks_about(p
     answer = {"role": "assistant", "content": "A dog."}
     earlier = [asked, answer, {"role": "user", "content": "Sure?"}]
     text = shown(WRITE, earlier)
-    assert f"What is it?[{part['type']} left out: this model reads text]<assistant>A dog." in text
+    assert f"What is it?[{part['type']} left out]<assistant>A dog." in text
     assert len(caplog.records) == 1
     result = {"role": "tool", "content": [part, {"type": "text", "text": "said 0"}]}
     assert f"[{part['type']} left out" in shown(WRITE, [*earlier[:2], result])
