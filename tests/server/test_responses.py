@@ -117,10 +117,10 @@ def test_responses_are_kept_until_they_are_deleted_or_too_many(chatty: Model, mo
 def test_long_conversations_take_the_place_of_several() -> None:
     kept = store.Store()
     for number in range(40):
-        kept.add({"id": str(number)}, [{"role": "user", "content": "a" * (store.MAX_CHARACTERS // 10)}])
+        kept.add({"id": str(number)}, [{"role": "user", "content": "a" * (store.MAX_BYTES // 10)}])
     assert [*kept.kept] == [str(number) for number in range(31, 40)]
-    kept.add({"id": "large"}, [{"role": "user", "content": "a" * store.MAX_CHARACTERS}])
-    assert (len(kept.kept), kept.characters) == (0, 0)
+    kept.add({"id": "large"}, [{"role": "user", "content": "a" * store.MAX_BYTES}])
+    assert (len(kept.kept), kept.size_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])

@@ -40,7 +40,12 @@ class Completion:
         if body.suffix:
             options |= ends_of_infill(model)
         self.job = Job.begin(
-            model, [self.encode(prompt) for prompt in body.prompts], model.generator.config(options), self.draws, max_seconds
+            model,
+            [self.encode(prompt) for prompt in body.prompts],
+            model.generator.config(options),
+            self.draws,
+            max_seconds,
+            cache_salt=body.cache_salt,
         )
         self.envelope, self.tokens = Envelope("text_completion", name, fingerprint(model)), TokenFormatter(model)
         self.beginnings = [self.text_of(prompt) if body.echo else "" for prompt in body.prompts]

@@ -25,6 +25,7 @@ IGNORED = frozenset(f"{OPENAI} {ANTHROPIC} {OTHERS}".split())
 """Fields that change no text, on every route that does not name them itself: how a request is billed, stored, routed or cached."""
 MostTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda given: None if given == -1 else given)]
 """Most tokens of an answer; -1 is none, as in llama.cpp and LM Studio."""
+LONGEST_SALT = 256
 
 
 class Body(BaseModel):
@@ -48,6 +49,8 @@ class Request(Body):
     """A name from /v1/models; optional if the server has one model."""
     adapter: str | None = None
     """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
+    cache_salt: Annotated[str, Field(max_length=LONGEST_SALT)] | None = None
+    """Only requests of the same salt reuse each other's prompts; vLLM's name."""
 
     @model_validator(mode="before")
     @classmethod

@@ -29,6 +29,7 @@ KINDS: Mapping[str, str] = {
     "literal_error": "{expected}",
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
+    "string_too_long": "a text of at most {max_length} characters",
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",
 }
