@@ -91,7 +91,7 @@ def test_functions_are_used_and_other_tools_are_left_out_with_one_line_in_the_lo
     read, function, others = TOOLS[route]
     assert read([*others, function, *others], None)["tools"] == [NESTED]
     (record,) = caplog.records
-    assert record.getMessage().startswith("a request has tools that do not run here, and are left out: '")
+    assert record.getMessage().startswith("a request has tools that do not run here, and are left out: ")
     assert "\n" not in record.getMessage()
 
 

@@ -27,15 +27,19 @@ def is_read(part: object) -> bool:
     )
 
 
+def kind_of(part: object) -> str:
+    """The type of a part or a tool, if it is a word: it goes into prompts and logs."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return kind if isinstance(kind, str) and KIND.fullmatch(kind) else "a part"
+
+
 def named(part: object) -> str:
     """A short text that takes the place of a part.
 
     >>> named({"type": "image_url", "image_url": {"url": "data:..."}})
     '[image_url left out]'
     """
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    is_word = isinstance(kind, str) and KIND.fullmatch(kind) is not None
-    return f"[{kind if is_word else 'a part'} left out]"
+    return f"[{kind_of(part)} left out]"
 
 
 def text_of(content: object) -> str:

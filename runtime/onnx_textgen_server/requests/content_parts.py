@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from onnx_textgen.backends.onnxruntime_session import LOG
+from onnx_textgen.chat.parts import kind_of
 from onnx_textgen.options.checks import shown
 
 from .body import Body
@@ -63,7 +64,7 @@ def functions_among(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Functions in OpenAI's form, which the client runs. Other tools are left out, with one line in the log."""
     others = [tool for tool in tools if tool.get("type", "function") != "function"]
     if others:
-        kinds = dict.fromkeys(shown(tool.get("type")) for tool in others)
+        kinds = dict.fromkeys(map(kind_of, others))
         LOG.warning("a request has tools that do not run here, and are left out: %s", ", ".join(kinds))
     return [dict(tool) for tool in tools if tool.get("type", "function") == "function"]
 
