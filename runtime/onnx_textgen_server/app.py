@@ -18,7 +18,9 @@ from .openai.responses import routes as responses_routes
 from .pool.leases import Leases
 from .pool.model_pool import ModelPool
 from .state import Server, Settings
+from .transport.content_type import JSONBodies
 from .transport.guards import BodyGuard, HostGuard, KeyGuard, RestOfBody
+from .transport.head_requests import HeadRequests
 from .transport.refusals import add_problems, refuse
 
 
@@ -41,6 +43,8 @@ def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
     add_problems(app, server.metrics)
     refusing = functools.partial(refuse, server.metrics)
     app.add_middleware(Leases)
+    app.add_middleware(JSONBodies)
+    app.add_middleware(HeadRequests)
     app.add_middleware(BodyGuard, most=settings.max_body_bytes, seconds=settings.max_body_seconds, refuse=refusing)
     if settings.api_key is not None:
         app.add_middleware(KeyGuard, api_key=settings.api_key, refuse=refusing)

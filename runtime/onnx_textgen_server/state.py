@@ -63,11 +63,12 @@ class Server:
 
         A model with an adapter is called `NAME:ADAPTER`.
         """
-        if name is None and len(self.pool.members) == 1:
+        if not name and len(self.pool.members) == 1:
             name = next(iter(self.pool.members))
-        found = None if name is None else self.pool.find(name)
-        if name is None or found is None:
-            raise HTTPException(404, f"there is no model {name!r:.60} here; choose one of: {', '.join(self.pool.names())}")
+        found = self.pool.find(name) if name else None
+        if not name or found is None:
+            lack = f"there is no model {name!r:.60} here" if name else "the request names no model"
+            raise HTTPException(404, f"{lack}; choose one of: {', '.join(self.pool.names())}")
         return name, *found
 
     async def model(self, http: Request, name: str | None) -> tuple[str, Model]:

@@ -113,9 +113,44 @@ def test_a_path_that_is_none_is_answered_with_those_there_are(live: tuple, path:
     assert asked.json()["error"]["message"].startswith("/v1/completions takes only POST; this server answers GET /v1/models")
 
 
-def test_a_body_without_its_header_is_explained(live: tuple) -> None:
-    answer = patient_http.post(f"{live[0]}/v1/completions", content=b'{"model": "story", "prompt": "A"}')
-    assert (answer.status_code, "Content-Type: application/json" in answer.json()["error"]["message"]) == (400, True)
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
+def test_a_body_needs_no_content_type_unless_a_web_page_sends_it(live: tuple, kind: str | None) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    for path, asked in (
+        ("/api/generate", {"options": {"num_predict": 1}, "stream": False}),
+        ("/v1/completions", {"max_tokens": 1}),
+    ):
+        body = json.dumps({"model": "story", "prompt": "A", **asked}).encode()
+        assert patient_http.post(live[0] + path, content=body, headers=headers).status_code == 200
+        answer = patient_http.post(live[0] + path, content=body, headers=headers | {"Origin": "https://evil.example"})
+        assert (answer.status_code, "Content-Type: application/json" in answer.text) == (400, True)
+
+
+def test_head_is_answered_wherever_get_is(live: tuple) -> None:
+    for path in (
+        "/",
+        "/health",
+        "/metrics",
+        "/openapi.json",
+        "/v1/models",
+        "/v1/models/story",
+        "/api/tags",
+        "/api/ps",
+        "/api/version",
+    ):
+        answer, whole = patient_http.head(live[0] + path), patient_http.get(live[0] + path)
+        assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"", whole.headers["content-type"]), (
+            path
+        )
+    assert patient_http.head(f"{live[0]}/v1/models/other").status_code == 404
+    assert patient_http.head(f"{live[0]}/v1/completions").status_code == 405
+
+
+def test_a_request_that_names_no_model_is_told_the_models(live: tuple) -> None:
+    for model in (None, ""):
+        answer = patient_http.post(f"{live[0]}/v1/completions", json={"model": model, "prompt": "A"})
+        assert answer.status_code == 404
+        assert answer.json()["error"]["message"] == "the request names no model; choose one of: story, chatty"
 
 
 def test_tokenizing_takes_a_slot_and_no_text_longer_than_a_prompt_may_be(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:

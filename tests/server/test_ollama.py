@@ -9,6 +9,8 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen.options.generation_config import GenerationConfig
+from onnx_textgen_server.ollama.schema import ChatRequest, GenerateRequest
 from support import patient_http
 from support.chat_templates import THINKING
 from support.infilling import make_infilling_folder
@@ -224,9 +226,15 @@ def test_a_request_for_nothing_loads_or_unloads(client: ollama.Client, live: tup
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"messages": [{**USER, "images": ["aGVsbG8="]}]}, "the models here read text; leave the images out"),
-        ({"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role: Input should be"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "name: Field required"),
+        (
+            {"messages": [{**USER, "images": ["aGVsbG8="]}]},
+            "the models here read text, found a part of the type 'image'; leave it out",
+        ),
+        (
+            {"messages": [{"role": "robot", "content": "a"}]},
+            "messages.0.role: should be 'user', 'assistant', 'system' or 'tool', found 'robot'",
+        ),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "name: it should be given"),
         ({"options": {"max_new_tokens": 5}}, "max_new_tokens is called num_predict here"),
         ({"options": {"num_predict": "a"}}, "num_predict should be a whole number, found 'a'"),
         ({"options": {"num_predict": 0}}, "max_new_tokens should be"),
@@ -236,7 +244,7 @@ def test_a_request_for_nothing_loads_or_unloads(client: ollama.Client, live: tup
         ({"think": True}, "chatty does not think; leave think out"),
         ({"logprobs": True}, "logprobs: "),
         ({"format": "xml"}, "format: "),
-        ({"tools": [{"type": "web_search"}]}, "a tool of the type 'web_search' cannot be called here"),
+        ({"tools": [{"type": "function"}]}, "a tool should have a name"),
         ({"model": "story"}, "story has no chat template"),
     ],
 )
@@ -253,9 +261,40 @@ def test_what_generate_cannot_take_is_said(live: tuple) -> None:
         assert (answer.status_code, said in answer.json()["error"]) == (400, True)
 
 
-@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
-def test_a_body_needs_no_content_type_unless_a_web_page_sends_it(live: tuple, kind: str | None) -> None:
-    body, headers = b'{"model": "story", "prompt": "A", "options": {"num_predict": 1}}', {"Content-Type": kind} if kind else {}
-    assert patient_http.post(f"{live[0]}/api/generate", content=body, headers=headers).status_code == 200
-    answer = patient_http.post(f"{live[0]}/api/generate", content=body, headers=headers | {"Origin": "https://evil.example"})
-    assert (answer.status_code, "Content-Type: application/json" in answer.json()["error"]) == (400, True)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *({"keep_alive": value} for value in ("5m", "1h30m", "-1", -1, 0, 0.5, "-1m", None)),
+        *({"think": value} for value in (False, "false", "none", None)),
+        *({"format": value} for value in ("", None, {})),
+        *({name: value} for name in ("truncate", "shift", "logprobs") for value in (False, None)),
+        {"truncate": True, "shift": True, "top_logprobs": 0},
+        {
+            "options": {
+                "mirostat": 0,
+                "mirostat_eta": 0.1,
+                "mirostat_tau": 5,
+                "top_p": 0,
+                "num_predict": 4.0,
+                "seed": 1.0,
+                "stop": [],
+            }
+        },
+        {"template": "", "context": [], "images": [], "suffix": "", "system": "", "raw": False},
+    ],
+)
+def test_fields_that_ask_for_nothing_special_are_taken(asked: dict) -> None:
+    body = GenerateRequest.model_validate({"prompt": "A", **asked})
+    assert GenerationConfig(**body.options_of_call(100)).max_new_tokens in (100, 4)
+    body.thinking_inputs("story", thinks=False)
+    ChatRequest.model_validate({key: value for key, value in asked.items() if key not in GENERATE_ONLY})
+
+
+GENERATE_ONLY = ("template", "context", "images", "suffix", "system", "raw")
+
+
+@pytest.mark.parametrize(
+    ("think", "budget"), [("minimal", 256), ("low", 1024), ("high", None), ("none", 0), (True, None), (False, 0)]
+)
+def test_every_form_of_think_is_taken(think: object, budget: int | None) -> None:
+    assert ChatRequest.model_validate({"think": think}).thinking_inputs("a", thinks=True)["thinking_budget"] == budget

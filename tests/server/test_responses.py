@@ -116,10 +116,10 @@ def test_responses_are_kept_until_they_are_deleted_or_too_many(chatty: Model, mo
 def test_long_conversations_take_the_place_of_several() -> None:
     kept = store.Store()
     for number in range(40):
-        kept.add({"id": str(number)}, [{"role": "user", "content": "a" * (store.MAX_CHARACTERS // 10)}])
+        kept.add({"id": str(number)}, [{"role": "user", "content": "a" * (store.MAX_BYTES // 10)}])
     assert [*kept.kept] == [str(number) for number in range(31, 40)]
-    kept.add({"id": "large"}, [{"role": "user", "content": "a" * store.MAX_CHARACTERS}])
-    assert (len(kept.kept), kept.characters) == (0, 0)
+    kept.add({"id": "large"}, [{"role": "user", "content": "a" * store.MAX_BYTES}])
+    assert (len(kept.kept), kept.size_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
@@ -225,17 +225,20 @@ def test_an_answer_follows_a_schema(client: openai.OpenAI) -> None:
     [
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "the models here read text: a part",
+            "the models here read text, found a part of the type 'input_image'",
         ),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "an item should be of the type message, "),
-        ({"input": [5]}, "found one that is not an object"),
-        ({"input": [{"role": "robot", "content": "a"}]}, "role: Input should be"),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "call_id: Field required"),
-        ({"tools": [{"type": "web_search"}]}, "a tool should be {"),
+        ({"input": [5]}, "an item should be an object with a type, found 5"),
+        (
+            {"input": [{"role": "robot", "content": "a"}]},
+            "role: should be 'user', 'assistant', 'system' or 'developer', found 'robot'",
+        ),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "call_id: it should be given"),
+        ({"tools": [{"type": "function"}]}, "a tool should be {"),
         ({"tool_choice": "required"}, "tool_choice 'required' needs tools"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, 'text.format of the type json_schema needs a "schema"'),
-        ({"background": True}, "background: Input should be False"),
-        ({"truncation": "auto"}, "truncation: Input should be 'disabled'"),
+        ({"background": True}, "background: should be False, found True"),
+        ({"truncation": "auto"}, "truncation: should be 'disabled', found 'auto'"),
         ({"include": ["message.output_text.logprobs"]}, "log-probabilities are not returned here"),
         ({"extra_body": {"max_tokens": 5}}, "max_tokens is called max_output_tokens here"),
         ({"extra_body": {"n": 2}}, "there is no parameter 'n' here"),

@@ -92,7 +92,7 @@ class PrefixFolder:
     def offer(self, snapshot: Snapshot) -> None:
         """See `SavedPrefixes`."""
         count = len(snapshot.token_ids)
-        if count < SHORTEST or snapshot.size_bytes > self.size_bytes:
+        if count < SHORTEST or snapshot.size_bytes > self.size_bytes or snapshot.origin.salt is not None:
             return
         with self.lock:
             _, covered = self.index.find(snapshot.token_ids, count, snapshot.origin)
@@ -135,7 +135,7 @@ class PrefixFolder:
 
     def path_of(self, snapshot: Snapshot) -> Path:
         """The file of a snapshot: its name has digests of the engine, and of the origin and the tokens."""
-        adapter, engine = snapshot.origin
+        adapter, engine, _ = snapshot.origin
         origin = [None if adapter is None else self.adapters[adapter], *([] if engine is None else [engine])]
         return self.folder / f"prefix-{self.digest[:16]}-{digest_of([*origin, *snapshot.token_ids])[:32]}.npz"
 

@@ -14,11 +14,13 @@ from typing import Any
 
 from ..answers.response_template import REASONING_FIELDS
 from ..answers.tools import Tool
-from ..derivation.answer_form import PROMPTED
+from ..derivation.answer_form import PROMPTED, CallForm
 from ..derivation.derive import Derived
 from ..derivation.template_probe import content_with_thinking, id_with_name
 from ..errors import TemplateError
 from ..options.checks import shown
+from .fitting import RESULT
+from .parts import text_of
 
 INSTRUCTIONS = """# Tools
 
@@ -33,7 +35,6 @@ To call a function, answer with its name and arguments in exactly this form, and
 {example}
 
 Call a function only if you need its result. The result follows in the next message. Otherwise answer in plain text."""
-RESULT = "<tool_response>\n{content}\n</tool_response>"
 UNFINISHED = re.compile(r"\s*|-|\.|[eE][+-]?|tr?u?|fa?l?s?|nu?l?|u[0-9a-fA-F]{0,4}")
 """What `json` leaves at the end of a text that was cut off: nothing, or a part of a number, a word or an escape in a string."""
 Message = Mapping[str, Any]
@@ -41,21 +42,24 @@ Message = Mapping[str, Any]
 
 def is_plain(message: Message) -> bool:
     """Return whether a message has a role and a text only, which every template writes."""
-    return not (message.get("role") == "tool" or message.get("tool_calls") or any(message.get(key) for key in REASONING_FIELDS))
+    has_more = message.get("tool_calls") or any(message.get(key) for key in REASONING_FIELDS)
+    return not (message.get("role") == "tool" or has_more or isinstance(message.get("content"), list | tuple))
 
 
 Messages = list[dict[str, Any]]
 
 
 def prepare(messages: Sequence[Message], tools: Sequence[Tool], derived: Derived) -> tuple[Messages, Messages | None]:
-    """The messages and the tools for the template; raises `TemplateError` for a call that is not in OpenAI's form."""
+    """The messages and the tools for the template; raises `TemplateError` for a call without a name."""
     prepared = list[dict[str, Any]]()
-    for message in with_names_in_ids(messages) if derived.messages.name_in_id else messages:
+    for given in with_names_in_ids(messages) if derived.messages.name_in_id else messages:
+        is_joined = isinstance(given.get("content"), list | tuple) and not derived.takes_parts
+        message = {**given, "content": text_of(given["content"])} if is_joined else given
         if message.get("role") == "assistant":
             prepared.append(answer_for(message, derived))
         elif message.get("role") == "tool" and not derived.takes_results:
-            result = RESULT.format(content=text_of(message))
-            before = text_of(prepared[-1]) if prepared and prepared[-1].get("role") == "user" else ""
+            result = RESULT.format(content=text_of(message.get("content")))
+            before = text_of(prepared[-1].get("content")) if prepared and prepared[-1].get("role") == "user" else ""
             if before.startswith("<tool_response>"):
                 prepared[-1] = {"role": "user", "content": before + "\n" + result}
             else:
@@ -71,7 +75,7 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
     """An earlier answer, with its calls and its thinking where the template reads them."""
     form, made = derived.form, {key: value for key, value in message.items() if key not in REASONING_FIELDS}
     reasoning = next((message[key] for key in REASONING_FIELDS if message.get(key)), None)
-    given, text = made.pop("tool_calls", None) or (), text_of(message)
+    given, text = made.pop("tool_calls", None) or (), text_of(message.get("content"))
     fits = derived.messages.thinks_with_text or not (given and text)
     if reasoning and form.reasoning is not None and form.reasoning.key is not None and fits:
         made[form.reasoning.key] = reasoning
@@ -80,7 +84,11 @@ def answer_for(message: Message, derived: Derived) -> dict[str, Any]:
         return {**made, "content": content_with_thinking(str(reasoning), text)} if is_part else made
     if not isinstance(given, Sequence):
         raise TemplateError(f"tool_calls should be a list of calls, found {shown(given)}")
-    calls = [read_call(call) for call in given]
+    read = [read_call(call) for call in given]
+    calls = [(name, arguments) for name, arguments in read if not isinstance(arguments, str)]
+    if len(calls) < len(read):
+        written = "\n".join(as_it_was(name, arguments, form.calls or PROMPTED) for name, arguments in read)
+        return {**made, "content": f"{text}\n{written}" if text else written}
     if not derived.writes_calls or (text and derived.messages.content is None):
         written = (form.calls or PROMPTED).write(calls)  # in a form that is not known, the most usual one
         return {**made, "content": f"{text}\n{written}" if text else written}
@@ -113,8 +121,8 @@ def call_for(call: Message, arguments: Mapping[str, Any], derived: Derived) -> d
     return {**call, "function": function} if "function" in call else function
 
 
-def read_call(call: object) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a call in OpenAI's form; arguments may be JSON in a text.
+def read_call(call: object) -> tuple[str, dict[str, Any] | str]:
+    """The name and the arguments of a call in OpenAI's form; arguments may be JSON in a text, and stay a text if they are none.
 
     Of a call that was cut off, whose JSON has only begun, no arguments are left: a template takes all or none.
     """
@@ -122,17 +130,24 @@ def read_call(call: object) -> tuple[str, dict[str, Any]]:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str):
         raise TemplateError('a tool call should be {"id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}')
-    arguments = function.get("arguments") or {}
-    if isinstance(arguments, str):
+    given = arguments = function.get("arguments") or {}
+    if isinstance(given, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(given)
         except (ValueError, RecursionError) as error:
-            if isinstance(error, json.JSONDecodeError) and is_cut_off(arguments, error):
-                return name, {}
-            raise TemplateError(f"the arguments of the call of {name} should be JSON: {error}") from error
-    if not isinstance(arguments, Mapping):
-        raise TemplateError(f"the arguments of the call of {name} should be a JSON object")
-    return name, dict(arguments)
+            is_part = isinstance(error, json.JSONDecodeError) and is_cut_off(given, error)
+            return name, {} if is_part or not given.strip() else given
+    if isinstance(arguments, Mapping):
+        return name, dict(arguments)
+    return name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+
+
+def as_it_was(name: str, arguments: Mapping[str, Any] | str, form: CallForm) -> str:
+    """A call in a model's form, with arguments that may be any text: a model may have written what is no JSON object."""
+    if not isinstance(arguments, str):
+        return form.write([(name, arguments)])
+    written = form.write([(name, {})])
+    return written.replace("{}", arguments, 1) if "{}" in written else f"{written}\n{arguments}"
 
 
 def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:
@@ -140,14 +155,6 @@ def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:
     if not text.lstrip().startswith("{") or error.msg == "Extra data":
         return False
     return error.msg.startswith("Unterminated string") or UNFINISHED.fullmatch(text, error.pos) is not None
-
-
-def text_of(message: Message) -> str:
-    """The text of a message, which may be in parts."""
-    content = message.get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return content if isinstance(content, str) else ""
 
 
 def with_instructions(messages: list[dict[str, Any]], tools: Sequence[Tool], derived: Derived) -> list[dict[str, Any]]:
@@ -160,6 +167,6 @@ def with_instructions(messages: list[dict[str, Any]], tools: Sequence[Tool], der
     place = next((index for index, message in enumerate(messages) if message.get("role") == role), None)
     if place is None:
         return [{"role": role, "content": text}, *messages]
-    old = text_of(messages[place])
+    old = text_of(messages[place].get("content"))
     both = f"{old}\n\n{text}" if role == "system" else f"{text}\n\n{old}"
     return [*messages[:place], {**messages[place], "content": both}, *messages[place + 1 :]]

@@ -31,6 +31,8 @@ class Derived:
     """Whether it writes messages of the role `tool`."""
     takes_system: bool
     """Whether it writes system messages."""
+    takes_parts: bool = False
+    """Whether it writes the texts of a content that is a list of parts."""
 
 
 NOTHING = Derived(AnswerForm(), MessageForm(), takes_tools=False, writes_calls=False, takes_results=False, takes_system=False)
@@ -68,6 +70,7 @@ def derive(template: str, *, bos_token: str | None, eos_token: str | None) -> De
     is_read = calls is not None or not writes_calls
     text = TextForm(marks, closing_of_text(turn_end), again) if marks and is_read else None
     system = probe.render([{"role": "system", "content": THOUGHT}, {"role": "user", "content": USER}], prompt=True)
+    parts = probe.render([{"role": "user", "content": [{"type": "text", "text": USER}]}], prompt=True) or ""
     return Derived(
         with_headers(AnswerForm(anchor, reasoning, form, text)),
         messages,
@@ -75,6 +78,7 @@ def derive(template: str, *, bos_token: str | None, eos_token: str | None) -> De
         writes_calls=writes_calls,
         takes_results=THOUGHT in (results or ""),
         takes_system=THOUGHT in (system or ""),
+        takes_parts=USER in parts and re.search(r"['\"]type['\"]", parts) is None,
     )
 
 

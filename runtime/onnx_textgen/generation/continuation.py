@@ -66,6 +66,8 @@ class Continuation:
         """
         self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
         self.source_ids = tuple(source_ids)
+        self.cache_salt: str | None = None
+        """Only texts of the same salt reuse each other's prompts."""
         self.constraint = constraint
         self.token_ids: list[int] = []
         self.text = ""
@@ -105,6 +107,10 @@ class Continuation:
         """If log-probabilities are requested: the chunk of the id that ended the text, which is not part of the text."""
         self.reused_tokens, self.prefill_seconds = 0, 0.0
         self.started = self.first_token = self.ended = time.perf_counter()
+
+    def shares_cache_with(self, other: Continuation) -> bool:
+        """Return whether one text may reuse what was computed for the other's prompt."""
+        return (self.config.adapter, self.cache_salt) == (other.config.adapter, other.cache_salt)
 
     def choose(self, logits: Logits) -> int:
         """Choose the next token id from logits [vocabulary]."""

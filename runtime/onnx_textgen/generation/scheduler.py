@@ -107,6 +107,7 @@ class Scheduler:
                 self.decoder = decoder = self.decoder or self.new_decoder(self.most_rows)
                 request.work.enter_context(request.scope.active())
                 decoder.set_adapter(continuation.config.adapter, row=row)
+                decoder.set_salt(continuation.cache_salt, row=row)
                 if continuation.source_ids:
                     self.read_source(request, row)
                 past = request.context.take() if request.context is not None else None
@@ -143,7 +144,7 @@ class Scheduler:
         if not prefilling:
             return True
         prompts = [each.continuation.prompt_ids for each in (*prefilling, request)]
-        alike = [each for each in prefilling if each.continuation.config.adapter == request.continuation.config.adapter]
+        alike = [each for each in prefilling if each.continuation.shares_cache_with(request.continuation)]
         if self.decoder is None or any(common_prefix(prompts[-1], each.continuation.prompt_ids) >= SHORTEST for each in alike):
             return False
         return self.decoder.can_prefill_together([len(prompt) for prompt in prompts], self.part_size(self.decoder))

@@ -66,6 +66,8 @@ class Decoder:
         """Per row, the name of its LoRA adapter; None: the model without one."""
         self.engines: list[str | None] = [None] * rows
         """Per row, the device that computes its prompt, if that is not the graph."""
+        self.salts: list[str | None] = [None] * rows
+        """Per row, whose text it has; see `Origin`."""
         self.reset()
         for row in range(rows):
             self.set_adapter(adapter, row=row)
@@ -100,9 +102,15 @@ class Decoder:
             self.rewind(0, row=row)
             self.engines[row] = chosen
 
+    def set_salt(self, salt: str | None, *, row: int = 0) -> None:
+        """Say whose text a row gets; a row whose salt changes becomes empty."""
+        if salt != self.salts[row]:
+            self.rewind(0, row=row)
+            self.salts[row] = salt
+
     def origin(self, row: int) -> Origin:
         """Return the origin of a row's keys and values."""
-        return Origin(self.adapters[row], self.engines[row])
+        return Origin(self.adapters[row], self.engines[row], self.salts[row])
 
     def is_alike(self, row: int, other: int) -> bool:
         """Return whether equal tokens have equal keys and values in two rows: they have the same origin and the same source."""
@@ -321,7 +329,7 @@ class Decoder:
             self.token_ids[target] = list(self.token_ids[source])
             self.reusable_length[target] = self.reusable_length[source]
             self.uses_long_rope[target] = self.uses_long_rope[source]
-            self.adapters[target], self.engines[target] = self.origin(source)
+            self.adapters[target], self.engines[target], self.salts[target] = self.origin(source)
             self.runner.sources.rows[target] = self.runner.sources.rows[source]
             self.runner.adapter_mask[target] = self.runner.adapter_mask[source]
 

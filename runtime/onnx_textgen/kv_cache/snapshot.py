@@ -18,12 +18,14 @@ ArrayMapping = Mapping[str, npt.NDArray[Any]]
 
 
 class Origin(NamedTuple):
-    """Adapter and engine that computed keys and values: only those of one origin may follow each other."""
+    """Adapter and engine that computed keys and values, and for whom: only those of one origin may follow each other."""
 
     adapter: str | None = None
     """The LoRA adapter that they were computed with."""
     engine: str | None = None
     """The device of the second engine that computed them; None: the graph that continues the text."""
+    salt: str | None = None
+    """Prompts of another salt neither reuse them nor show by a count or by time that they exist."""
 
 
 OWN = Origin()

@@ -9,7 +9,9 @@ from typing import Any, Unpack
 
 from ..answers.tools import Tool, read_tools
 from ..chat.chat_format import ToolChoice, Turn, choose_tools
+from ..chat.fitting import fitted
 from ..chat.messages import is_plain, prepare
+from ..chat.parts import readable
 from ..errors import TemplateError
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
@@ -47,6 +49,8 @@ class ChatEncoder:
     ) -> list[int]:
         """Token ids of a chat; see `Model.encode_chat`."""
         begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt
+        check_messages(messages)
+        messages = readable(messages)
         tools = read_tools(inputs.get("tools") or ())
         rendered = self.render(messages, tools, inputs, begins=begins, continues=continue_final_message)
         return self.encoder.encode(rendered.encode(self.opened.tokenizer))
@@ -66,7 +70,8 @@ class ChatEncoder:
 
         With the choice "none" the model is not shown the tools.
         """
-        continues = bool(continue_final_message)
+        check_messages(messages)
+        messages, continues = readable(messages), bool(continue_final_message)
         begins = not continues if add_generation_prompt is None else add_generation_prompt
         every = read_tools(inputs.get("tools") or ())
         chosen, required = choose_tools(every, tool_choice)
@@ -99,14 +104,13 @@ class ChatEncoder:
         self, messages: Messages, tools: Sequence[Tool], inputs: TemplateInputs, *, begins: bool, continues: bool
     ) -> Rendered:
         """The chat as text; `begins`: up to where an answer begins, `continues`: up to the end of the last message."""
-        check_messages(messages)
         opened, shown = self.opened, None
         opened.refuse_encoder_decoder("answers no chat")
         if opened.chat_template is None:
             raise TemplateError(f"{opened.manifest.name} has no chat template; give it a plain text")
         if tools or not all(map(is_plain, messages)):
             messages, shown = prepare(messages, tools, opened.chat_format.derived)
-        render = functools.partial(
+        write = functools.partial(
             render_chat,
             opened.chat_template,
             bos_token=opened.bos_token,
@@ -115,6 +119,10 @@ class ChatEncoder:
             continue_final_message=continues,
             variables=inputs.get("chat_template_kwargs"),
         )
+
+        def render(marked: Messages, tools: Sequence[Mapping[str, Any]] | None, documents: object) -> str:
+            return fitted(functools.partial(write, documents=documents), marked, tools)
+
         rendered = self.plain_content.rendered(render, messages, tools=shown, documents=inputs.get("documents"))
         check_characters(rendered.marked, self.encoder.context_length)
         return rendered

@@ -28,6 +28,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from ..errors import TemplateError
+from .refused import RefusedError
 from .template_budget import Budget, shallow_size
 
 MAX_TEMPLATE_CHARACTERS = 64 * 1024
@@ -267,7 +268,10 @@ def raise_exception(message: str) -> None:
 
 
 def render_template(template: str, variables: Mapping[str, object], now: datetime.datetime) -> str:
-    """Render `template` with `variables` (JSON values); raises `TemplateError` for any failure."""
+    """Render `template` with `variables` (JSON values).
+
+    Raises `TemplateError` for any failure, `RefusedError` for one that other messages may not have.
+    """
     if len(template) > MAX_TEMPLATE_CHARACTERS:
         raise TemplateError(
             f"the chat template has {len(template):,} characters, more than {MAX_TEMPLATE_CHARACTERS:,}; shorten it"
@@ -281,10 +285,10 @@ def render_template(template: str, variables: Mapping[str, object], now: datetim
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template is not valid: {on_one_line(error)} (line {error.lineno})") from error
     except jinja2.TemplateError as error:
-        raise TemplateError(f"the chat template refused the messages: {on_one_line(error)}; change them as it asks") from error
+        raise RefusedError(f"the chat template refused the messages: {on_one_line(error)}; change them as it asks") from error
     except Exception as error:
         reason = f"{type(error).__name__}: {on_one_line(error)}"
-        raise TemplateError(f"the chat template failed on the messages ({reason}); change the messages or the template") from error
+        raise RefusedError(f"the chat template failed on the messages ({reason}); change the messages or the template") from error
 
 
 def on_one_line(error: Exception) -> str:

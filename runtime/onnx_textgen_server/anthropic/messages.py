@@ -37,7 +37,7 @@ class Message:
         self.name, self.body, self.id = name, body, f"msg_{uuid.uuid4().hex}"
         chat, continues = to_chat(body)
         inputs = body.turn_inputs(thinks=model.chats.thinks) | {"continue_final_message": continues}
-        self.chat = ChatJob(name, model, ChatCall(chat, inputs, body.options_of_call()), max_seconds)
+        self.chat = ChatJob(name, model, ChatCall(chat, inputs, body.options_of_call(), cache_salt=body.cache_salt), max_seconds)
         self.job = self.chat.job
 
     async def whole(self) -> dict[str, Any]:

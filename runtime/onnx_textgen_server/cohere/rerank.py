@@ -9,10 +9,12 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen import Cancellation, Model, RankedDocument
 from onnx_textgen.options.checks import shown
+
+from ..requests.body import Request
 
 if TYPE_CHECKING:
     from ..serving.work_queue import Compute
@@ -45,24 +47,19 @@ Documents = Annotated[
 ]
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(Request):
     """`POST /v1/rerank`."""
 
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
     query: str
     documents: Documents
     top_n: Annotated[int, Field(ge=1)] | None = None
     """Number of documents to return; all unless given."""
     return_documents: bool = False
     """Return the texts of the documents too."""
-    user: str | None = None
-    """Ignored."""
     prompt: str | None = None
     """The reranker's instruction; a parameter of sentence-transformers, as the next one."""
     prompt_name: str | None = None
     """The name of one of the package's prompts."""
-    adapter: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

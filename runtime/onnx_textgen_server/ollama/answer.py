@@ -11,6 +11,7 @@ from onnx_textgen import Model
 from onnx_textgen.answers.records import ToolCall, whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
+from ..requests.content_parts import functions_among
 from ..requests.infill import ends_of_infill
 from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.jobs import ENDED_EARLY
@@ -98,22 +99,26 @@ def as_response(text: str, thinking: str, _: Sequence[ToolCall]) -> dict[str, An
 
 def answer_chat(name: str, model: Model, body: ChatRequest, max_seconds: float | None) -> Answer:
     """The answer to `/api/chat`; raises `TemplateError`, `PromptError` and `OptionError`."""
-    inputs = {"tools": body.tools or []} | body.thinking_inputs(name, thinks=model.chats.thinks)
-    call = ChatCall(to_chat(body.messages), inputs, body.options_of_call(model.manifest.geometry.context_length))
+    inputs = {"tools": functions_among(body.tools or ())} | body.thinking_inputs(name, thinks=model.chats.thinks)
+    call = ChatCall(
+        to_chat(body.messages), inputs, body.options_of_call(model.manifest.geometry.context_length), cache_salt=body.cache_salt
+    )
     return Answer(name, ChatJob(name, model, call, max_seconds), as_message, "chat")
 
 
 def answer_generate(name: str, model: Model, body: GenerateRequest, max_seconds: float | None) -> Answer:
     """The answer to `/api/generate`; raises `TemplateError`, `PromptError` and `OptionError`."""
-    options = body.options_of_call(model.manifest.geometry.context_length)
+    options, salt = body.options_of_call(model.manifest.geometry.context_length), body.cache_salt
     work: ChatJob | PlainJob
     if body.suffix:
-        work = PlainJob(model, model.encode_infill(body.prompt, body.suffix), options | ends_of_infill(model), max_seconds)
+        work = PlainJob(
+            model, model.encode_infill(body.prompt, body.suffix), options | ends_of_infill(model), max_seconds, cache_salt=salt
+        )
     elif body.raw or model.chat_template is None:
-        work = PlainJob(model, body.prompt, options, max_seconds)
+        work = PlainJob(model, body.prompt, options, max_seconds, cache_salt=salt)
     else:
         chat = [{"role": "system", "content": body.system}] if body.system else []
         chat.append({"role": "user", "content": body.prompt})
         inputs = body.thinking_inputs(name, thinks=model.chats.thinks)
-        work = ChatJob(name, model, ChatCall(chat, inputs, options), max_seconds)
+        work = ChatJob(name, model, ChatCall(chat, inputs, options, cache_salt=salt), max_seconds)
     return Answer(name, work, as_response, "text_completion")

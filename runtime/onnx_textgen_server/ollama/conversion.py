@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..requests.turns import append_message
+from ..requests.turns import append_message, written
 from .schema import Message
 
 
@@ -14,15 +13,17 @@ def to_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages. Calls without ids get some; a result belongs to the first open call of its tool."""
     chat, open_calls, count = list[dict[str, Any]](), list[tuple[str, str]](), 0
     for message in messages:
-        made: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+        text = message.content or ""
+        parts = [{"type": "text", "text": text}, *({"type": "image"} for _ in message.images or ())]
+        made: dict[str, Any] = {"role": message.role, "content": parts if message.images else text}
         if message.thinking:
             made["reasoning_content"] = message.thinking
         for call in message.tool_calls or ():
             count += 1
             call_id, function = call.id or f"call{count:05}", call.function  # nine letters and digits, which every template takes
             open_calls.append((call_id, function.name))
-            arguments = json.dumps(function.arguments, ensure_ascii=False)
-            own = {"id": call_id, "type": "function", "function": {"name": function.name, "arguments": arguments}}
+            called = {"name": function.name, "arguments": written(function.arguments)}
+            own = {"id": call_id, "type": "function", "function": called}
             made.setdefault("tool_calls", []).append(own)
         if message.role == "tool":
             made |= result_of(message, open_calls)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from onnx_textgen import Model
 
 from ..openai.embeddings import Inputs
+from ..requests.body import Request
 from ..serving.vectors import encode_texts, written_vectors
 from .answer import nanoseconds
 
@@ -19,20 +20,15 @@ if TYPE_CHECKING:
     from ..serving.work_queue import Compute
 
 
-class EmbedRequest(BaseModel):
+class EmbedRequest(Request):
     """`POST /api/embed`."""
 
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
     inputs: Inputs = Field(alias="input")
     dimensions: int | None = None
-    truncate: Literal[False] | None = None
-    """A text that is longer than the context is refused."""
+    truncate: bool | None = None
+    """Has no effect: a text that is longer than the context is refused."""
     options: dict[str, Any] | None = None
     """Ignored: they configure Ollama's engine."""
-    keep_alive: float | str | None = None
-    """Ignored."""
-    adapter: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import onnx_textgen
 from ..serving.delivery import deliver
 from ..state import Server
 from .answer import answer_chat, answer_generate, as_message, as_response, now
-from .content_type import JSONBodies
 from .descriptions import entry, running, show
 from .embed import Embed, EmbedRequest
 from .schema import ChatRequest, GenerateRequest, ShowRequest
@@ -24,7 +23,6 @@ LATEST = ":latest"
 
 def add_routes(app: FastAPI, server: Server) -> None:
     """Add the routes."""
-    app.add_middleware(JSONBodies)
 
     @app.post("/api/chat")
     async def chat(body: ChatRequest, http: Request) -> Response:

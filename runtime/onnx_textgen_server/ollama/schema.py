@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from ..requests.parameters import read_parameters, set_options
+from ..openai.schema import Effort
+from ..requests.body import Body, Request
+from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
 
 IGNORED_OPTIONS = frozenset(
@@ -43,50 +45,51 @@ def refuse_context(given: list[int] | None) -> None:
 NoImages = Annotated[list[Any] | None, AfterValidator(refuse_images)]
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(Body):
     """The function of a call."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: Any = Field(default_factory=dict)
 
 
-class Call(BaseModel):
+class Call(Body):
     """A call of a tool."""
 
     id: str | None = None
     function: CalledFunction
 
 
-class Message(BaseModel):
+class Message(Body):
     """One message of a chat."""
 
     model_config = ConfigDict(extra="ignore")
     role: Literal["user", "assistant", "system", "tool"]
     content: str | None = None
     thinking: str | None = None
-    images: NoImages = None
+    images: list[Any] | None = None
     tool_calls: list[Call] | None = None
     tool_name: str | None = None
     """Of a result: the tool that was called."""
     tool_call_id: str | None = None
 
 
-class TextRequest(BaseModel):
+class TextRequest(Request):
     """The parameters that both routes share."""
 
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
-    """A name from /api/tags; optional if the server has one model. `:latest` at its end is ignored."""
     stream: bool = True
     options: dict[str, Any] | None = None
     format: dict[str, Any] | Literal["", "json"] | None = None
     """A JSON Schema that the answer has to follow."""
-    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    think: bool | Effort | None = None
     """Whether the model thinks, or how long."""
-    keep_alive: float | str | None = None
+    keep_alive: Any = None
+    """Has no effect but on the `done_reason` of a request that has nothing to answer."""
+    truncate: bool | None = None
+    """Has no effect, as the next one: a prompt that is longer than the context is refused."""
+    shift: bool | None = None
     logprobs: Literal[False] | None = None
-    adapter: str | None = None
-    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
+    top_logprobs: Any = None
+    """Has no effect without log-probabilities, which this wire format does not have here."""
 
     @property
     def ending_of_load(self) -> str:
@@ -95,7 +98,7 @@ class TextRequest(BaseModel):
 
     def thinking_inputs(self, name: str, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn` about thinking; `thinks`: whether the model does."""
-        if self.think and not thinks:
+        if self.think not in (None, False, "none") and not thinks:
             raise OptionError(f"{name} does not think; leave think out")
         if self.think is None or not thinks:
             return {}
@@ -106,7 +109,7 @@ class TextRequest(BaseModel):
     def options_of_call(self, context_length: int) -> dict[str, Any]:
         """Options for `GenerationConfig`; raises `OptionError` for an unknown one."""
         given = dict(self.options or {})
-        most = given.pop("num_predict", None)
+        most = whole_numbers(given.pop("num_predict", None))
         if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
             raise OptionError(f"num_predict should be a whole number, found {shown(most)}")
         options = {
@@ -122,8 +125,16 @@ class TextRequest(BaseModel):
 class ChatRequest(TextRequest):
     """`POST /api/chat`."""
 
-    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] = []
+    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
+
+
+def refuse_template(given: str | None) -> None:
+    """Allow only none."""
+    if given:
+        raise ValueError(
+            "prompts are written by the model's own template; leave template out, or set raw and write the prompt yourself"
+        )
 
 
 class GenerateRequest(TextRequest):
@@ -136,13 +147,13 @@ class GenerateRequest(TextRequest):
     raw: bool = False
     """Continue the prompt itself, without the chat template."""
     images: NoImages = None
+    template: Annotated[str | None, AfterValidator(refuse_template)] = None
     context: Annotated[list[int] | None, AfterValidator(refuse_context)] = None
 
 
-class ShowRequest(BaseModel):
+class ShowRequest(Request):
     """`POST /api/show`."""
 
     model_config = ConfigDict(extra="ignore")
-    model: str | None = None
     name: str | None = None
     """The older name of `model`."""

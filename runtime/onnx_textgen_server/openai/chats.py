@@ -27,7 +27,10 @@ class Chat:
         messages = [message.as_data() for message in body.messages]
         options = body.options_of_call(model.manifest.geometry.context_length)
         self.chat = ChatJob(
-            name, model, ChatCall(messages, body.turn_inputs(thinks=model.chats.thinks), options, body.n or 1), max_seconds
+            name,
+            model,
+            ChatCall(messages, body.turn_inputs(thinks=model.chats.thinks), options, body.n or 1, body.cache_salt),
+            max_seconds,
         )
         self.job = self.chat.job
         self.envelope, self.tokens = Envelope("chat.completion", name, fingerprint(model)), TokenFormatter(model)

@@ -34,13 +34,18 @@ class Completion:
         check(body, self.texts, self.draws)
         if body.echo and model.manifest.encoder is not None:
             raise OptionError(f"echo is for models that continue a prompt, and {name} is an encoder-decoder; leave it out")
-        options = body.options_of_call()
+        options = body.options_of_call(model.manifest.geometry.context_length)
         if body.best_of is not None:  # the texts are then compared by their log-probabilities
             options.setdefault("logprobs", 0)
         if body.suffix:
             options |= ends_of_infill(model)
         self.job = Job.begin(
-            model, [self.encode(prompt) for prompt in body.prompts], model.generator.config(options), self.draws, max_seconds
+            model,
+            [self.encode(prompt) for prompt in body.prompts],
+            model.generator.config(options),
+            self.draws,
+            max_seconds,
+            cache_salt=body.cache_salt,
         )
         self.envelope, self.tokens = Envelope("text_completion", name, fingerprint(model)), TokenFormatter(model)
         self.beginnings = [self.text_of(prompt) if body.echo else "" for prompt in body.prompts]

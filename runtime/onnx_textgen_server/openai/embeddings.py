@@ -8,11 +8,12 @@ import functools
 import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen import Model
 from onnx_textgen.tasks.embeddings import Vectors
 
+from ..requests.body import Request
 from ..serving.vectors import encode_texts, written_vectors
 from .schema import read_prompts
 
@@ -28,23 +29,18 @@ Inputs = Annotated[
 ]
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(Request):
     """`POST /v1/embeddings`."""
 
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
     inputs: Inputs = Field(alias="input")
     """One or more, each a text or ids."""
     dimensions: int | None = None
     encoding_format: Literal["float", "base64"] = "float"
     """`base64`: of little-endian float32 numbers."""
-    user: str | None = None
-    """Ignored."""
     prompt: str | None = None
     """What is written before each text; a parameter of sentence-transformers, as the next one."""
     prompt_name: str | None = None
     """The name of one of the package's prompts."""
-    adapter: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

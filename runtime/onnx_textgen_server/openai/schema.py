@@ -1,6 +1,6 @@
 """Request bodies: OpenAI's parameters, and every option of `GenerationConfig` under the same name.
 
-A parameter that cannot take effect is refused. Only parameters that change nothing in an answer (`user`, `metadata`) are ignored.
+A parameter that cannot take effect is refused. Only parameters that change nothing in an answer are ignored, see `IGNORED`.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import DIGITS, shown
 from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES
 from onnx_textgen.text.prompts import is_id
 
-from ..requests.content_parts import refuse_other_types
-from ..requests.parameters import read_parameters, set_options
+from ..requests.body import Body, MostTokens, Request
+from ..requests.content_parts import Parts, allowed_tools, content_of, functions_among
+from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
 from ..requests.unknown_names import names_of
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat runs until the model ends it."""
-IGNORED_FIELDS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
 RENAMED_FIELDS = {"max_new_tokens": "max_tokens", "num_return_sequences": "n", "json_schema": "response_format"}
 MAX_PROMPTS = 256
 """Prompts of one request."""
@@ -36,8 +36,10 @@ def read_prompts(given: object, *, most: int = MAX_PROMPTS) -> list[str | list[i
 
     Checked by hand, because pydantic would try each type on each item of a list of a million and report every failure.
     """
-    is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and is_id(given[0]))
+    is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and is_id(whole_numbers(given[0])))
     prompts = [given] if is_one else given
+    if isinstance(prompts, list) and any(isinstance(each, list) and each and isinstance(each[0], float) for each in prompts):
+        prompts = whole_numbers(prompts)
     if not isinstance(prompts, list):
         raise ValueError(f"should be text, token ids, or a list of either, found {shown(given)}")
     if not 1 <= len(prompts) <= most:
@@ -55,7 +57,7 @@ Prompts = Annotated[
 ]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Body):
     """Options of a stream."""
 
     model_config = ConfigDict(extra="forbid")
@@ -65,14 +67,14 @@ class StreamOptions(BaseModel):
     """Accepted and ignored: chunks are not padded to hide their lengths."""
 
 
-class JSONSchema(BaseModel):
+class JSONSchema(Body):
     """A schema as OpenAI wraps it."""
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
     json_schema: dict[str, Any] = Field(alias="schema")
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Body):
     """The required form of an answer's text."""
 
     model_config = ConfigDict(extra="forbid")
@@ -80,12 +82,10 @@ class ResponseFormat(BaseModel):
     json_schema: JSONSchema | None = None
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(Request):
     """The parameters that completions and chats share."""
 
     model_config = ConfigDict(extra="allow")
-    model: str | None = None
-    """A name from /v1/models; optional if the server has one model."""
     n: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = None
     """Number of texts for each prompt."""
     stream: bool | None = None
@@ -98,8 +98,6 @@ class GenerationRequest(BaseModel):
     seed: int | None = None
     stop: str | list[str] | None = None
     response_format: ResponseFormat | None = None
-    adapter: str | None = None
-    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
 
     @property
     def includes_usage(self) -> bool:
@@ -112,7 +110,7 @@ class GenerationRequest(BaseModel):
         options |= {"stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.requested_schema()}
         options |= {"logit_bias": read_biases(self.logit_bias), "adapter": self.adapter}
         more, own = (self.model_extra or {}) | {"seed": self.seed}, names_of(type(self))
-        return set_options(options | read_parameters(more, renamed=RENAMED_FIELDS, ignored=IGNORED_FIELDS, own=own))
+        return set_options(options | read_parameters(more, renamed=RENAMED_FIELDS, own=own))
 
     def requested_schema(self) -> dict[str, Any] | None:
         """The JSON Schema that the text must follow."""
@@ -131,7 +129,8 @@ class CompletionRequest(GenerationRequest):
 
     prompts: Prompts = Field(alias="prompt")
     """One or more, each a text or ids."""
-    max_tokens: Count | None = None
+    max_tokens: Annotated[int, Field(ge=-1)] | None = None
+    """At most this many; -1: to the end of the context, as in llama.cpp."""
     best_of: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     """Return each token's log-probability, and this many of the most likely tokens."""
@@ -152,41 +151,26 @@ class CompletionRequest(GenerationRequest):
         """Number of texts generated in all."""
         return len(self.prompts) * self.draws
 
-    def options_of_call(self) -> dict[str, Any]:
+    def options_of_call(self, context_length: int) -> dict[str, Any]:
         """Options for `GenerationConfig`."""
-        most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else max(1, self.max_tokens)
-        return self.options(most) | ({"logprobs": self.logprobs} if self.logprobs is not None else {})
+        most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+        options = self.options(context_length if most == -1 else max(1, most))
+        return options | ({"logprobs": self.logprobs} if self.logprobs is not None else {})
 
 
-class TextPart(BaseModel):
-    """A part of a message."""
-
-    model_config = ConfigDict(extra="ignore")
-    type: Literal["text"]
-    text: str
-
-
-def refuse_other_parts(given: object) -> object:
-    """The content of a message; raises `ValueError` if a part is an image, a sound or a file."""
-    refuse_other_types(given, ["text"], "the models here read text: a part should be of the type 'text'", "; leave it out")
-    return given
-
-
-class Message(BaseModel):
+class Message(Body):
     """One turn of a chat."""
 
     model_config = ConfigDict(extra="allow")
     role: str
-    content: Annotated[str | list[TextPart] | None, BeforeValidator(refuse_other_parts)] = None
+    content: Parts = Field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
-        """The message for chat templates, which call OpenAI's `developer` role `system`."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
-        more = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
-        return {**more, "role": "system" if self.role == "developer" else self.role, "content": content}
+        """The message as the client sent it, with its parts as one text."""
+        return {**(self.model_extra or {}), "role": self.role, "content": content_of(self.content)}
 
 
-class ChatInputs(BaseModel):
+class ChatInputs(Body):
     """What a chat's template gets in addition to the messages, by the names of OpenAI, vLLM and transformers."""
 
     tools: list[dict[str, Any]] | None = None
@@ -218,15 +202,16 @@ class ChatRequest(GenerationRequest, ChatInputs):
     """How long the model thinks; without effect if it does not think."""
     thinking_budget: Count | None = None
     """Most tokens of thinking."""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: MostTokens = None
+    max_completion_tokens: MostTokens = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
 
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
-        choice = {"tool_choice": self.tool_choice, "parallel_tool_calls": self.parallel_tool_calls}
-        inputs = {**self.template_inputs(), **choice, "thinking_budget": self.thinking_budget}
+        tools, choice = allowed_tools(functions_among(self.tools or ()), self.tool_choice)
+        own = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
+        inputs = {**self.template_inputs(), **own, "thinking_budget": self.thinking_budget}
         if self.reasoning_effort is None or not thinks:
             return inputs
         effort, budget, variables = self.reasoning_effort, self.thinking_budget, self.chat_template_kwargs
@@ -234,27 +219,23 @@ class ChatRequest(GenerationRequest, ChatInputs):
 
     def options_of_call(self, context_length: int) -> dict[str, Any]:
         """Options for `GenerationConfig`."""
-        if self.top_logprobs and not self.logprobs:
+        if self.top_logprobs and self.logprobs is None:
             raise OptionError("top_logprobs cannot take effect without logprobs; add logprobs, or leave top_logprobs out")
         options = self.options(self.max_completion_tokens or self.max_tokens or context_length)
         return options | ({"logprobs": self.top_logprobs or 0} if self.logprobs else {})
 
 
-class TokenizeRequest(ChatInputs):
+class TokenizeRequest(Request, ChatInputs):
     """`POST /tokenize`: a text, or a chat rendered by its template."""
 
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: bool = True
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(Request):
     """`POST /detokenize`."""
 
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
     tokens: list[int]
 
 

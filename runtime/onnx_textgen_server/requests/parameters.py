@@ -23,14 +23,17 @@ NO_OP_VALUES: Mapping[str, tuple[Any, ...]] = {
     "seed": (-1,),
 }
 """Values that request the default behaviour; those of `top_k` and `seed` are llama.cpp's."""
+EMPTY_IS_OFF = frozenset({"stop", "regex", "grammar"})
+LARGEST_EXACT = 2.0**53
+"""Beyond it a JSON number may have lost digits."""
 
 
 def read_parameters(
-    given: Mapping[str, Any], *, renamed: Mapping[str, str], ignored: Collection[str], own: Collection[str] = ()
+    given: Mapping[str, Any], *, renamed: Mapping[str, str], ignored: Collection[str] = (), own: Collection[str] = ()
 ) -> dict[str, Any]:
     """The options among parameters that a wire format does not name itself; raises `OptionError` for one that does not exist.
 
-    `renamed`: what options are called in the wire format. `ignored`: parameters that change nothing in an answer. `own`: those that
+    `renamed`: what options are called in the wire format. `ignored`: those that change nothing in an answer. `own`: those that
     the wire format names itself, one of which may have been meant.
     """
     options = dict[str, Any]()
@@ -47,5 +50,25 @@ def read_parameters(
 
 
 def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are given."""
-    return {name: value for name, value in options.items() if value is not None}
+    """Options that are given, in the runtime's words.
+
+    JSON has one kind of number; other servers take the most likely token where `top_p` is 0, and no stop string is empty.
+
+    >>> set_options({"top_k": 40.0, "top_p": 0, "stop": [""], "regex": "", "seed": None})
+    {'top_k': 1}
+    """
+    given = {name: whole_numbers(value) for name, value in options.items() if value is not None}
+    if given.get("top_p") == 0 and not isinstance(given["top_p"], bool):
+        del given["top_p"]
+        given["top_k"] = 1
+    if isinstance(given.get("stop"), list):
+        given["stop"] = [each for each in given["stop"] if each != ""]
+    return {name: value for name, value in given.items() if not (name in EMPTY_IS_OFF and value in ("", []))}
+
+
+def whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """A number, or each of a list, as an integer if it is one: JSON has no other way to tell them apart."""
+    if isinstance(value, list):
+        return [whole_numbers(each) for each in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_EXACT
+    return int(value) if is_whole else value

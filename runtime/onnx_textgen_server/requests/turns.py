@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from onnx_textgen.chat.fitting import joined
+
 
 def append_message(chat: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
-    r"""Append a message, or add it to the last one if both have the same role, because many templates only know turns.
+    r"""Append a message, or add it to the last one if both are pieces of one answer. Other neighbours are the template's matter.
 
-    >>> chat = [{"role": "user", "content": "Hello."}]
-    >>> append_message(chat, {"role": "user", "content": "Who are you?"})
+    >>> chat = [{"role": "assistant", "content": "I look."}]
+    >>> append_message(chat, {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001"}]})
     >>> chat
-    [{'role': 'user', 'content': 'Hello.\nWho are you?'}]
+    [{'role': 'assistant', 'content': 'I look.', 'tool_calls': [{'id': 'call00001'}]}]
     """
-    if not chat or chat[-1]["role"] != message["role"] or message["role"] == "tool":
+    if chat and chat[-1]["role"] == message["role"] == "assistant":
+        chat[-1] = joined(chat[-1], message)
+    else:
         chat.append(dict(message))
-        return
-    first = chat[-1]
-    both = {**first, **message, "content": "\n".join(each["content"] for each in (first, message) if each["content"])}
-    if calls := [*first.get("tool_calls", ()), *message.get("tool_calls", ())]:
-        both["tool_calls"] = calls
-    chat[-1] = both
+
+
+def written(arguments: object) -> str:
+    """The arguments of a call as OpenAI has them, in a text, whatever a model wrote."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -30,6 +30,8 @@ class ChatCall:
     """Those of `GenerationConfig`."""
     answers: int = 1
     """How many answers to draw."""
+    cache_salt: str | None = None
+    """Only requests of the same one reuse each other's prompts."""
 
 
 class ChatJob:
@@ -46,7 +48,8 @@ class ChatJob:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
         self.model = model
         turn = model.chats.turn(call.messages, **call.inputs)
-        self.job = Job.begin(model, [turn.prompt_ids], model.generator.config(call.options), call.answers, max_seconds, turn=turn)
+        config, salt = model.generator.config(call.options), call.cache_salt
+        self.job = Job.begin(model, [turn.prompt_ids], config, call.answers, max_seconds, turn=turn, cache_salt=salt)
         self.readers = [turn.reader(each.constraint) for each in self.job.continuations]
 
     async def finish(self) -> list[tuple[Continuation, AnswerReader]]:

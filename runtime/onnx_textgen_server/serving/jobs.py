@@ -138,15 +138,18 @@ class Job:
         max_seconds: float | None,
         *,
         turn: Turn | None = None,
+        cache_salt: str | None = None,
     ) -> Job:
         """Start `texts` samples per prompt; samples of a prompt share its seed. Raises `PromptError` and `OptionError`.
 
-        `turn`: the answer of a chat that each text is.
+        `turn`: the answer of a chat that each text is. `cache_salt`: only texts of the same one reuse each other's prompts.
         """
         generator = model.generator.for_adapter(config.adapter)
         continuations, firsts = list[Continuation](), list[Continuation]()
         for prompt in prompts:
             samples = generator.begin_samples(prompt, config, texts, turn=turn)
+            for sample in samples:
+                sample.cache_salt = cache_salt or None
             continuations += samples
             firsts.append(samples[0])
         cancel, limits = Cancellation(), [seconds for seconds in (config.max_time, max_seconds) if seconds is not None]

@@ -27,9 +27,11 @@ class PlainText:
 class PlainJob:
     """The text after one prompt."""
 
-    def __init__(self, model: Model, prompt: Prompt, options: Mapping[str, Any], max_seconds: float | None) -> None:
+    def __init__(
+        self, model: Model, prompt: Prompt, options: Mapping[str, Any], max_seconds: float | None, *, cache_salt: str | None = None
+    ) -> None:
         """Raises `PromptError` and `OptionError`."""
-        self.job = Job.begin(model, [prompt], model.generator.config(options), 1, max_seconds)
+        self.job = Job.begin(model, [prompt], model.generator.config(options), 1, max_seconds, cache_salt=cache_salt)
         self.readers = [PlainText()]
 
     async def finish(self) -> list[tuple[Continuation, PlainText]]:

@@ -37,7 +37,7 @@ def add_problems(app: FastAPI, metrics: Metrics) -> None:
     @app.exception_handler(RequestValidationError)
     async def malformed_body(http: Request, error: RequestValidationError) -> Response:
         field = http.scope["route"].body_field
-        message = message_for_body(error.errors()[0], field and field.field_info.annotation)
+        message = message_for_body(error.errors(), field and field.field_info.annotation)
         return refuse(metrics, http.scope, Problem(400, message))
 
     @app.exception_handler(StarletteHTTPException)

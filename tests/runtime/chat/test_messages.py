@@ -18,6 +18,7 @@ PLAIN = (
     "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 """A template that knows no tools."""
+TAKES_NO_TOOLS = derive(PLAIN, bos_token=None, eos_token=None)
 RESULT = {"role": "tool", "content": "rain"}
 
 
@@ -31,18 +32,33 @@ def call_with(arguments: object) -> dict[str, Any]:
         ({"role": "assistant", "tool_calls": 5}, "tool_calls should be a list of calls, found 5"),
         ({"role": "assistant", "tool_calls": {"name": "f"}}, "tool_calls should be a list of calls"),
         ({"role": "assistant", "tool_calls": ["f"]}, "a tool call should be"),
-        (call_with("no"), "the arguments of the call of f should be JSON"),
-        (call_with("[" * 100_000 + "]" * 100_000), "the arguments of the call of f should be JSON"),
-        (call_with("{city: 1}"), "the arguments of the call of f should be JSON"),
-        (call_with('{"city": Oslo}'), "the arguments of the call of f should be JSON"),
-        (call_with('{"city": "\\q"}'), "the arguments of the call of f should be JSON"),
-        (call_with('{"city": 1} e'), "the arguments of the call of f should be JSON"),
-        (call_with("[]"), "the arguments of the call of f should be a JSON object"),
     ],
 )
 def test_what_is_wrong_with_a_message_is_said(message: Any, said: str) -> None:
     with pytest.raises(TemplateError, match=said):
-        prepare([message, RESULT], [], derive(PLAIN, bos_token=None, eos_token=None))
+        prepare([message, RESULT], [], TAKES_NO_TOOLS)
+
+
+NO_OBJECTS = ["no", "[" * 500 + "]" * 500, "{city: 1}", "{'a': 1}", '{"city": Oslo}', '{"city": "\\q"}', '{"city": 1} e', "[]", "5"]
+WRITES = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<call>"
+    "{{ c.function.name }}<args>{{ c.function.arguments | tojson }}</call>{% endfor %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [PLAIN, WRITES])
+def test_a_call_whose_arguments_are_no_object_is_the_text_that_it_was(template: str) -> None:
+    derived = derive(template, bos_token=None, eos_token=None)
+    for arguments in [*NO_OBJECTS, ["a"], 5]:
+        (message, _), _ = prepare([call_with(arguments), RESULT], [], derived)
+        assert (arguments if isinstance(arguments, str) else json.dumps(arguments)) in message["content"]
+        assert "f" in message["content"]
+        assert "tool_calls" not in message
+    (message, _), _ = prepare(
+        [call_with("{'a': 1}") | {"content": "I look."}, RESULT], [], derive(WRITES, bos_token=None, eos_token=None)
+    )
+    assert message["content"] == "I look.\n<call>f<args>{'a': 1}</call>"
 
 
 JSON = st.recursive(
@@ -57,13 +73,12 @@ def test_a_call_that_was_cut_off_anywhere_is_written_without_arguments(
 ) -> None:
     whole = json.dumps(arguments, ensure_ascii=is_ascii)
     part = whole[: data.draw(st.integers(1, len(whole) - 1))]
-    derived = derive(PLAIN, bos_token=None, eos_token=None)
-    assert prepare([call_with(part), RESULT], [], derived) == prepare([call_with({}), RESULT], [], derived)
+    assert prepare([call_with(part), RESULT], [], TAKES_NO_TOOLS) == prepare([call_with({}), RESULT], [], TAKES_NO_TOOLS)
 
 
 @pytest.mark.parametrize("content", ["Hi", None, [{"type": "text", "text": "Hi"}], [{"type": "text", "text": "<tool_response>"}]])
 def test_a_result_follows_a_message_of_any_form(content: Any) -> None:
-    prepared, _ = prepare([{"role": "user", "content": content}, RESULT, RESULT], [], derive(PLAIN, bos_token=None, eos_token=None))
+    prepared, _ = prepare([{"role": "user", "content": content}, RESULT, RESULT], [], TAKES_NO_TOOLS)
     assert prepared[-1]["role"] == "user"
     assert prepared[-1]["content"].endswith("<tool_response>\nrain\n</tool_response>\n<tool_response>\nrain\n</tool_response>")
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...requests.turns import append_message
-from .schema import CallItem, Item, MessageItem, ResultItem, TextPart, ThoughtItem
-
-
-def text_of(parts: Iterable[TextPart]) -> str:
-    """The text of parts."""
-    return "".join(part.text for part in parts)
+from ...requests.content_parts import content_of
+from ...requests.turns import append_message, written
+from .schema import CallItem, Item, MessageItem, OtherItem, ResultItem, ThoughtItem
 
 
 def to_chat(items: Iterable[Item], before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -28,13 +24,14 @@ def to_chat(items: Iterable[Item], before: Sequence[dict[str, Any]]) -> list[dic
 def message_of(item: Item, names: dict[str, str]) -> dict[str, Any]:
     """A message, or a part of an answer. `names`: the function of each call."""
     if isinstance(item, MessageItem):
-        role = "system" if item.role == "developer" else item.role
-        return {"role": role, "content": text_of(item.content)}
+        return {"role": item.role, "content": content_of(item.content)}
     if isinstance(item, ResultItem):
         named = {"name": names[item.call_id]} if item.call_id in names else {}
-        return {"role": "tool", "tool_call_id": item.call_id, **named, "content": text_of(item.output)}
+        return {"role": "tool", "tool_call_id": item.call_id, **named, "content": content_of(item.output)}
     if isinstance(item, ThoughtItem):
         thought = "\n".join(part.text for part in item.content or item.summary or ())
         return {"role": "assistant", "content": "", **({"reasoning_content": thought} if thought else {})}
-    function = {"name": item.name, "arguments": item.arguments}
+    if isinstance(item, OtherItem):
+        return {"role": "assistant", "content": [{"type": item.type}]}
+    function = {"name": item.name, "arguments": written(item.arguments)}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": item.call_id, "type": "function", "function": function}]}

@@ -42,7 +42,7 @@ class Response:
         for message in self.history:
             append_message(chat, message)
         inputs, options = body.turn_inputs(thinks=model.chats.thinks), body.options_of_call(model.manifest.geometry.context_length)
-        self.chat = ChatJob(name, model, ChatCall(chat, inputs, options), max_seconds)
+        self.chat = ChatJob(name, model, ChatCall(chat, inputs, options, cache_salt=body.cache_salt), max_seconds)
         self.job = self.chat.job
 
     async def whole(self) -> dict[str, Any]:

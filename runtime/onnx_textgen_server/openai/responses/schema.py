@@ -1,30 +1,25 @@
 """Request bodies of `/v1/responses`, and their items.
 
-Every option of `GenerationConfig` is a parameter under the same name, in addition to OpenAI's. What has no effect on an answer
-(`metadata`, `prompt_cache_key` ...) is ignored.
+Every option of `GenerationConfig` is a parameter under the same name, in addition to OpenAI's.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from ...requests.content_parts import refuse_other_types
+from ...requests.body import Body, MostTokens, Request
+from ...requests.content_parts import Parts, allowed_tools, functions_among
 from ...requests.parameters import read_parameters, set_options
 from ...requests.thinking import thinking_inputs
 from ..schema import MAX_MESSAGES, Effort
 
-IGNORED_FIELDS = frozenset(
-    {
-        *("context_management", "max_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-        *("safety_identifier", "service_tier", "stream_options", "user"),
-    }
-)
 RENAMED_FIELDS = {
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), "max_output_tokens"),
     **dict.fromkeys(("response_format", "json_schema"), "text.format"),
@@ -32,26 +27,35 @@ RENAMED_FIELDS = {
     "reasoning_effort": "reasoning.effort",
 }
 ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
-PART_TYPES = ("input_text", "output_text", "text")
-
-
-def as_parts(given: object) -> object:
-    """A content that is a text as one part; raises `ValueError` for a part that models here cannot read, such as an image."""
-    if isinstance(given, str):
-        return [{"type": "text", "text": given}]
-    refuse_other_types(given, PART_TYPES, f"the models here read text: a part should be of the type {', '.join(PART_TYPES)}")
-    return given
+CUSTOM = {"custom_tool_call": "function_call", "custom_tool_call_output": "function_call_output"}
+"""Calls of tools whose argument is a text, as functions."""
 
 
 def as_items(given: object) -> object:
-    """An input that is a text as one message; raises `ValueError` for an item that models here cannot read."""
+    """An input that is a text as one message; raises `ValueError` for an item that has to be looked up elsewhere."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
-    if not isinstance(given, list):
-        return given
-    items = [{"type": "message", **each} if isinstance(each, Mapping) else each for each in given]
-    refuse_other_types(items, ITEM_TYPES, f"an item should be of the type {', '.join(ITEM_TYPES)}", "; leave it out")
-    return items
+    return [as_item(each) for each in given] if isinstance(given, list) else given
+
+
+def as_item(given: object) -> object:
+    """An item with its type; that of a tool's call as that of a function."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"an item should be an object with a type, found {shown(given)}")
+    item = {"type": "message", **given}
+    if item["type"] == "item_reference":
+        raise ValueError(
+            "an item should be of the type message, function_call ..., and no item_reference: no items are kept; send it"
+        )
+    if item["type"] == "custom_tool_call":
+        item["arguments"] = json.dumps({"input": item.get("input", "")}, ensure_ascii=False)
+    return {**item, "type": CUSTOM.get(item["type"], item["type"]) if isinstance(item["type"], str) else item["type"]}
+
+
+def kind_of_item(item: object) -> str:
+    """Which of our items one is."""
+    kind = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
+    return kind if kind in ITEM_TYPES else "other"
 
 
 def refuse_logprobs(given: list[str] | None) -> list[str] | None:
@@ -61,48 +65,38 @@ def refuse_logprobs(given: list[str] | None) -> list[str] | None:
     return given
 
 
-class TextPart(BaseModel):
-    """A part of a content."""
-
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-Texts = Annotated[list[TextPart], BeforeValidator(as_parts)]
-
-
-class MessageItem(BaseModel):
+class MessageItem(Body):
     """One message."""
 
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
-    content: Texts
+    content: Parts
 
 
-class CallItem(BaseModel):
+class CallItem(Body):
     """A call of a function."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    arguments: Any = ""
 
 
-class ResultItem(BaseModel):
+class ResultItem(Body):
     """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
-    output: Texts
+    output: Parts
 
 
-class ThoughtPart(BaseModel):
+class ThoughtPart(Body):
     """A part of the thinking."""
 
     text: str
 
 
-class ThoughtItem(BaseModel):
+class ThoughtItem(Body):
     """What the model thought; a thought of another model, which is encrypted, is left out."""
 
     type: Literal["reasoning"]
@@ -110,10 +104,23 @@ class ThoughtItem(BaseModel):
     summary: list[ThoughtPart] | None = None
 
 
-Item = Annotated[MessageItem | CallItem | ResultItem | ThoughtItem, Field(discriminator="type")]
+class OtherItem(Body):
+    """A call of a tool that does not run here, or its result: only its type is kept."""
+
+    type: str
 
 
-class TextFormat(BaseModel):
+Item = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[ResultItem, Tag("function_call_output")]
+    | Annotated[ThoughtItem, Tag("reasoning")]
+    | Annotated[OtherItem, Tag("other")],
+    Discriminator(kind_of_item),
+]
+
+
+class TextFormat(Body):
     """The required form of an answer's text."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -131,25 +138,23 @@ class TextFormat(BaseModel):
         return self.json_schema if self.type == "json_schema" else None
 
 
-class TextConfig(BaseModel):
+class TextConfig(Body):
     """What the text should be like."""
 
     format: TextFormat | None = None
 
 
-class ReasoningConfig(BaseModel):
+class ReasoningConfig(Body):
     """How the model thinks."""
 
     effort: Effort | None = None
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(Request):
     """`POST /v1/responses`."""
 
     model_config = ConfigDict(extra="allow")
-    model: str | None = None
-    """A name from /v1/models; optional if the server has one model."""
-    input: Annotated[list[Item], BeforeValidator(as_items), Field(max_length=MAX_MESSAGES)] = []
+    input: Annotated[list[Item], BeforeValidator(as_items), Field(max_length=MAX_MESSAGES)] = Field(default_factory=list)
     instructions: str | None = None
     """The system message, for this request only."""
     previous_response_id: str | None = None
@@ -161,26 +166,22 @@ class ResponsesRequest(BaseModel):
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     metadata: dict[str, str] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: MostTokens = None
     temperature: float | None = None
     top_p: float | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     """How long the model thinks; without effect if it does not think."""
-    tools: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
-    adapter: str | None = None
-    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
 
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
-        tools, choice = [as_function(tool) for tool in self.tools], self.tool_choice
-        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-            names = [tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, Mapping)]
-            tools, choice = [tool for tool in tools if tool["function"]["name"] in names], choice.get("mode")
+        functions = [as_function(tool) for tool in functions_among(self.tools)]
+        tools, choice = allowed_tools(functions, self.tool_choice)
         inputs: dict[str, Any] = {
             "tools": tools,
             "tool_choice": choice,
@@ -201,12 +202,12 @@ class ResponsesRequest(BaseModel):
             "json_schema": form.schema_of_text() if form is not None else None,
             "adapter": self.adapter,
         }
-        return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS, ignored=IGNORED_FIELDS))
+        return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS))
 
 
 def as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool in the form of chats; raises `OptionError` for one that OpenAI's servers run."""
-    if tool.get("type") != "function" or "name" not in tool:
+    """A tool in the form of chats; raises `OptionError` for one without a name."""
+    if "name" not in tool:
         raise OptionError(f'a tool should be {{"type": "function", "name": ..., "parameters": ...}}, found {shown(dict(tool))}')
     given = {key: tool.get(key) for key in ("description", "parameters", "strict")}
     return {"type": "function", "function": {"name": tool["name"], **{key: value for key, value in given.items() if value}}}

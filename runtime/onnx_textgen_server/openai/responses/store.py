@@ -11,8 +11,10 @@ from typing import Any
 from fastapi import HTTPException
 
 MAX_RESPONSES = 1024
-MAX_CHARACTERS = 64 * 2**20
-"""Of all conversations, as JSON."""
+MAX_BYTES = 64 * 2**20
+"""Of all of them in memory, which is why they are kept as JSON: as objects they would take up to fifty times as much."""
+OVERHEAD = 512
+"""Bytes of an entry, without its JSON."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,23 +24,22 @@ class Stored:
     response: dict[str, Any]
     chat: Sequence[dict[str, Any]]
     """The messages, without the instructions."""
-    characters: int
 
 
 class Store:
     """The responses of a server. If there are too many, those that were not used for the longest time are dropped."""
 
     def __init__(self) -> None:
-        self.kept = OrderedDict[str, Stored]()
-        self.characters = 0
+        self.kept = OrderedDict[str, bytes]()
+        self.size_bytes = 0
 
     def add(self, response: dict[str, Any], chat: Sequence[dict[str, Any]]) -> None:
         """Keep a response."""
-        stored = Stored(response, chat, len(json.dumps([response, *chat])))
-        self.kept[response["id"]] = stored
-        self.characters += stored.characters
-        while self.kept and (len(self.kept) > MAX_RESPONSES or self.characters > MAX_CHARACTERS):
-            self.characters -= self.kept.popitem(last=False)[1].characters
+        written = json.dumps([response, [*chat]], separators=(",", ":")).encode()
+        self.kept[response["id"]] = written
+        self.size_bytes += len(written) + OVERHEAD
+        while self.kept and (len(self.kept) > MAX_RESPONSES or self.size_bytes > MAX_BYTES):
+            self.size_bytes -= len(self.kept.popitem(last=False)[1]) + OVERHEAD
 
     def get(self, response_id: str) -> Stored:
         """A response; raises 404 if it is not kept."""
@@ -46,12 +47,12 @@ class Store:
             reason = "it was deleted, not stored, or dropped for newer ones; send the whole conversation as input"
             raise HTTPException(404, f"there is no response {response_id!r:.80} here: {reason}")
         self.kept.move_to_end(response_id)
-        return self.kept[response_id]
+        return Stored(*json.loads(self.kept[response_id]))
 
     def delete(self, response_id: str) -> None:
         """Forget a response; raises 404 if it is not kept."""
-        self.characters -= self.get(response_id).characters
-        del self.kept[response_id]
+        self.get(response_id)
+        self.size_bytes -= len(self.kept.pop(response_id)) + OVERHEAD
 
     def conversation(self, response_id: str | None) -> Conversation:
         """The conversation that a request continues, a new one without an id; raises 404 if it is not kept."""

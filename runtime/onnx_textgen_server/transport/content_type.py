@@ -1,4 +1,4 @@
-"""Bodies of Ollama's clients, which often come without a Content-Type, or with the one that curl sends by default."""
+"""Bodies without a Content-Type, or with the one that curl sends by default, as many programs send them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class JSONBodies:
-    """Has bodies for `/api/` read as JSON whatever their Content-Type.
+    """Has bodies read as JSON whatever their Content-Type: there are no others.
 
     Not those that a web page sends, which browsers mark by an Origin: by their Content-Type a browser asks whether the page may.
     """
@@ -17,7 +17,7 @@ class JSONBodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+        if scope["type"] == "http":
             headers = MutableHeaders(scope=scope)
             if "origin" not in headers:
                 headers["content-type"] = "application/json"

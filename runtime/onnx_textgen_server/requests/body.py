@@ -1,0 +1,62 @@
+"""What all request bodies of all wire formats have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+OPENAI = (
+    "access_programs background_options client_metadata context_management include max_tool_calls metadata moderation prediction "
+    "prompt_cache_key prompt_cache_options prompt_cache_retention reasoning safety_identifier service_tier store stream_options "
+    "user verbosity web_search_options"
+)
+ANTHROPIC = (
+    "anthropic_beta betas billing_policy cache_control compaction container context_management diagnostics fallback_credit_token "
+    "fallbacks inference_geo mcp_servers metadata service_tier speed thread user_profile_id workspace_id"
+)
+OTHERS = (
+    "cache_prompt id_slot include_reasoning include_usage keep_alive priority provider request_id return_progress route "
+    "timings_per_token transforms ttl usage"
+)
+"""Those of Ollama, llama.cpp, vLLM, LM Studio and OpenRouter."""
+IGNORED = frozenset(f"{OPENAI} {ANTHROPIC} {OTHERS}".split())
+"""Fields that change no text, on every route that does not name them itself: how a request is billed, stored, routed or cached."""
+MostTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda given: None if given == -1 else given)]
+"""Most tokens of an answer; -1 is none, as in llama.cpp and LM Studio."""
+LONGEST_SALT = 256
+
+
+class Body(BaseModel):
+    """A part of a body. `null` is the default, where there is one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_null(cls, given: Any) -> Any:  # noqa: ANN401 - pydantic checks it afterwards
+        """Leave out what is null, except for fields that must be given."""
+        if not isinstance(given, Mapping):
+            return given
+        needed = {field.alias or name for name, field in cls.model_fields.items() if field.is_required()}
+        return {key: value for key, value in given.items() if value is not None or key in needed}
+
+
+class Request(Body):
+    """A whole body. An unknown parameter is an error, unless it is one of `IGNORED`."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    model: str | None = None
+    """A name from /v1/models; optional if the server has one model."""
+    adapter: str | None = None
+    """The LoRA adapter of the model; `model: "NAME:ADAPTER"` says the same."""
+    cache_salt: Annotated[str, Field(max_length=LONGEST_SALT)] | None = None
+    """Only requests of the same salt reuse each other's prompts; vLLM's name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_ignored(cls, given: Any) -> Any:  # noqa: ANN401 - pydantic checks it afterwards
+        """Leave out what changes no text."""
+        if not isinstance(given, Mapping):
+            return given
+        own = {field.alias or name for name, field in cls.model_fields.items()}
+        return {key: value for key, value in given.items() if key not in IGNORED or key in own}
