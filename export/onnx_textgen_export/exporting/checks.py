@@ -67,6 +67,13 @@ def check_kept(graph: ir.Graph, stored: Mapping[str, StoredForm], quantization: 
         )
 
 
+def left_out_lines(assets: TextAssets) -> Iterator[str]:
+    """Return a line on the makers' settings of generation that texts do not follow, if there are any."""
+    if assets.left_out:
+        listed = ", ".join(f"{name} {value!s:.40}" for name, value in assets.left_out.items())
+        yield f"settings: texts do not follow what the makers set: {listed}"
+
+
 def retrieval_lines(assets: TextAssets) -> Iterator[str]:
     """Return a line for each part of the source's embedding or reranking that a package does not support."""
     if assets.embedding is not None and assets.embedding.refused:
