@@ -34,6 +34,8 @@ OFF: dict[str, tuple[Any, ...]] = {
     "num_return_sequences": (1,),
     "diversity_penalty": (0,),
     "num_beam_groups": (1,),
+    "xtc_probability": (0,),
+    "mirostat": (0,),
 }
 """Values that switch a setting off, where these are not our options' defaults."""
 NO_OPTION = (
