@@ -67,8 +67,10 @@ def check_kept(graph: ir.Graph, stored: Mapping[str, StoredForm], quantization: 
         )
 
 
-def left_out_lines(assets: TextAssets) -> Iterator[str]:
-    """Return a line on the makers' settings of generation that texts do not follow, if there are any."""
+def text_lines(assets: TextAssets) -> Iterator[str]:
+    """Return a line on a doubtful tokenizer, and one on the makers' settings of generation that texts do not follow."""
+    if assets.remark:
+        yield assets.remark
     if assets.left_out:
         listed = ", ".join(f"{name} {value!s:.40}" for name, value in assets.left_out.items())
         yield f"settings: texts do not follow what the makers set: {listed}"

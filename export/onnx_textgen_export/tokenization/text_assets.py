@@ -27,6 +27,7 @@ from onnx_textgen.package.manifest import CHAT_TEMPLATE, RESPONSE_TEMPLATE, TOKE
 from onnx_textgen.package.retrieval import EmbeddingSettings, RerankingSettings
 
 from .conversion import convert_tokenizer, tokenizer_file
+from .mistral_split import with_mistral_split
 from .retrieval_settings import read_retrieval_settings
 
 
@@ -50,6 +51,8 @@ class TextAssets:
     """Defaults of options by the model's makers."""
     left_out: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of generation by the makers that texts do not follow."""
+    remark: str = ""
+    """What a user should know of the tokenizer."""
     embedding: EmbeddingSettings | None = None
     reranking: RerankingSettings | None = None
 
@@ -79,7 +82,9 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
     if adapter is not None:
         template = read_template(adapter) or template
         folder = adapter if tokenizer_file(adapter) else folder
-    tokenizer = tokenizer or convert_tokenizer(folder)
+    remark = ""
+    if tokenizer is None and (tokenizer := convert_tokenizer(folder)) is not None:
+        tokenizer, remark = with_mistral_split(folder, read_tokenizer_settings(folder), tokenizer)
     bos_id = special_id("bos", settings, tokenizer, folder)
     eos_ids = all_eos_ids(folder, tokenizer, template, generation=written, config=config)
     starts, suppressed = start_ids(settings), suppressed_ids(settings)
@@ -99,6 +104,7 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
         suppressed_ids=suppressed,
         generation=maker.options,
         left_out=maker.left_out,
+        remark=remark,
         embedding=embedding,
         reranking=reranking,
     )

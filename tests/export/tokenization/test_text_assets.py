@@ -12,8 +12,9 @@ from tokenizers import AddedToken, Tokenizer, models
 import onnx_textgen
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package.end_tokens import end_of_turn
+from onnx_textgen.text.chat_template import render_chat
 from onnx_textgen_export import export
-from onnx_textgen_export.exporting.checks import left_out_lines
+from onnx_textgen_export.exporting.checks import text_lines
 from onnx_textgen_export.tokenization.text_assets import read_text_assets
 
 TEXTS = ["Hello, world!", "  two  spaces\n\nand lines", "naïve café 😀 日本語", "", "don't <|endoftext|> stop"]
@@ -128,7 +129,9 @@ def test_the_template_is_found_wherever_checkpoints_keep_it(tmp_path: Path) -> N
         == "in its own json"
     )
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    assert read_text_assets(checkpoint(tmp_path, tokenizer_config={"chat_template": named})).chat_template == "plain"
+    both = read_text_assets(checkpoint(tmp_path, tokenizer_config={"chat_template": named})).chat_template or ""
+    texts = [render_chat(both, [], bos_token="", eos_token="", tools=tools) for tools in (None, [{"name": "f"}])]
+    assert texts == ["plain", "tools"]
     assert read_text_assets(checkpoint(tmp_path, tokenizer_config={"chat_template": named[:1]})).chat_template == "tools"
     (tmp_path / "chat_template.jinja").write_text("in a file")
     assert read_text_assets(tmp_path).chat_template == "in a file"
@@ -175,7 +178,7 @@ def test_defaults_that_the_runtime_cannot_take_stay_behind(tmp_path: Path) -> No
     assets = read_text_assets(checkpoint(tmp_path, generation_config=settings))
     assert assets.generation == {"temperature": 0.7, "min_p": 0.05}
     assert assets.left_out == {"num_beams": 4, "typical_p": 0.9}
-    assert [*left_out_lines(assets)] == ["settings: texts do not follow what the makers set: num_beams 4, typical_p 0.9"]
+    assert [*text_lines(assets)] == ["settings: texts do not follow what the makers set: num_beams 4, typical_p 0.9"]
 
 
 def test_a_tokenizer_given_by_hand_stands_in_for_one_that_cannot_be_read(tmp_path: Path) -> None:
