@@ -1,7 +1,7 @@
 """How tokenizers of Mistral's models divide a text: some conversions have another model's pattern, of which transformers warns.
 
-With `fix_mistral_regex` in the tokenizer's settings transformers corrects it, and so does an export. Without it both give the ids of
-the file, and an export says so.
+With `fix_mistral_regex` in the tokenizer's settings transformers corrects it, and so does an export. Without it both give the ids
+of the file, and an export says so.
 """
 
 from __future__ import annotations
