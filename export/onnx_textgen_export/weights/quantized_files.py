@@ -15,7 +15,7 @@ from ..errors import ExportError
 from .quantization_schemes import SCHEMES, Scheme, Settings
 from .tensor_files import TensorFiles
 
-UNREADABLE = (KeyError, ValueError, IndexError, TypeError, RuntimeError, ZeroDivisionError, StopIteration)
+UNREADABLE = (KeyError, ValueError, IndexError, TypeError, RuntimeError, ArithmeticError, MemoryError, AttributeError)
 """What decoding raises for tensors that do not belong together."""
 
 
