@@ -19,14 +19,14 @@ import transformers.modeling_gguf_pytorch_utils as translation
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import as_ids
 from onnx_textgen.package.manifest import GENERATION_CONFIG
 
-from ..errors import ExportError
+from ..errors import ExportError, failing_as
 from ..huggingface.checkpoint import Plan, make_skeleton, stream
 from ..sources.stored_form import StoredForm
 from ..weights.adapter import Adapter
+from ..weights.size_checks import check_sizes
 from ..weights.streamed import StreamedWeights
 from .gguf_file import PLAIN_KINDS, GGUFFile
 from .gguf_settings import INSTEAD, make_config
@@ -105,7 +105,10 @@ class GGUFTensors:
 def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
     """The model's config, and the settings that it was made from."""
     load = cast("Callable[..., dict[str, Any]]", translation.load_gguf_checkpoint)
-    try:
+    architecture = str(file.metadata.get("general.architecture", "no architecture"))
+    given = {key: value for key, value in file.metadata.items() if key.startswith(f"{architecture}.")}
+    check_sizes(given, tensors=len(file.tensors), where=file.paths[0])
+    with failing_as(f"transformers cannot read {file.paths[0]} ({architecture})", f"; {INSTEAD}"):
         settings: dict[str, Any] = load(str(file.paths[0]), return_tensors=False)["config"]
         settings.pop("rope_scaling", None)  # which it misreads
         if OUTPUT_LAYER in file.tensors:  # perhaps in a later part, into which transformers does not look
@@ -113,9 +116,6 @@ def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
         if ROTARY_FACTORS in file.tensors:
             settings["rope_parameters"] = rotation(file.read(ROTARY_FACTORS).tolist(), settings)
         return make_config(file, settings), settings
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, NotImplementedError) as error:
-        kind = file.metadata.get("general.architecture", "no architecture")
-        raise ExportError(f"transformers cannot read {file.paths[0]} ({kind}): {first_line(error)}; {INSTEAD}") from error
 
 
 def rotation(factors: list[float], settings: dict[str, Any]) -> dict[str, Any]:
@@ -142,10 +142,8 @@ def open_gguf(
     file = GGUFFile(path)
     config, settings = read_gguf_config(file)
     model = make_skeleton(config, path)
-    try:
+    with failing_as(f"{path} cannot be opened", f"; {INSTEAD}"):
         tensors = GGUFTensors(file, model, settings)
-    except NotImplementedError as error:
-        raise ExportError(f"{path} cannot be opened: {first_line(error)}; {INSTEAD}") from error
     weights = stream(model, Plan(model, tensors), tensors.stored, adapter)
     write_config(config, file.metadata, folder)
     if not has_tokenizer:
