@@ -47,10 +47,12 @@ def write_gguf(
     kind: str = "F32",
     extra: Mapping[str, np.ndarray] | None = None,
     settings: Mapping[str, str | float] | None = None,
+    keys: Mapping[str, str | float] | None = None,
 ) -> dict[str, np.ndarray]:
     """Write a model; matrices in the quantisation `kind`. Returns the values by the module's names, as the file has them.
 
-    extra: further tensors. settings: further metadata of the architecture, by the key without its prefix.
+    extra: further tensors. settings: further metadata of the architecture, by the key without its prefix. keys: metadata by the
+    whole key.
     """
     config, writer = model.config, gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -64,8 +66,8 @@ def write_gguf(
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
-    for key, value in (settings or {}).items():
-        add[type(value)](f"{architecture}.{key}", value)
+    for key, value in ({f"{architecture}.{key}": value for key, value in (settings or {}).items()} | dict(keys or {})).items():
+        add[type(value)](key, value)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(WORDS)
     writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(WORDS) - 3))

@@ -67,6 +67,22 @@ def check_kept(graph: ir.Graph, stored: Mapping[str, StoredForm], quantization: 
         )
 
 
+def text_lines(assets: TextAssets) -> Iterator[str]:
+    """Return a line on a doubtful tokenizer, and one on the makers' settings of generation that texts do not follow."""
+    if assets.remark:
+        yield assets.remark
+    if assets.left_out:
+        listed = ", ".join(f"{name} {value!s:.40}" for name, value in assets.left_out.items())
+        yield f"settings: texts do not follow what the makers set: {listed}"
+
+
+def length_lines(source: Source) -> Iterator[str]:
+    """Return a line on a context length that was assumed because the source names none."""
+    if source.has_assumed_length:
+        length = source.geometry.context_length
+        yield f"context: {length} tokens, because the model's config names no limit; --context-length changes it"
+
+
 def retrieval_lines(assets: TextAssets) -> Iterator[str]:
     """Return a line for each part of the source's embedding or reranking that a package does not support."""
     if assets.embedding is not None and assets.embedding.refused:

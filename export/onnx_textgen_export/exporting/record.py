@@ -71,6 +71,7 @@ def make_manifest(
         files=files,
         quantization=rounded.as_record(weights.stored) if rounded is not None else {},
         generation=assets.generation,
+        left_out=assets.left_out,
         source=options.origin or "",
         versions=versions(),
         certificate=certificate | proven.more,

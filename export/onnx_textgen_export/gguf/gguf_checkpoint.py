@@ -6,8 +6,9 @@ only one is in memory. A tensor that it has no place for is an error: without it
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,22 +17,29 @@ import numpy.typing as npt
 import torch
 import transformers.modeling_gguf_pytorch_utils as translation
 from torch import Tensor
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
-from onnx_textgen.errors import first_line
+from onnx_textgen.package.hf_settings import as_ids
+from onnx_textgen.package.manifest import GENERATION_CONFIG
 
-from ..errors import ExportError
+from ..errors import ExportError, failing_as
 from ..huggingface.checkpoint import Plan, make_skeleton, stream
 from ..sources.stored_form import StoredForm
 from ..weights.adapter import Adapter
+from ..weights.size_checks import check_sizes
 from ..weights.streamed import StreamedWeights
 from .gguf_file import PLAIN_KINDS, GGUFFile
 from .gguf_settings import INSTEAD, make_config
+from .gguf_tokenizer import write_tokenizer
 
 OUTPUT_LAYER = "output.weight"
 ROTARY_FACTORS = "rope_freqs.weight"
 """[rotary size / 2]: what the wavelengths of the rotation are multiplied by; files of Llama 3.1 and later have it."""
-END_OF_TURN = "tokenizer.ggml.eot_token_id"
+ENDS = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+"""The ends of a turn, and of a message with tool calls."""
+SAMPLING = "general.sampling."
+SAMPLING_NAMES = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
+"""llama.cpp's names of the makers' settings, where transformers has others."""
 
 
 class Translator:
@@ -97,7 +105,10 @@ class GGUFTensors:
 def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
     """The model's config, and the settings that it was made from."""
     load = cast("Callable[..., dict[str, Any]]", translation.load_gguf_checkpoint)
-    try:
+    architecture = str(file.metadata.get("general.architecture", "no architecture"))
+    given = {key: value for key, value in file.metadata.items() if key.startswith(f"{architecture}.")}
+    check_sizes(given, tensors=len(file.tensors), where=file.paths[0])
+    with failing_as(f"transformers cannot read {file.paths[0]} ({architecture})", f"; {INSTEAD}"):
         settings: dict[str, Any] = load(str(file.paths[0]), return_tensors=False)["config"]
         settings.pop("rope_scaling", None)  # which it misreads
         if OUTPUT_LAYER in file.tensors:  # perhaps in a later part, into which transformers does not look
@@ -105,9 +116,6 @@ def read_gguf_config(file: GGUFFile) -> tuple[PretrainedConfig, dict[str, Any]]:
         if ROTARY_FACTORS in file.tensors:
             settings["rope_parameters"] = rotation(file.read(ROTARY_FACTORS).tolist(), settings)
         return make_config(file, settings), settings
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, NotImplementedError) as error:
-        kind = file.metadata.get("general.architecture", "no architecture")
-        raise ExportError(f"transformers cannot read {file.paths[0]} ({kind}): {first_line(error)}; {INSTEAD}") from error
 
 
 def rotation(factors: list[float], settings: dict[str, Any]) -> dict[str, Any]:
@@ -134,30 +142,22 @@ def open_gguf(
     file = GGUFFile(path)
     config, settings = read_gguf_config(file)
     model = make_skeleton(config, path)
-    try:
+    with failing_as(f"{path} cannot be opened", f"; {INSTEAD}"):
         tensors = GGUFTensors(file, model, settings)
-    except NotImplementedError as error:
-        raise ExportError(f"{path} cannot be opened: {first_line(error)}; {INSTEAD}") from error
     weights = stream(model, Plan(model, tensors), tensors.stored, adapter)
-    write_config(config, file.metadata.get(END_OF_TURN), folder)
+    write_config(config, file.metadata, folder)
     if not has_tokenizer:
-        write_tokenizer(file.paths[0], folder)
+        write_tokenizer(file.paths[0], file.metadata, folder)
     return model, weights
 
 
-def write_config(config: PretrainedConfig, end_of_turn: int | None, folder: Path) -> None:
-    """Write the config, in which the token that ends a turn ends the text too."""
+def write_config(config: PretrainedConfig, metadata: Mapping[str, Any], folder: Path) -> None:
+    """Write the config, in which tokens that end a turn or a message end the text too, and the makers' settings of generation."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    config.eos_token_id = sorted({end for end in [*ends, end_of_turn] if end is not None}) or None
+    config.eos_token_id = sorted({*as_ids(ends), *(each for key in ENDS for each in as_ids(metadata.get(key)))}) or None
     config.save_pretrained(folder)
-
-
-def write_tokenizer(path: Path, folder: Path) -> None:
-    """Write the tokenizer and the chat template of a GGUF file."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False)
-        tokenizer.save_pretrained(folder)
-    except Exception as error:
-        raise ExportError(
-            f"transformers cannot read the tokenizer in {path}: {first_line(error)}; give a tokenizer.json with --tokenizer"
-        ) from error
+    sampling = {key.removeprefix(SAMPLING): value for key, value in metadata.items() if key.startswith(SAMPLING)}
+    if sampling:
+        settings = {SAMPLING_NAMES.get(name, name): value for name, value in sampling.items()}
+        text = json.dumps({"do_sample": True, "top_k": 0} | settings)
+        (folder / GENERATION_CONFIG).write_text(text, encoding="utf-8")

@@ -16,17 +16,16 @@ import numpy.typing as npt
 
 from onnx_textgen.errors import first_line
 
-from ..errors import ExportError
+from ..errors import ExportError, failing_as
 
 MAGIC = b"GGUF"
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-MOST_ITEMS = 1 << 22
-"""Items of an array, entries of the metadata, tensors; the largest vocabularies have a quarter of a million tokens."""
+MOST_ITEMS = 1 << 21
+"""Items of an array; the largest vocabularies have a quarter of a million tokens."""
+MOST_ENTRIES, MOST_TENSORS = 10_000, 200_000
 MOST_DIMENSIONS = 4
 PLAIN_KINDS = frozenset({"F64", "F32", "F16", "BF16"})
 """Kinds of tensors that are not quantised."""
-UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, OSError, TypeError, UnicodeDecodeError, MemoryError)
-"""What `gguf` raises for a file that is damaged."""
 
 
 class BoundedReader(gguf.GGUFReader):
@@ -45,12 +44,12 @@ class BoundedReader(gguf.GGUFReader):
         return super()._get_field_parts(orig_offs, raw_type)
 
     def _build_fields(self, offs: int, count: int) -> int:
-        if count > MOST_ITEMS:
+        if count > MOST_ENTRIES:
             raise ValueError("it declares more metadata than any model has")
         return super()._build_fields(offs, count)
 
     def _build_tensor_info(self, offs: int, count: int) -> Any:  # noqa: ANN401 - a tuple of gguf's own types
-        if count > MOST_ITEMS:
+        if count > MOST_TENSORS:
             raise ValueError("it declares more tensors than any model has")
         return super()._build_tensor_info(offs, count)
 
@@ -76,12 +75,10 @@ class GGUFFile:
         self.metadata: dict[str, Any] = {}
         """By key: numbers, texts, and lists of them."""
         for part in self.paths:
-            try:
+            with failing_as(f"{part} is no whole GGUF file", "; fetch it again"):
                 reader = BoundedReader(part)
                 self.tensors |= {tensor.name: tensor for tensor in reader.tensors}
                 self.metadata = {key: field.contents() for key, field in reader.fields.items()} | self.metadata
-            except UNREADABLE as error:
-                raise ExportError(f"{part} is no whole GGUF file: {first_line(error)}; fetch it again") from error
         if not self.tensors:
             raise ExportError(f"{path} holds no tensors; give the file, or the first part, that holds the model")
 

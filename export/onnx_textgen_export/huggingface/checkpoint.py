@@ -19,17 +19,19 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.initialization import no_init_weights
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
 
-from ..errors import ExportError
+from ..errors import ExportError, failing_as
 from ..package.forecast import has_inputs_first
 from ..sources.stored_form import StoredForm
 from ..weights.adapter import Adapter
 from ..weights.quantized_files import QuantizedFiles
+from ..weights.size_checks import check_sizes
 from ..weights.streamed import StreamedWeights, is_unmaterialized, put_parameter
 from ..weights.tensor_files import TensorFiles
+from .computed_tensors import computed_tensors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,10 +50,8 @@ def read_config(folder: Path) -> PretrainedConfig:
     """The checkpoint's config; no code from the folder is run."""
     if not (folder / "config.json").is_file():
         raise ExportError(f"{folder} has no config.json; give the folder of a Hugging Face checkpoint")
-    try:
+    with failing_as(f"transformers cannot read {folder / 'config.json'}"):
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError, RuntimeError, TypeError, AttributeError) as error:
-        raise ExportError(f"transformers cannot read {folder / 'config.json'}: {first_line(error)}") from error
     return config
 
 
@@ -68,12 +68,9 @@ def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     """A model of that config in float32 whose parameters are uninitialised."""
     if getattr(config, "rescale_every", 0):
         config.rescale_every = 0  # RWKV halves weights when it first runs, for float16: those here come later, and are float32
-    try:
-        with no_init_weights(), torch.no_grad():
-            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            model = cast(Any, kind).from_config(config, dtype=torch.float32, trust_remote_code=False)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        raise ExportError(f"transformers cannot build the model of {folder}: {first_line(error)}") from error
+    with failing_as(f"transformers cannot build the model of {folder}"), no_init_weights(), torch.no_grad():
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model = cast(Any, kind).from_config(config, dtype=torch.float32, trust_remote_code=False)
     if not isinstance(model, PreTrainedModel):
         raise ExportError(f"{folder} is not a language model")
     model.train(False)
@@ -105,6 +102,8 @@ class Plan:
         """Tensor of the module -> its recipe; one recipe may make more than one tensor."""
         self.aliases: dict[str, str] = {}
         """Tied tensor -> the one it is tied to."""
+        self.computed: dict[str, Tensor] = {}
+        """Tensors of the module that no file holds and that transformers computes."""
         self.made: tuple[str, dict[str, Tensor]] = ("", {})
         """What the last recipe made, because its tensors are read one after the other."""
         transforms: list[Any] = get_model_conversion_mapping(model)
@@ -135,6 +134,8 @@ class Plan:
     def read(self, name: str) -> Tensor:
         """A tensor of the module, in its stored type."""
         name = self.aliases.get(name, name)
+        if name in self.computed:
+            return self.computed[name]
         recipe = self.recipes[name]
         if recipe.converter is None:
             found = self.files.read(recipe.sources[-1][0])
@@ -226,6 +227,9 @@ def fill_small(model: PreTrainedModel, plan: Plan, read: Callable[[str], Tensor]
     """Read buffers and small parameters, which are not left unmaterialized; raises `ExportError` for what is missing."""
     tensors = model.state_dict(keep_vars=True)
     known = {id(tensors[name]) for name in plan.recipes if name in tensors}
+    plan.computed = computed_tensors(model, [name for name, tensor in tensors.items() if id(tensor) not in known])
+    plan.recipes |= {name: Recipe(name, (), None) for name in plan.computed}
+    known |= {id(tensors[name]) for name in plan.computed}
     if missing := [name for name, tensor in tensors.items() if id(tensor) not in known]:
         raise ExportError(f"the checkpoint lacks the weights of {missing[0]} ({len(missing)} in all); it is incomplete")
     with torch.no_grad():
@@ -252,15 +256,19 @@ def open_checkpoint(
     folder: Path, *, allow_pickle: bool = False, adapter: Adapter | None = None
 ) -> tuple[PreTrainedModel, StreamedWeights]:
     """The model skeleton of a checkpoint folder, and its weights; raises `ExportError` for what cannot be opened."""
+    if given := read_json(folder / "config.json"):
+        files = TensorFiles(folder, allow_pickle=allow_pickle)
+        check_sizes(given, tensors=len(files.names()), where=folder / "config.json")
     config = read_config(folder)
+    refuse_encoder(config, folder)
     settings = quantization_of(config)
-    files = TensorFiles(folder, allow_pickle=allow_pickle)
     model = make_skeleton(config, folder)
     transposed = {f".{name}.weight" for name, layer in model.named_modules() if has_inputs_first(layer)}
     quantized = (
         QuantizedFiles(files, settings, lambda name: any(each.endswith(f".{name}") for each in transposed)) if settings else None
     )
-    plan = Plan(model, files if quantized is None else quantized)
+    with failing_as(f"{folder} holds tensors that do not fit its config"):
+        plan = Plan(model, files if quantized is None else quantized)
     return model, stream(model, plan, lambda: {} if quantized is None else stored_forms(plan, quantized), adapter)
 
 
@@ -273,6 +281,16 @@ def stored_forms(plan: Plan, files: QuantizedFiles) -> dict[str, StoredForm]:
             order = files.order(layers[0]) if recipe.converter is None else None
             found[name] = StoredForm(files.layers[layers[0]][0].name, order=order)
     return found
+
+
+def refuse_encoder(config: PretrainedConfig, folder: Path) -> None:
+    """Raise `ExportError` for a model that reads a text in both directions at once, and so cannot continue one."""
+    is_decoder = config.is_encoder_decoder or getattr(config, "is_decoder", False) or getattr(config, "causal", False)
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not is_decoder:
+        raise ExportError(
+            f"{folder} is an encoder of the type {config.model_type}, which fills gaps or makes vectors and generates no text; "
+            "give a decoder or an encoder-decoder, or export it with optimum: optimum-cli export onnx --model DIR OUT"
+        )
 
 
 def refuse_code(folder: Path) -> None:

@@ -32,12 +32,19 @@ def run_with_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> tuple[Te
     return logits, head if seen == [tuple(logits.shape)] else None
 
 
-def declared_length(config: PretrainedConfig) -> int:
-    """The context length that a config names."""
+def length_in(config: PretrainedConfig) -> int | None:
+    """The context length that a config names; None if it names none."""
     for name in ("max_position_embeddings", "max_seq_len", "model_max_length", "seq_length", "context_length", "n_positions"):
         if isinstance(length := getattr(config, name, None), int):
             return length
-    raise ExportError(f"{config.model_type} {NO_LENGTH}")
+    return None
+
+
+def declared_length(config: PretrainedConfig) -> int:
+    """The context length that a decoder's config names; raises `ExportError` if it names none."""
+    if (length := length_in(config)) is None:
+        raise ExportError(f"{config.model_type} {NO_LENGTH}")
+    return length
 
 
 def source_from_decoder(model: PreTrainedModel, *, context_length: int | None = None) -> Source:

@@ -12,9 +12,12 @@ from onnx_textgen.package.hf_settings import start_ids, suppressed_ids, without_
 
 from ..errors import ExportError
 from ..sources.source import EncoderPart, Source, make_geometry
-from .decoder import declared_length, run_with_head
+from .decoder import length_in, run_with_head
 from .decoder_paths import choose_path
 from .encoder_decoder import EncoderDecoder
+
+ASSUMED_LENGTH = 512
+"""Tokens of a text and of a source where the config names no limit, as relative positions need none: what T5 was trained on."""
 
 
 def heads_of(config: PretrainedConfig) -> int:
@@ -59,7 +62,8 @@ def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int 
         return model.reference(ids, ids)
 
     logits, head = run_with_head(module, lambda: reference(torch.tensor([[0, 1]])))
-    length = context_length or declared_length(config)
+    stated = context_length or length_in(config)
+    length = stated or ASSUMED_LENGTH
     return Source(
         module=module,
         call=path.call,
@@ -71,6 +75,7 @@ def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int 
         one_token=path.one_token,
         attention_path="own",
         padding_id=model.padding_id,
+        has_assumed_length=stated is None,
         encoder=EncoderPart(
             call=model.encode,
             cross=model.cross,

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx_textgen.options.maker_settings import SEARCH
 from onnx_textgen.package.manifest import CONFIG, GENAI_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, Target
 
 from ..sources.source import Source
@@ -128,10 +129,11 @@ def model_config(shared_graph: str, source: Source, assets: TextAssets, *, weigh
 
 
 def generation_config(assets: TextAssets) -> dict[str, Any]:
-    """Special ids, and the sampling defaults of the model's makers."""
-    is_sampled = "temperature" in assets.generation
+    """Special ids, and the makers' defaults except for a search, which these runtimes do not have."""
+    is_sampled = assets.generation.get("temperature", 0) > 0
     ids = {"bos_token_id": assets.bos_id, "eos_token_id": list(assets.eos_ids), "pad_token_id": assets.pad_id}
-    return {**ids, "do_sample": is_sampled, **assets.generation}
+    names = assets.generation.keys() - {*SEARCH, "stop", *(() if is_sampled else ("temperature",))}
+    return {**ids, "do_sample": is_sampled, **{name: assets.generation[name] for name in assets.generation if name in names}}
 
 
 def tokenizer_config(assets: TextAssets) -> dict[str, Any]:

@@ -105,6 +105,8 @@ class Source:
     """An id that gets no position, so that no text may contain it; None if the model has no such id."""
     attentions: Attentions | None = None
     """Attention weights in PyTorch, where a decoder's attention goes through `cached_attention`; None otherwise."""
+    has_assumed_length: bool = False
+    """Whether nothing names the context length, so that a usual one was taken."""
     encoder: EncoderPart | None = None
     """The other half of an encoder-decoder; then `call` takes the encoder's mask and `EncoderPart.cross` after the pasts."""
     rotary_switch: int | None = None

@@ -13,21 +13,21 @@ from tokenizers import Tokenizer
 from onnx_textgen.answers.response_template import read_response_template
 from onnx_textgen.derivation.derive import derive
 from onnx_textgen.derivation.form_templates import response_template_of
+from onnx_textgen.options.maker_settings import read_maker_settings
 from onnx_textgen.package.end_tokens import all_eos_ids, read_template
 from onnx_textgen.package.hf_settings import (
-    generation_defaults,
+    generation_settings,
     read_config,
-    read_json,
     read_tokenizer_settings,
     special_id,
     start_ids,
     suppressed_ids,
-    without_nulls,
 )
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, RESPONSE_TEMPLATE, TOKENIZER
 from onnx_textgen.package.retrieval import EmbeddingSettings, RerankingSettings
 
 from .conversion import convert_tokenizer, tokenizer_file
+from .mistral_split import with_mistral_split
 from .retrieval_settings import read_retrieval_settings
 
 
@@ -47,7 +47,12 @@ class TextAssets:
     """Ids that every text of an encoder-decoder begins with, where the settings name them."""
     suppressed_ids: tuple[int, ...] = ()
     """Ids that no text of an encoder-decoder may have, where the settings name them."""
-    generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    generation: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Defaults of options by the model's makers."""
+    left_out: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of generation by the makers that texts do not follow."""
+    remark: str = ""
+    """What a user should know of the tokenizer."""
     embedding: EmbeddingSettings | None = None
     reranking: RerankingSettings | None = None
 
@@ -71,15 +76,22 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
     """
     config = read_config(folder)
     source = folder
-    written = without_nulls(read_json(folder / "generation_config.json"))
+    written = generation_settings(folder, config)
     settings = config | written
     template = read_template(folder)
     if adapter is not None:
         template = read_template(adapter) or template
         folder = adapter if tokenizer_file(adapter) else folder
-    tokenizer = tokenizer or convert_tokenizer(folder)
+    remark = ""
+    if tokenizer is None and (tokenizer := convert_tokenizer(folder)) is not None:
+        tokenizer, remark = with_mistral_split(folder, read_tokenizer_settings(folder), tokenizer)
     bos_id = special_id("bos", settings, tokenizer, folder)
     eos_ids = all_eos_ids(folder, tokenizer, template, generation=written, config=config)
+    starts, suppressed = start_ids(settings), suppressed_ids(settings)
+    if config.get("is_encoder_decoder"):
+        maker = read_maker_settings(written, start_count=len(starts) or 1, suppressed=suppressed)
+    else:
+        maker = read_maker_settings(written)
     embedding, reranking = read_retrieval_settings(source, template)
     return TextAssets(
         tokenizer=tokenizer,
@@ -88,9 +100,11 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
         bos_id=bos_id,
         eos_ids=eos_ids,
         pad_id=special_id("pad", settings, tokenizer, folder),
-        start_ids=start_ids(settings),
-        suppressed_ids=suppressed_ids(settings),
-        generation=generation_defaults(settings),
+        start_ids=starts,
+        suppressed_ids=suppressed,
+        generation=maker.options,
+        left_out=maker.left_out,
+        remark=remark,
         embedding=embedding,
         reranking=reranking,
     )

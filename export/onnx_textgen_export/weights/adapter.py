@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import regex
 import torch
 from torch import Tensor
 
 from onnx_textgen.backends.variants.adapter_file import LowRank
+from onnx_textgen.errors import first_line
+from onnx_textgen.options.checks import shown
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError
@@ -31,6 +34,8 @@ MERGED_BY_PEFT = "merge it with PEFT (model.merge_and_unload()), and export what
 CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 """Initialisations with which an adapter belongs to another base than the one that it names, or computes something else."""
 OTHER_COMPUTATIONS = ("alora_invocation_tokens", "arrow_config", "layer_replication", "target_parameters", "megatron_config")
+MATCH_SECONDS = 0.1
+"""Most time for one pattern of an adapter's settings, which come from the hub."""
 KNOWN_USES = ("use_rslora", "use_dora")
 
 
@@ -132,8 +137,12 @@ class Adapter:
     def scale(self, parameter: str, rank: int) -> float:
         """Return the factor of a layer's product."""
         layer = parameter.rpartition(".")[0]
-        own: Mapping[str, Any] = self.settings.get("alpha_pattern") or {}
-        alpha = next((value for key, value in own.items() if matches(key, layer)), self.settings.get("lora_alpha", 8))
+        own: Any = self.settings.get("alpha_pattern") or {}
+        alpha = self.settings.get("lora_alpha", 8)
+        if isinstance(own, Mapping):
+            alpha = next((value for key, value in own.items() if matches(key, layer)), alpha)
+        if not isinstance(own, Mapping) or not isinstance(alpha, int | float) or not math.isfinite(alpha) or rank < 1:
+            raise ExportError(f"{self.folder}: {SETTINGS} gives {shown(layer)} no scale that is a number; copy the adapter again")
         return float(alpha) / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
 
     def token_ids(self, parameter: str) -> list[int]:
@@ -184,6 +193,7 @@ def parse(name: str) -> tuple[str, str]:
 def matches(pattern: str, layer: str) -> bool:
     """Return whether a pattern of PEFT's settings matches a layer: all of its name, or the end of it."""
     try:
-        return re.fullmatch(rf"(.*\.)?({pattern})", layer) is not None
-    except re.error as error:
-        raise ExportError(f"{SETTINGS} holds {pattern!r:.80}, which is no pattern of names ({error}); fix it") from error
+        return regex.fullmatch(rf"(.*\.)?({pattern})", layer, timeout=MATCH_SECONDS) is not None
+    except (regex.error, TimeoutError) as error:
+        why = f"takes more than {MATCH_SECONDS} s" if isinstance(error, TimeoutError) else first_line(error)
+        raise ExportError(f"{SETTINGS} holds {shown(pattern)}, which is no pattern of names ({why}); fix it") from error

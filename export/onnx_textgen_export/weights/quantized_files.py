@@ -9,14 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from onnx_textgen.errors import first_line
-
-from ..errors import ExportError
+from ..errors import ExportError, failing_as
 from .quantization_schemes import SCHEMES, Scheme, Settings
 from .tensor_files import TensorFiles
-
-UNREADABLE = (KeyError, ValueError, IndexError, TypeError, RuntimeError, ZeroDivisionError, StopIteration)
-"""What decoding raises for tensors that do not belong together."""
 
 
 class QuantizedFiles:
@@ -54,10 +49,8 @@ class QuantizedFiles:
         if name not in self.layers:
             return self.files.read(name)
         scheme, _ = self.layers[name]
-        try:
+        with failing_as(f"{name} cannot be read as {scheme.name}", "; copy the checkpoint again"):
             found = scheme.decode(self.parts(name), self.settings)
-        except UNREADABLE as error:
-            raise ExportError(f"{name} cannot be read as {scheme.name}: {first_line(error)}; copy the checkpoint again") from error
         if not np.isfinite(found).all():
             raise ExportError(f"{name} has numbers that are not finite; the checkpoint is damaged, copy it again")
         return torch.from_numpy(np.ascontiguousarray(found.T if self.is_transposed(name) else found, np.float32))
@@ -66,7 +59,8 @@ class QuantizedFiles:
         """See `StoredForm.order`."""
         scheme, parts = self.layers[name]
         index = [part for part in parts if part.endswith("g_idx")]
-        return scheme.order(self.parts(name, index)) if index else None
+        with failing_as(f"{name} cannot be read as {scheme.name}", "; copy the checkpoint again"):
+            return scheme.order(self.parts(name, index)) if index else None
 
     def parts(self, name: str, chosen: list[str] | None = None) -> dict[str, Tensor]:
         """Tensors that store a matrix, by their own names."""

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.options.checks import shown
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError
@@ -19,6 +20,7 @@ from ..errors import ExportError
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_INDEX_BYTES = 64 * 2**20
 """A model with hundreds of experts has about a hundred thousand tensors."""
+MOST_NAME_CHARACTERS = 200
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -89,8 +91,8 @@ def safetensors_files(folder: Path) -> list[str]:
     indexed = read_json(folder / INDEX, most=MOST_INDEX_BYTES).get("weight_map")
     if not isinstance(indexed, dict):
         return [WHOLE] if (folder / WHOLE).is_file() else sorted(path.name for path in folder.glob("*.safetensors"))
-    names = sorted(set(indexed.values()))
-    for name in names:
-        if Path(name).name != name or not (folder / name).is_file():
-            raise ExportError(f"{folder / INDEX} names {name}, which is not there; copy the checkpoint again")
-    return names
+    names = {name if isinstance(name, str) else shown(name) for name in indexed.values()}
+    for name in sorted(names):
+        if Path(name).name != name or len(name) > MOST_NAME_CHARACTERS or not (folder / name).is_file():
+            raise ExportError(f"{folder / INDEX} names {shown(name)[1:-1]}, which is not there; copy the checkpoint again")
+    return sorted(names)

@@ -326,7 +326,7 @@ class Model:
         two equal calls differ, unless `temperature` is 0. `cancel`, from another thread, ends the texts and keeps them so far.
         Raises `PromptError` and `OptionError`.
         """
-        config, prompts = self.generator.config(options), prompt if is_batch(prompt) else [prompt]
+        config, prompts = self.generator.config(options, searches=True), prompt if is_batch(prompt) else [prompt]
         found = self.generator.for_adapter(config.adapter).generate(prompts, config, cancel)  # type: ignore[arg-type]
         return found if is_batch(prompt) else found[0]
 

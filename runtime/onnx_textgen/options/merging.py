@@ -11,14 +11,15 @@ from ..errors import OptionError, PackageError
 from .checks import shown
 from .generation_config import OPTION_NAMES, GenerationConfig
 from .other_names import NAMES_ELSEWHERE, REMOVED, in_todays_names
-from .resolve import check_effect
+from .resolve import check_effect, giving_way
 
 
 def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> GenerationConfig:
     """Merge options: the caller's first, then the package's defaults (`Manifest.generation`), then those of `GenerationConfig`.
 
-    An option that is None counts as not given, and so does an older package's default that was removed. Raises `OptionError` for an
-    option that is unknown, unusable or without effect, and `PackageError` for an unusable default.
+    A default search or shortest text gives way to options that exclude it. An option that is None counts as not given, and so does
+    an older package's default that was removed. Raises `OptionError` for an option that is unknown, unusable or without effect, and
+    `PackageError` for an unusable default.
 
     >>> make_generation_config({"temperature": 0.6, "top_k": 20}, {"top_k": 5, "seed": None}).top_k
     5
@@ -29,7 +30,7 @@ def make_generation_config(defaults: Mapping[str, Any], options: Mapping[str, An
     except OptionError as error:
         raise PackageError(f"the package has an unusable generation default: {error}; export the model again") from error
     asked = known_options(options)
-    config = dataclasses.replace(base, **asked)
+    config = dataclasses.replace(giving_way(base, asked), **asked)
     check_effect(config, asked)
     return config
 

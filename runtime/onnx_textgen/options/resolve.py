@@ -6,6 +6,7 @@ temperature 0: programs send their `top_p` with every call, and the text is the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -54,6 +55,15 @@ def check_effect(config: GenerationConfig, asked: Iterable[str]) -> None:
     if config.ignore_eos:
         refuse(names & {"min_new_tokens"}, "with ignore_eos")
     check_combinations(config)
+
+
+def giving_way(base: GenerationConfig, asked: Mapping[str, Any]) -> GenerationConfig:
+    """The package's defaults without a search, or a shortest text, that excludes what the caller `asked` for."""
+    config = dataclasses.replace(base, **asked)
+    wants_one_text = {name for name in asked if not is_neutral(config, name)} & {*NOT_WITH_BEAMS}
+    if "num_beams" not in asked and (wants_one_text or "temperature" in asked or config.context_limit == "shift"):
+        base = dataclasses.replace(base, num_beams=1)
+    return dataclasses.replace(base, min_new_tokens=min(base.min_new_tokens, config.max_new_tokens))
 
 
 def check_combinations(config: GenerationConfig) -> None:

@@ -20,35 +20,52 @@ from .hf_settings import as_ids, read_json, read_tokenizer_settings, token_text
 from .manifest import CHAT_TEMPLATE
 
 ANSWER = "fourtytwo"
+NAMED_TEMPLATES, TOOL_USE = "additional_chat_templates", "tool_use"
+"""Where transformers keeps templates with names, and the name of the one for tools."""
 
 
 def read_template(folder: Path) -> str | None:
     """Read `chat_template.jinja`, else the template in `tokenizer_config.json` or `chat_template.json`; None if there is none.
 
-    Raises `PackageError` for a file that cannot be read.
+    Of named templates, `tool_use` is rendered where tools are given. Raises `PackageError` for a file that cannot be read.
     """
     with readable(folder):
-        has_own_file = (folder / CHAT_TEMPLATE).is_file()
+        has_own_file, for_tools = (folder / CHAT_TEMPLATE).is_file(), folder / NAMED_TEMPLATES / f"{TOOL_USE}.jinja"
+        has_one_for_tools = for_tools.is_file()
     if has_own_file:
-        return read_text(folder / CHAT_TEMPLATE)
+        own = read_text(folder / CHAT_TEMPLATE)
+        return joined(own, read_text(for_tools)) if has_one_for_tools else own
     for name in ("tokenizer_config.json", "chat_template.json"):
-        template = default_template(read_json(folder / name).get("chat_template"))
+        template = template_in(read_json(folder / name).get("chat_template"))
         if template is not None:
             return template
     return None
 
 
-def default_template(value: object) -> str | None:
-    """Choose the default template of a settings entry: a text, a list of `{"name", "template"}`, or an object with names as keys.
+def template_in(value: object) -> str | None:
+    """The template of a settings entry: a text, a list of `{"name", "template"}`, or an object with names as keys.
 
-    >>> default_template([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}])
+    >>> template_in([{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}])
     'd'
     """
     if isinstance(value, list):
         value = {str(entry.get("name")): entry.get("template") for entry in value if isinstance(entry, Mapping)}
-    if isinstance(value, Mapping):
-        value = value.get("default", next(iter(value.values()), None))
-    return value if isinstance(value, str) else None
+    if not isinstance(value, Mapping):
+        return value if isinstance(value, str) else None
+    template, for_tools = value.get("default", next(iter(value.values()), None)), value.get(TOOL_USE)
+    if not isinstance(template, str):
+        return None
+    return joined(template, for_tools) if isinstance(for_tools, str) and for_tools != template else template
+
+
+def joined(template: str, for_tools: str) -> str:
+    """One template of two, of which the second is rendered where tools are given.
+
+    Chat templates are rendered without the newline after a block, without one at their end, and without space before a block that
+    begins a line; the newlines and empty expressions keep all else.
+    """
+    inside = ("\n" + text.removesuffix("\n") + "{{ '' }}" for text in (for_tools, template))
+    return "{% if tools %}" + "{% else %}".join(inside) + "{% endif %}"
 
 
 def text_after_answer(template: str, tokens: Mapping[str, str | None]) -> str | None:

@@ -22,12 +22,24 @@ from ..backends.signature import HIDDEN_STATES, LOGITS, ROLES, Hints
 from ..errors import PackageError
 from ..files.graph_file import OUR_PRODUCER, producer_of
 from ..files.text_files import read_text, readable
+from ..options.maker_settings import CHOOSING, MakerSettings, read_maker_settings
 from ..text.tokenizer import MAX_FILE_BYTES, tokenizer_errors
 from ..text.tokenizer_json import read_spec
 from .end_tokens import all_eos_ids, read_template
 from .foreign_encoder_decoder import Halves, as_decoder, choose_halves, encoder_record
-from .hf_settings import generation_defaults, read_config, read_json, special_id, without_nulls
-from .manifest import CHAT_TEMPLATE, GRAPH, INT8_CACHE_GRAPH, MANIFEST, TOKENIZER, UNKNOWN, FileRecord, Geometry, Manifest
+from .hf_settings import generation_settings, read_config, read_json, special_id, without_nulls
+from .manifest import (
+    CHAT_TEMPLATE,
+    GRAPH,
+    INT8_CACHE_GRAPH,
+    MANIFEST,
+    TOKENIZER,
+    UNKNOWN,
+    EncoderRecord,
+    FileRecord,
+    Geometry,
+    Manifest,
+)
 from .reading import has_manifest
 
 GENAI_CONFIG = "genai_config.json"
@@ -232,13 +244,14 @@ def settings_of_genai(genai: Mapping[str, Any]) -> Settings:
     )
     ends = {name: value for name, value in without_nulls(model).items() if name.endswith("_token_id")}
     config = {**decoder, "vocab_size": model.get("vocab_size")}
-    return Settings(GENAI_CONFIG, config, search | ends, hints, count_in(model, "context_length"))
+    generation = ({"do_sample": False} | without_nulls(search) if search else {}) | ends
+    return Settings(GENAI_CONFIG, config, generation, hints, count_in(model, "context_length"))
 
 
 def settings_of_config(folder: Path) -> Settings:
     """Read `config.json` and `generation_config.json`, and the context length also from `tokenizer_config.json`."""
     config = as_decoder(read_config(folder))
-    generation = without_nulls(read_json(folder / "generation_config.json"))
+    generation = generation_settings(folder, config)
     heads, hidden = count_in(config, "num_attention_heads", "n_head"), count_in(config, "hidden_size", "n_embd", "d_model")
     hints = Hints(
         kv_heads=count_in(config, "num_key_value_heads") or heads,
@@ -265,6 +278,8 @@ def make_manifest(folder: Path, graph: Path, settings: Settings, session: OnnxRu
         files |= {name: folder / name for name in (CHAT_TEMPLATE, "tokenizer_config.json") if (folder / name).is_file()}
     geometry = make_geometry(settings, session)
     ends = all_eos_ids(folder, tokenizer, template, generation=settings.generation, config=settings.config)
+    encoder = None if halves is None else encoder_record(ids, geometry, folder)
+    maker = makers_of(settings, encoder)
     return Manifest(
         name=folder.resolve().name,
         target=UNKNOWN,
@@ -274,10 +289,20 @@ def make_manifest(folder: Path, graph: Path, settings: Settings, session: OnnxRu
         eos_ids=tuple(i for i in ends if in_vocabulary(i, geometry) is not None),
         pad_id=in_vocabulary(special_id("pad", ids, tokenizer, folder), geometry),
         files={name: FileRecord(size=path.stat().st_size, sha256="") for name, path in files.items()},
-        generation=generation_defaults(settings.generation),
-        encoder=None if halves is None else encoder_record(ids, geometry, folder),
+        generation=maker.options,
+        left_out=maker.left_out,
+        encoder=encoder,
         source=f"another exporter; settings from {origin}" if settings.config else "another exporter; no settings",
     )
+
+
+def makers_of(settings: Settings, encoder: EncoderRecord | None) -> MakerSettings:
+    """What the makers say about generation; genai's settings also name the ends of a text, which say nothing of it."""
+    if not settings.generation.keys() & {*CHOOSING}:
+        return MakerSettings()
+    if encoder is None:
+        return read_maker_settings(settings.generation)
+    return read_maker_settings(settings.generation, start_count=len(encoder.start_ids), suppressed=encoder.suppressed_ids)
 
 
 def in_vocabulary(token_id: int | None, geometry: Geometry) -> int | None:

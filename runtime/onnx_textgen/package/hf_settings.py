@@ -9,17 +9,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ..errors import OptionError, PackageError
+from ..errors import PackageError
 from ..files import text_files
 from ..files.text_files import readable
-from ..options.generation_config import OPTION_NAMES
-from ..options.merging import make_generation_config
+from ..options.maker_settings import CHOOSING, banned, plain
+from .manifest import GENERATION_CONFIG
 
-SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, which JSON allows but no valid text contains."""
-GREEDY_OPTIONS = ("repetition_penalty",)
-"""Options that also apply to greedy generation."""
 
 
 def read_json(path: Path, *, most: int = text_files.MOST_BYTES) -> dict[str, Any]:
@@ -58,9 +55,13 @@ def token_text(value: object) -> str | None:
 
 
 def as_ids(value: object) -> tuple[int, ...]:
-    """Convert an id, a list of ids or None to a tuple of ids; other values are left out."""
-    values = value if isinstance(value, list | tuple) else [value]
-    return tuple(item for item in values if isinstance(item, int) and not isinstance(item, bool))
+    """Convert an id, a list of ids or None to a tuple of ids; an id may be written as text or as a float, others are left out.
+
+    >>> as_ids([2, "32000", 7.0, None, -1])
+    (2, 32000, 7)
+    """
+    values = [plain(item) for item in (value if isinstance(value, list | tuple) else [value])]
+    return tuple(item for item in values if isinstance(item, int) and not isinstance(item, bool) and item >= 0)
 
 
 def special_id(name: str, settings: Mapping[str, Any], tokenizer: Tokenizer | None, folder: Path) -> int | None:
@@ -77,33 +78,27 @@ def start_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
     >>> start_ids({"decoder_start_token_id": 2, "forced_bos_token_id": 0})
     (2, 0)
     """
-    start, forced = (settings.get(name) for name in ("decoder_start_token_id", "forced_bos_token_id"))
-    if not isinstance(start, int):
-        return ()
-    return (start, forced) if isinstance(forced, int) else (start,)
+    start, forced = (as_ids(settings.get(name))[:1] for name in ("decoder_start_token_id", "forced_bos_token_id"))
+    return start + forced if start else ()
 
 
 def suppressed_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
     """The ids that settings exclude from every text, as Marian's exclude padding.
 
-    >>> suppressed_ids({"bad_words_ids": [[58100], [1, 2]]})
-    (58100,)
+    >>> suppressed_ids({"bad_words_ids": [[58100], [1, 2]], "suppress_tokens": [7]})
+    (58100, 7)
     """
-    found = settings.get("bad_words_ids")
-    words = found if isinstance(found, list) else []
-    return tuple(word[0] for word in words if isinstance(word, list) and len(word) == 1 and isinstance(word[0], int))
+    return tuple(word[0] for word in banned(settings) if len(word) == 1)
 
 
-def is_usable(name: str, value: object) -> bool:
-    """Return whether the runtime accepts a default; some checkpoints switch top_k off by 0 or -1, and top_p by 0."""
-    try:
-        make_generation_config({}, {name: value})
-    except OptionError:
-        return False
-    return value is not None
+def generation_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the makers say about generation: `generation_config.json`, else the entries of older checkpoints in their `config`.
 
-
-def generation_defaults(settings: Mapping[str, Any]) -> dict[str, int | float]:
-    """The makers' defaults that the runtime accepts; with `do_sample` false, only those that also apply to greedy generation."""
-    names = (*SAMPLING_OPTIONS, *GREEDY_OPTIONS) if settings.get("do_sample", True) else GREEDY_OPTIONS
-    return {name: settings[name] for name in names if name in OPTION_NAMES and is_usable(name, settings.get(name))}
+    A file without `do_sample` says that texts are not drawn; so there is always an entry if there is a file.
+    """
+    path = folder / GENERATION_CONFIG
+    with readable(path):
+        has_file = path.is_file()
+    if has_file:
+        return {"do_sample": False} | without_nulls(read_json(path))
+    return {name: config[name] for name in CHOOSING if name in config}

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from ..errors import PackageError
 from ..options.checks import shown
+from ..options.merging import make_generation_config
 from .retrieval import EmbeddingSettings, RerankingSettings
 
 FORMAT_VERSION = 2
@@ -56,7 +57,7 @@ ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
-NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids"})
+NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids", "left_out"})
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
 """The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
@@ -183,8 +184,10 @@ class Manifest:
     """A text ends with any of these."""
     pad_id: int | None
     files: dict[str, FileRecord]
-    generation: dict[str, int | float] = dataclasses.field(default_factory=dict)
-    """Sampling defaults that the model's makers suggest: temperature, top_k, top_p, min_p."""
+    generation: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Defaults of options by the model's makers: temperature, top_p, num_beams, no_repeat_ngram_size ..."""
+    left_out: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of generation by the makers that texts do not follow, as they were written."""
     quantization: dict[str, Any] = dataclasses.field(default_factory=dict)
     """How the weights were quantised, with the exporter's names: bits, block_size, symmetric, method, head_bits ..."""
     source: str = ""
@@ -332,6 +335,7 @@ def manifest_from_json(value: object) -> Manifest:
             "upgrade with: pip install -U onnx-textgen, or export the model again"
         )
     manifest = cast(Manifest, convert(Manifest, value, MANIFEST))
+    make_generation_config(manifest.generation, {})
     vocab_size = manifest.geometry.vocab_size
     check_ids(manifest.eos_ids, vocab_size, "eos_ids")
     check_golden(manifest.golden, vocab_size, "golden")

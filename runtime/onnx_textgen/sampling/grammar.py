@@ -73,7 +73,7 @@ class Rules:
                 self._kept.popitem(last=False)
             if isinstance(kept, OptionError):
                 raise OptionError(str(kept))
-            return Constraint(kept.deep_copy(), name, self.vocab_size)
+            return Constraint(kept.deep_copy(), name, self.vocabulary(name).vocab_size - 1)
 
     def matcher_or_error(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher, or an OptionError
         """The matcher of a rule, or why it is refused."""
@@ -113,10 +113,8 @@ class Rules:
         if self.tokenizer is None:
             raise OptionError(f"{subject} needs a tokenizer, which this package does not have; export it again with --tokenizer")
         if self._vocabulary is None:
-            # If the package has no end-of-text id, the id after the last one takes its place: it is never chosen.
-            ends = self.eos_ids or (self.vocab_size,)
             try:
-                self._vocabulary = make_vocabulary(self.tokenizer, size=self.vocab_size + 1, eos_ids=ends)
+                self._vocabulary = make_vocabulary(self.tokenizer, rows=self.vocab_size, eos_ids=self.eos_ids)
             except ImportError as error:
                 raise OptionError(f"{subject} needs llguidance, which is not installed; run: {INSTALL}") from error
             except ValueError as error:
@@ -128,6 +126,7 @@ class Constraint:
     """The tokens that a rule allows next in one text."""
 
     def __init__(self, matcher: Any, name: str, vocab_size: int) -> None:  # noqa: ANN401 - llguidance's LLMatcher
+        """`vocab_size`: the ids of the matcher, except for the last."""
         self.matcher, self.name, self.vocab_size = matcher, name, vocab_size
         self.bits = np.zeros((1, -(-(vocab_size + 1) // 32)), np.int32)
         self.ceilings = np.empty((self.bits.nbytes, 8), np.float32)

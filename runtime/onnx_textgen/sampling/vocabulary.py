@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from ..text.tokenizer import TextTokenizer
 
 
-def make_vocabulary(tokenizer: TextTokenizer, *, size: int, eos_ids: Sequence[int]) -> Any:  # noqa: ANN401 - an LLTokenizer
-    """Make llguidance's `LLTokenizer` with the ids below `size`; raises `ValueError` for a tokenizer that llguidance cannot use."""
+def make_vocabulary(tokenizer: TextTokenizer, *, rows: int, eos_ids: Sequence[int]) -> Any:  # noqa: ANN401 - an LLTokenizer
+    """Make llguidance's `LLTokenizer`, in which no rule allows an id that has no logit: those from `rows` on.
+
+    Without `eos_ids` the last id, which no token has, takes their place. Raises `ValueError` for a tokenizer that llguidance cannot
+    use.
+    """
     from llguidance import LLTokenizer, TokenizerWrapper  # noqa: PLC0415 - only for texts with a rule
 
-    ends = list(eos_ids)
-    reading = LLTokenizer(tokenizer.to_json(), n_vocab=size, eos_token=ends, slices=[])  # slices are for masks, and cost time
-    return LLTokenizer(TokenizerWrapper(Vocabulary(tokenizer, reading, ends[0])), n_vocab=size, eos_token=ends)
+    size = max(rows, tokenizer.vocab_size) + 1
+    ends = list(eos_ids) or [size - 1]
+    reading = LLTokenizer(tokenizer.to_json(), n_vocab=size, eos_token=list(eos_ids) or None, slices=[])  # slices cost time
+    return LLTokenizer(TokenizerWrapper(Vocabulary(tokenizer, reading, rows, ends[0])), n_vocab=size, eos_token=ends)
 
 
 class Vocabulary:
@@ -28,13 +33,13 @@ class Vocabulary:
 
     bos_token_id = None
 
-    def __init__(self, tokenizer: TextTokenizer, reading: Any, eos_token_id: int) -> None:  # noqa: ANN401 - an LLTokenizer
+    def __init__(self, tokenizer: TextTokenizer, reading: Any, rows: int, eos_token_id: int) -> None:  # noqa: ANN401 - an LLTokenizer
         """`reading`: llguidance's own, which encodes a text without the space that some tokenizers put before it."""
         self.reading, self.eos_token_id = reading, eos_token_id
         self.tokens: list[bytes] = [reading.decode_bytes([token_id]) for token_id in range(reading.vocab_size)]
         self.special_token_ids = list[int]()
         for token_id in range(reading.vocab_size):
-            if tokenizer.visible_token(token_id) is None:
+            if token_id >= rows or tokenizer.visible_token(token_id) is None:
                 self.special_token_ids.append(token_id)
             elif reading.is_special_token(token_id):
                 self.tokens[token_id] = tokenizer.piece_bytes(token_id)

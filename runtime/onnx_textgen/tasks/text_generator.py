@@ -19,6 +19,7 @@ from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.memory_plan import check_fits
 from ..options.generation_config import GenerationConfig
+from ..options.maker_settings import SEARCH
 from ..options.merging import make_generation_config
 from ..results import Chunk, Generation
 from ..sampling.grammar import Rules
@@ -70,9 +71,15 @@ class TextGenerator:
         self.verification = Verification(self.opened.graph, self.opened.manifest.geometry, self.opened.weight_bytes)
         self.assistant = self.adapted = None
 
-    def config(self, options: Mapping[str, Any]) -> GenerationConfig:
-        """The options of a call: `options`, then the package's defaults; raises `OptionError`."""
-        config = make_generation_config(self.opened.manifest.generation, options)
+    def config(self, options: Mapping[str, Any], *, searches: bool = False) -> GenerationConfig:
+        """The options of a call: `options`, then the package's defaults; raises `OptionError`.
+
+        searches: whether the call can be a beam search; any other leaves out the package's default of one.
+        """
+        defaults = self.opened.manifest.generation
+        if not searches and options.get("num_beams") is None:
+            defaults = {name: value for name, value in defaults.items() if name not in SEARCH}
+        config = make_generation_config(defaults, options)
         if self.assistant is None and options.get("num_assistant_tokens"):
             raise OptionError("num_assistant_tokens needs a draft model; pass assistant_model to load()")
         if (record := self.opened.manifest.encoder) is not None and record.suppressed_ids:

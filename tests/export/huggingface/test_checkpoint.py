@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.support.tiny_encoder_decoders import tiny_encoder_decoder
 
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.checkpoint import open_checkpoint
@@ -133,3 +134,19 @@ def test_incomplete_and_unfitting_checkpoints_are_refused_in_one_line(tmp_path: 
     index = {"weight_map": {name: "model-00002-of-00009.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     refused(folder, "names model-00002-of-00009.safetensors, which is not there")
+
+
+@pytest.mark.parametrize("model_type", ["marian", "m2m_100", "pegasus"])
+def test_positions_that_a_checkpoint_does_not_hold_are_computed_as_transformers_does(model_type: str, tmp_path: Path) -> None:
+    model = tiny_encoder_decoder(model_type)
+    folder = save(model, tmp_path)
+    (path,) = folder.glob("*.safetensors")
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(("embed_positions.weight", "final_logits_bias"))]:
+        del tensors[name]
+    save_file(tensors, path, {"format": "pt"})
+    opened, loaded = open_checkpoint(folder)
+    reference = type(model).from_pretrained(folder).state_dict()
+    for name, tensor in opened.state_dict(keep_vars=True).items():
+        found = loaded.load(name) if isinstance(tensor, torch.nn.Parameter) else tensor
+        assert torch.equal(found, reference[name]), name

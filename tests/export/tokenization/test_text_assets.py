@@ -12,7 +12,9 @@ from tokenizers import AddedToken, Tokenizer, models
 import onnx_textgen
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package.end_tokens import end_of_turn
+from onnx_textgen.text.chat_template import render_chat
 from onnx_textgen_export import export
+from onnx_textgen_export.exporting.checks import text_lines
 from onnx_textgen_export.tokenization.text_assets import read_text_assets
 
 TEXTS = ["Hello, world!", "  two  spaces\n\nand lines", "naïve café 😀 日本語", "", "don't <|endoftext|> stop"]
@@ -44,14 +46,16 @@ def test_a_gpt2_checkpoint_with_vocab_and_merges_becomes_a_package_that_tokenize
 @pytest.mark.parametrize("name", ["llama2", "phi-3-mini"])
 def test_settings_ids_and_template_are_read_from_a_checkpoint_folder(shared: Path, tmp_path: Path, name: str) -> None:
     folder = Path(shutil.copytree(shared / "tokenizers" / name, tmp_path / name))
-    (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": [2, 7], "temperature": 0.6}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"bos_token_id": 1, "eos_token_id": [2, 7], "do_sample": True, "temperature": 0.6})
+    )
     assets = read_text_assets(folder)
     reference = transformers.AutoTokenizer.from_pretrained(folder)
     assert assets.tokenizer is not None
     for text in [text for text in TEXTS if not text.startswith(" ") and "<|" not in text]:  # where transformers 5 errs
         assert assets.tokenizer.encode(text).ids == reference(text)["input_ids"]
     assert assets.chat_template == reference.chat_template
-    assert (assets.bos_id, assets.eos_ids[:2], assets.generation) == (1, (2, 7), {"temperature": 0.6})
+    assert (assets.bos_id, assets.eos_ids[:2], assets.generation) == (1, (2, 7), {"temperature": 0.6, "top_k": 50})
     # generation_config.json forgets what Phi-3's template writes behind an answer, and what its settings call the end.
     ends = [assets.tokenizer.id_to_token(token_id) for token_id in assets.eos_ids[2:]]
     assert ends == ([] if name == "llama2" else ["<|endoftext|>", "<|end|>"])
@@ -71,7 +75,7 @@ def test_sampling_defaults_that_the_checkpoint_switches_off_are_left_out(tmp_pat
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.3, "eos_token_id": None}))
     assets = read_text_assets(tmp_path)
-    assert (assets.generation, assets.eos_ids, assets.tokenizer) == ({}, (), None)
+    assert (assets.generation, assets.eos_ids, assets.tokenizer) == ({"temperature": 0}, (), None)
 
 
 def test_settings_that_are_no_json_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -125,7 +129,9 @@ def test_the_template_is_found_wherever_checkpoints_keep_it(tmp_path: Path) -> N
         == "in its own json"
     )
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    assert read_text_assets(checkpoint(tmp_path, tokenizer_config={"chat_template": named})).chat_template == "plain"
+    both = read_text_assets(checkpoint(tmp_path, tokenizer_config={"chat_template": named})).chat_template or ""
+    texts = [render_chat(both, [], bos_token="", eos_token="", tools=tools) for tools in (None, [{"name": "f"}])]
+    assert texts == ["plain", "tools"]
     assert read_text_assets(checkpoint(tmp_path, tokenizer_config={"chat_template": named[:1]})).chat_template == "tools"
     (tmp_path / "chat_template.jinja").write_text("in a file")
     assert read_text_assets(tmp_path).chat_template == "in a file"
@@ -167,8 +173,12 @@ def test_a_template_that_names_no_end_adds_none(template: str) -> None:
 
 
 def test_defaults_that_the_runtime_cannot_take_stay_behind(tmp_path: Path) -> None:
-    settings = {"temperature": 0.7, "top_k": -1, "top_p": 0, "min_p": 0.05, "num_beams": 4, "max_length": 20}
-    assert read_text_assets(checkpoint(tmp_path, generation_config=settings)).generation == {"temperature": 0.7, "min_p": 0.05}
+    drawn = {"do_sample": True, "temperature": 0.7, "top_k": -1, "top_p": 0, "min_p": 0.05}
+    settings = drawn | {"num_beams": 4, "max_length": 20, "typical_p": 0.9, "epsilon_cutoff": 0.0}
+    assets = read_text_assets(checkpoint(tmp_path, generation_config=settings))
+    assert assets.generation == {"temperature": 0.7, "min_p": 0.05}
+    assert assets.left_out == {"num_beams": 4, "typical_p": 0.9}
+    assert [*text_lines(assets)] == ["settings: texts do not follow what the makers set: num_beams 4, typical_p 0.9"]
 
 
 def test_a_tokenizer_given_by_hand_stands_in_for_one_that_cannot_be_read(tmp_path: Path) -> None:

@@ -223,6 +223,12 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "experts": (lambda s: s.update(target_parameters=["experts.down_proj"]), "target_parameters"),
     "another computation": (lambda s: s.update(use_qalora=True), "use_qalora"),
     "no pattern": (lambda s: s.update(alpha_pattern={"(": 3}), "no pattern of names"),
+    "a pattern without end": (
+        lambda s: s.update(alpha_pattern={r"(?:(\w|.)*)*[^\w.]": 3}),
+        r"no pattern of names \(takes more than",
+    ),
+    "no patterns": (lambda s: s.update(alpha_pattern=["a"]), "no scale that is a number"),
+    "a text as scale": (lambda s: s.update(lora_alpha="8"), "no scale that is a number"),
     "no settings": (lambda s: s.clear(), "has no adapter_config.json"),
 }
 

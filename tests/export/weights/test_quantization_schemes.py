@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,36 @@ def test_a_damaged_layer_is_refused_in_one_line(name: str) -> None:
             )
         else:  # of another shape, which does not fit the model
             assert tuple(found.shape) != sizes
+
+
+DAMAGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "another type": lambda tensor: tensor.float() if not tensor.is_floating_point() else tensor.to(torch.int32),
+    "half of its columns": lambda tensor: tensor[..., : tensor.shape[-1] // 2],
+    "surplus rows": lambda tensor: torch.cat([tensor, tensor]),
+    "surplus columns": lambda tensor: torch.cat([tensor, tensor], -1),
+    "one below zero": lambda tensor: torch.cat([tensor[:-1], -1 - tensor[-1:]]),
+}
+ANY_VALUE = ("quant_map", "quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
+NOT_NEGATIVE = ("scales", "weight_scale", "weight_scale_inv", "SCB", "g_idx")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [*KEPT, *LOST])
+def test_no_damaged_layer_gives_other_numbers_without_a_word(name: str, damage: str) -> None:
+    original = Layer(name)
+    original.settings["config_groups"] = {"group_0": {"weights": {"num_bits": 4, "group_size": 32}}}
+    expected = original.opened().read("layer.weight")
+    for part, tensor in original.tensors.items():
+        if part.endswith(ANY_VALUE) or not tensor.ndim or (damage == "one below zero" and not part.endswith(NOT_NEGATIVE)):
+            continue
+        layer = Layer(name)
+        layer.settings, layer.tensors[part] = original.settings, DAMAGES[damage](tensor)
+        try:
+            found = layer.opened().read("layer.weight")
+        except ExportError as error:
+            assert "\n" not in str(error)
+        else:
+            assert found.shape != expected.shape or torch.equal(found, expected), part
 
 
 def test_another_method_is_refused_by_its_name() -> None:

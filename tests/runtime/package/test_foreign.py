@@ -145,7 +145,7 @@ def test_a_folder_without_settings_is_read_by_its_graph_alone(tmp_path: Path, ca
 
 def test_states_and_defaults_come_along(tmp_path: Path) -> None:
     tiny = Tiny((Recurrent(0, 0.7), Attention(1)), one_by_one=True)
-    settings = {"eos_token_id": 500, "temperature": 0.3, "top_k": 7, "repetition_penalty": 1.2}
+    settings = {"eos_token_id": 500, "do_sample": True, "temperature": 0.3, "top_k": 7, "repetition_penalty": 1.2}
     folder = write(tmp_path / "mixed", Builder(tiny).model(), config=CONFIG, generation_config=settings)
     model = onnx_textgen.load(folder, threads=1, device="cpu")
     assert model.generate(PROMPTS[0], max_new_tokens=9, temperature=0, repetition_penalty=1).token_ids == tuple(
@@ -153,6 +153,20 @@ def test_states_and_defaults_come_along(tmp_path: Path) -> None:
     )
     assert model.manifest.eos_ids == (), "an id outside the vocabulary ends nothing"
     assert model.manifest.generation == {"temperature": 0.3, "top_k": 7, "repetition_penalty": 1.2}
+
+
+def test_the_makers_search_is_that_of_whole_texts_and_gives_way_to_what_excludes_it(tmp_path: Path) -> None:
+    settings = {"num_beams": 3, "length_penalty": 2.0, "min_new_tokens": 4, "no_repeat_ngram_size": 2}
+    folder = write(tmp_path / "beams", Builder(GROWING).model(), config=CONFIG, generation_config=settings)
+    model = onnx_textgen.load(folder, threads=1, device="cpu")
+    asked = {"num_beams": 3, "length_penalty": 2.0, "max_new_tokens": 9}
+    assert model.manifest.generation == {"temperature": 0, **settings}
+    found, want = model.generate(PROMPTS[0], max_new_tokens=9), model.generate(PROMPTS[0], **asked)
+    assert (found.token_ids, found.score, found.config.num_beams) == (want.token_ids, want.score, 3)
+    streamed = tuple(token_id for chunk in model.stream(PROMPTS[0], max_new_tokens=9) for token_id in chunk.token_ids)
+    greedy = model.generate(PROMPTS[0], max_new_tokens=9, temperature=0)
+    assert (greedy.config.num_beams, greedy.token_ids) == (1, streamed)
+    assert model.generate(PROMPTS[0], max_new_tokens=2, top_p=0.5, temperature=1).config.min_new_tokens == 2
 
 
 def test_one_of_several_graphs_is_chosen_by_its_name_or_by_the_caller(tmp_path: Path) -> None:
@@ -326,7 +340,7 @@ def test_settings_with_odd_entries_are_read_as_far_as_they_make_sense(exact: onn
         json.dumps({"eos_token_id": ["</s>", 25, True], "temperature": "hot", "top_k": -1})
     )
     model = onnx_textgen.load(folder, threads=1, device="cpu")
-    assert (model.chat_template, model.manifest.eos_ids, model.manifest.generation) == ("mine", (25,), {})
+    assert (model.chat_template, model.manifest.eos_ids, model.manifest.generation) == ("mine", (25,), {"temperature": 0})
 
 
 def test_a_graph_is_the_same_model_whichever_way_its_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

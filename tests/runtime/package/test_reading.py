@@ -102,7 +102,7 @@ def test_an_unknown_key_inside_is_refused(package: Path, part: str) -> None:
         (lambda m: m["golden"][0].update(new_ids=[4096]), "golden[0] has the token id 4096"),
         (lambda m: m.update(generation=5), "generation should be a JSON object, found 5"),
         (lambda m: m.update(generation=None), "generation should be a JSON object, found None"),
-        (lambda m: m.update(generation={"top_k": "9"}), "generation['top_k'] should be a whole number or a number, found '9'"),
+        (lambda m: m.update(generation={"top_k": "9"}), "top_k should be a whole number of at least 0, found '9'; export"),
         (lambda m: m.update(certificate=[]), "certificate should be a JSON object, found list"),
         (lambda m: m.update(quantization=[4]), "quantization should be a JSON object, found list"),
         (lambda m: m.update(versions={"a\nb": 1}), "versions['a\\nb'] should be a string, found 1"),

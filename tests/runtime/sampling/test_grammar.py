@@ -191,6 +191,24 @@ def test_ids_that_have_no_text_are_never_allowed(rules, tokenizer):
     assert np.isfinite(scores[EOS]), "the empty text matches"
 
 
+@pytest.mark.parametrize("eos_ids", [[EOS], []])
+@pytest.mark.parametrize("force", [False, True])
+def test_ids_without_a_logit_are_never_chosen(eos_ids, force, tokenizer):
+    rows = tokenizer.vocab_size - 3000
+    made = Rules(tokenizer, vocab_size=rows, eos_ids=eos_ids).constraint(GenerationConfig(json_schema=PERSON))
+    rng, ids = np.random.default_rng(3), []
+    while not (made.is_done or made.is_satisfied):
+        scores = rng.normal(size=rows).astype(np.float32)
+        made.mask(scores)
+        made.accept(int(scores.argmax()))
+        ids.append(int(scores.argmax()))
+        for forced in made.forced() if force else ():
+            made.accept(forced)
+            ids.append(forced)
+    assert max(ids) < rows
+    jsonschema.validate(json.loads(tokenizer.decode(ids)), PERSON)
+
+
 @pytest.mark.parametrize("text", ["<tool_call>\n{}\n</tool_call>", "a\n\n\nb", "</s> and <pad>", "e\u0301 \u212b", "a  b"])
 @pytest.mark.parametrize("normalizer", [None, "NFC"])
 @pytest.mark.parametrize("force", [False, True])

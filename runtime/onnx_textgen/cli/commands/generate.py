@@ -56,7 +56,7 @@ def generate_text(
     """
     start = options.read_prompt(prompt, token_ids, model)
     loaded = options.load_model(model, device, threads, assistant_model, prefix_folder=prefix_folder)
-    config = loaded.generator.config(generation)
+    config = loaded.generator.config(generation, searches=not show_tokens and assistant_model is None)
     options.check_assistant(assistant_model, config)
     shows_logprobs = "logprobs" in generation and not as_json
     if config.has_several_texts:

@@ -81,6 +81,11 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
         ("begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)),
         ("ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"),
         ("defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"),
+        *(
+            (("not followed", ", ".join(f"{name} {value!s:.40}" for name, value in manifest.left_out.items())),)
+            if manifest.left_out
+            else ()
+        ),
         ("golden runs", str(len(manifest.golden))),
     ]
     lines += [(f"adapter {name}", adapter_in_words(record)) for name, record in manifest.adapters.items()]

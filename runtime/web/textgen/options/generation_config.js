@@ -45,7 +45,7 @@ const PYTHON_ONLY = new Set(
 
 /**
  * Merge options: the caller's first, then the package's defaults (`manifest.generation`), then those above; draws a seed if none is
- * given. An option that is null or undefined counts as not given.
+ * given. An option that is null or undefined counts as not given; a default that only Python has is left out.
  *
  * Raises `OptionError` for an option that is unknown or unusable, and `PackageError` for an unusable default.
  * @param {Record<string, unknown>} defaults
@@ -56,7 +56,7 @@ export function makeConfig(defaults, options) {
   const config = /** @type {Record<string, unknown>} */ ({});
   for (const [name, [value]] of Object.entries(OPTIONS)) config[name] = value;
   try {
-    Object.assign(config, checked(defaults));
+    Object.assign(config, checked(Object.fromEntries(Object.entries(defaults).filter(([name]) => !PYTHON_ONLY.has(name)))));
   } catch (error) {
     if (!(error instanceof OptionError)) throw error;
     throw new PackageError(`the package has an unusable generation default: ${error.message}; export the model again`);

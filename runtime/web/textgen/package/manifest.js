@@ -23,7 +23,7 @@ import { sha256 } from "./sha256.js";
  * @property {number | null} bos_id
  * @property {number[]} eos_ids
  * @property {Record<string, { size: number, sha256: string }>} files
- * @property {Record<string, number>} [generation]
+ * @property {Record<string, unknown>} [generation]
  * @property {Record<string, any>} [certificate]
  * @property {GoldenRun[]} [golden]
  * @property {number} format_version
