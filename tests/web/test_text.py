@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onnx_textgen.chat.plain_content import PlainContent
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.text.chat_template import render_chat
-from onnx_textgen.text.plain_content import PlainContent
 from onnx_textgen.text.stop_strings import StopMatcher
 from onnx_textgen.text.stream_decoder import StreamDecoder
 from onnx_textgen.text.tokenizer import TextTokenizer

@@ -12,11 +12,11 @@ from ..chat.chat_format import ToolChoice, Turn, choose_tools
 from ..chat.fitting import fitted
 from ..chat.messages import is_plain, prepare
 from ..chat.parts import readable
+from ..chat.plain_content import PlainContent, Rendered
 from ..errors import TemplateError
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
 from ..text.chat_template import check_messages, render_chat
-from ..text.plain_content import PlainContent, Rendered
 from ..text.prompts import check_characters
 from .prompt_encoder import PromptEncoder
 

@@ -1,6 +1,6 @@
 /**
  * Keeps what messages contain plain text: a control token that a message writes out gets no meaning, as in Python's
- * `text.plain_content`.
+ * `chat.plain_content`.
  *
  * A private mark is written into each such text before the template is rendered; the text is divided there when it is encoded.
  */

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from onnx_textgen.chat.plain_content import PlainContent, Rendered
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.text.chat_template import render_chat
-from onnx_textgen.text.plain_content import PlainContent, Rendered
 from onnx_textgen.text.tokenizer import TextTokenizer
 from support.examples import examples
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .tokenizer import TextTokenizer
+from ..text.tokenizer import TextTokenizer
 
 MARKS = tuple(map(chr, range(0xE000, 0xE100)))
 """Characters for private use, which no vocabulary has. One that is in no message is taken."""
