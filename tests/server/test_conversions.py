@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -9,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from onnx_textgen.chat.fitting import orders_of
+from onnx_textgen.chat.messages import prepare
 from onnx_textgen.chat.parts import readable
+from onnx_textgen.derivation.derive import derive
 from onnx_textgen.errors import OptionError, TemplateError
 from onnx_textgen_server.anthropic import conversion as anthropic
 from onnx_textgen_server.anthropic.schema import CountRequest, MessagesRequest
@@ -230,3 +235,67 @@ def test_the_billing_tag_of_claude_code_is_dropped_so_that_the_rest_comes_from_t
 def test_a_last_turn_that_is_a_call_asks_for_its_result() -> None:
     with pytest.raises(OptionError, match="the messages end with a tool_use"):
         of_anthropic([{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}])
+
+
+DEEP: list[Any] = []
+for _ in range(900):
+    DEEP = [DEEP]
+ODD = [
+    5,
+    "a",
+    [],
+    [5],
+    [None],
+    {},
+    {"a": 5},
+    [{}],
+    [{"type": 5}],
+    [{"type": ["a"]}],
+    [{"type": "function", "function": 5}],
+    DEEP,
+    True,
+    1e999,
+]
+CHOOSING = {name: TOOLS[name][:2] for name in ("chat", "responses")}
+
+
+def choice_of(odd: object) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": odd, "tools": odd}
+
+
+READS: Mapping[str, Callable[[Any], object]] = {
+    **{f"tools, {read.__name__}": functools.partial(lambda read, odd: read(odd, None), read) for read, _, _ in TOOLS.values()},
+    **{
+        f"choices, {name}": functools.partial(lambda read, tool, odd: read([tool], choice_of(odd)), *CHOOSING[name])
+        for name in CHOOSING
+    },
+    **{
+        f"contents, {taken.__name__}, {role}": functools.partial(
+            lambda taken, role, odd: taken([{"role": role, "content": odd, "tool_calls": odd}]), taken, role
+        )
+        for taken in (of_chat, of_responses, of_anthropic, of_ollama)
+        for role in ("user", "assistant")
+    },
+    "items": of_responses,
+    "blocks": lambda odd: of_anthropic(
+        [{"role": "user", "content": [{"type": kind, "source": odd, "content": odd}]} for kind in BLOCKS]
+    ),
+    "arguments": lambda odd: fitted_with_tools(
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": odd}}]}]
+    ),
+    "calls": lambda odd: fitted_with_tools([{"role": "user", "content": "a", "tool_calls": odd}] * 2),
+}
+BLOCKS = ("document", "search_result", "tool_result", "thinking", "tool_use")
+CALLS_NOTHING = derive("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", bos_token=None, eos_token=None)
+
+
+def fitted_with_tools(messages: Chat) -> list[Any]:
+    prepared, _ = prepare(readable(of_chat(messages)), [], CALLS_NOTHING)
+    return list(orders_of(prepared))
+
+
+@pytest.mark.parametrize("what", READS)
+def test_odd_values_are_refused_in_our_words_or_taken(what: str) -> None:
+    for odd in ODD:
+        with contextlib.suppress(ValueError, OptionError, TemplateError):
+            READS[what](odd)

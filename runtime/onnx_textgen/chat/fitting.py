@@ -115,7 +115,7 @@ def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
         content = [part for each in parts for part in each]
     else:
         content = "\n\n".join(each for each in map(text_of, contents) if each)
-    calls = [*(first.get("tool_calls") or ()), *(second.get("tool_calls") or ())]
+    calls = [call for each in (first, second) if isinstance(each.get("tool_calls"), list) for call in each["tool_calls"]]
     return {**first, **second, "content": content, **({"tool_calls": calls} if calls else {})}
 
 

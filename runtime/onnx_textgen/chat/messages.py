@@ -139,7 +139,10 @@ def read_call(call: object) -> tuple[str, dict[str, Any] | str]:
             return name, {} if is_part or not given.strip() else given
     if isinstance(arguments, Mapping):
         return name, dict(arguments)
-    return name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    try:
+        return name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    except RecursionError as error:
+        raise TemplateError(f"the arguments of the call of {name} are nested too deeply; give flat ones") from error
 
 
 def as_it_was(name: str, arguments: Mapping[str, Any] | str, form: CallForm) -> str:

@@ -12,7 +12,7 @@ from ..options.checks import shown
 
 TEXT_KEYS = ("text", "refusal")
 """Where parts of all wire formats have their text."""
-THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text"})
+THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text")
 """Types of parts that are no text of an answer, and that a template may read."""
 TODAYS_ROLES = {"developer": "system", "function": "tool"}
 """Templates know OpenAI's newer and older roles by these names."""

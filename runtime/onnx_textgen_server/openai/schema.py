@@ -186,7 +186,7 @@ class ChatInputs(Body):
 
     def template_inputs(self) -> dict[str, Any]:
         """The arguments of `Model.encode_chat`."""
-        return {name: getattr(self, name) for name in ChatInputs.model_fields}
+        return {name: getattr(self, name) for name in ChatInputs.model_fields} | {"tools": functions_among(self.tools or ())}
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -209,9 +209,10 @@ class ChatRequest(GenerationRequest, ChatInputs):
 
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
-        tools, choice = allowed_tools(functions_among(self.tools or ()), self.tool_choice)
-        own = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
-        inputs = {**self.template_inputs(), **own, "thinking_budget": self.thinking_budget}
+        inputs = self.template_inputs()
+        tools, choice = allowed_tools(inputs["tools"], self.tool_choice)
+        inputs |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
+        inputs |= {"thinking_budget": self.thinking_budget}
         if self.reasoning_effort is None or not thinks:
             return inputs
         effort, budget, variables = self.reasoning_effort, self.thinking_budget, self.chat_template_kwargs

@@ -80,6 +80,11 @@ def allowed_tools(tools: list[dict[str, Any]], choice: object) -> tuple[list[dic
         return tools, choice
     given = choice.get("allowed_tools", choice)
     listed = given.get("tools") if isinstance(given, Mapping) else None
-    named = [tool.get("function", tool) for tool in listed or () if isinstance(tool, Mapping)]
-    names = [tool.get("name") for tool in named if isinstance(tool, Mapping)]
-    return [tool for tool in tools if tool.get("function", tool).get("name") in names], given.get("mode") if listed else "none"
+    names = [name_of(tool) for tool in listed] if isinstance(listed, list) else []
+    return [tool for tool in tools if name_of(tool) in names], given.get("mode") if names else "none"
+
+
+def name_of(tool: object) -> object:
+    """The name of a function, in the form of either of OpenAI's routes."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None

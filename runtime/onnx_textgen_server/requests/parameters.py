@@ -66,9 +66,9 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if not (name in EMPTY_IS_OFF and value in ("", []))}
 
 
-def whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """A number, or each of a list, as an integer if it is one: JSON has no other way to tell them apart."""
-    if isinstance(value, list):
-        return [whole_numbers(each) for each in value]
+def whole_numbers(value: Any, depth: int = 2) -> Any:  # noqa: ANN401 - any JSON value
+    """A number, or each of lists of lists, as an integer if it is one: JSON has no other way to tell them apart."""
+    if isinstance(value, list) and depth:
+        return [whole_numbers(each, depth - 1) for each in value]
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_EXACT
     return int(value) if is_whole else value

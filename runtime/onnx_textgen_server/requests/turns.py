@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnx_textgen.chat.fitting import joined
+from onnx_textgen.errors import OptionError
 
 
 def append_message(chat: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
@@ -24,5 +25,8 @@ def append_message(chat: list[dict[str, Any]], message: Mapping[str, Any]) -> No
 
 
 def written(arguments: object) -> str:
-    """The arguments of a call as OpenAI has them, in a text, whatever a model wrote."""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    """The arguments of a call as OpenAI has them, in a text, whatever a model wrote; raises `OptionError`."""
+    try:
+        return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    except RecursionError as error:
+        raise OptionError("the arguments of a call are nested too deeply; give flat ones") from error

@@ -357,6 +357,21 @@ def test_a_schema_that_no_grammar_can_express_does_not_forbid_calls_that_are_opt
     assert calls_of(answer) == [("f", {"a": "x"})]
 
 
+@pytest.mark.parametrize("arguments", ["no", "[]", "{'a': 1}"])
+def test_a_history_with_a_call_that_is_no_json_object_has_it_as_text(plain: Model, arguments: str) -> None:
+    calls = [{"function": {"name": "f", "arguments": arguments}}]
+    ids = plain.encode_chat([*MESSAGES, {"role": "assistant", "content": "", "tool_calls": calls}])
+    assert arguments in plain.tokenizer.decode(ids)
+
+
+def test_messages_in_any_order_are_chatted_with(plain: Model) -> None:
+    picky = "{% for m in messages[1:] %}{% if m.role == 'system' %}{{ raise_exception('late') }}{% endif %}{% endfor %}"
+    model = Model(plain.folder, plain.manifest, plain.graph, chat_template=picky + (plain.chat_template or ""))
+    late = [*MESSAGES, {"role": "system", "content": "Be brief."}]
+    assert model.encode_chat(late) == plain.encode_chat([*MESSAGES, {"role": "user", "content": "Be brief."}])
+    assert model.chat(late, max_new_tokens=2, temperature=0).text is not None
+
+
 @pytest.mark.parametrize("messages", ["hi", MESSAGES[0], None, ["hi"]], ids=repr)
 def test_what_is_no_list_of_messages_is_told_their_form_whether_there_is_a_template_or_not(
     story: Model, plain: Model, messages: Any
