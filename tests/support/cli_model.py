@@ -152,7 +152,7 @@ class CharacterModel:
 
     opened = generator
 
-    def config(self, options):
+    def config(self, options, *, searches=False):
         return make_generation_config({}, options)
 
     def stream(self, prompt, *, context=None, on_progress=None, **options):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onnx_textgen
 from onnx_textgen.package.manifest import manifest_digest
 from support.examples import examples
 from support.node import Node, NodeError
@@ -51,6 +52,14 @@ def test_the_embedded_manifests_are_read(node: Node) -> None:
     for folder in (STORY, STORY.parent / "tiny-transformer"):
         text = (folder / "manifest.json").read_text(encoding="utf-8")
         assert node.call("manifest", text) == json.loads(text)
+
+
+def test_defaults_that_only_python_has_are_left_out(node: Node, package: Path) -> None:
+    rewrite(package, generation={"temperature": 0, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True})
+    found = node.call("generate", node.call("open", "node", str(package)), [5, 9, 20], {"max_new_tokens": 8})
+    ids = [chunk["token_id"] for chunk in found["chunks"] if chunk["token_id"] is not None]
+    python = onnx_textgen.load(package).stream([5, 9, 20], max_new_tokens=8)
+    assert ids == [token_id for chunk in python for token_id in chunk.token_ids]
 
 
 def test_a_format_version_that_is_not_known_is_refused_in_one_line(node: Node, package: Path) -> None:

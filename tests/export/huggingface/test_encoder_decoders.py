@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from tests.support.costs import by_cost
 from tests.support.encoder_decoder_types import first_difference, generated, sources
 from tests.support.make_tiny_packages import make_tokenizer
 from tests.support.tiny_encoder_decoders import CONTEXT, END, START, tiny_encoder_decoder
 
 import onnx_textgen
+from onnx_textgen.options.maker_settings import read_maker_settings
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.huggingface.encoder_decoder_source import source_from_encoder_decoder
 
@@ -20,6 +23,12 @@ QUICK = ("t5", "bart", "m2m_100")
 SLOW = ("encoder-decoder", "marian", "t5gemma2")
 RARE = ("fsmt", "longt5", "pegasus_x", "t5gemma")
 """One of each kind of positions, attention and cache; `tests/support/encoder_decoder_types.py` tries every type."""
+MAKERS: tuple[dict[str, Any], ...] = (
+    {"num_beams": 4, "no_repeat_ngram_size": 3, "length_penalty": 2.0, "min_length": 5, "max_length": 20},
+    {"min_length": 12, "max_length": 16, "repetition_penalty": 1.3, "temperature": 0.6},
+    {"suppress_tokens": [5, 6, 7], "bad_words_ids": [[9, 10]], "max_length": 12},
+)
+"""What makers write into generation_config.json."""
 REFUSED = {
     "led": "computed values",
     "nllb-moe": "cannot be traced",
@@ -39,6 +48,13 @@ def test_texts_are_those_of_transformers_greedy_and_by_beams(model_type: str, tm
     assert made.manifest.encoder.start_ids == (START,)
     package = onnx_textgen.load(made.folder)
     assert first_difference(model, package) == ""
+    for settings in MAKERS:
+        written = read_maker_settings({"eos_token_id": END, **settings}, start_count=1)
+        object.__setattr__(package.manifest, "generation", written.options)
+        config = transformers.GenerationConfig(eos_token_id=END, pad_token_id=0, decoder_start_token_id=START, **settings)
+        with torch.no_grad():
+            ids = model.generate(torch.tensor([sources(9)[0]]), generation_config=config)[0].tolist()
+        assert (written.left_out, [START, *package.generate(sources(9)[0]).token_ids]) == ({}, [i for i in ids if i != END])
     text = package.generate(sources(9)[0], max_new_tokens=2)
     assert (text.source_ids, text.prompt_ids) == (tuple(sources(9)[0]), (START,))
 
