@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
 import re
 import types
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from ..errors import OptionError
 from ..options.checks import shown
+from .plain_json import read_json
 
 NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 MOST_TOOLS = 128
@@ -220,10 +220,7 @@ def converted(text: str, kind: str) -> Any:  # noqa: ANN401 - any JSON value
     if kind == "null" and stripped in ("null", "None"):
         return None
     if kind in ("object", "array"):
-        try:
-            value = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
+        value = read_json(text)
         if isinstance(value, dict if kind == "object" else list):
             return value
     raise ValueError(f"{text} is no {kind}")
