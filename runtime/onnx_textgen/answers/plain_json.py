@@ -37,10 +37,12 @@ def plain_json(value: Any, deepest: int = DEEPEST) -> Any:  # noqa: ANN401 - any
             str(value)  # of thousands of digits: ValueError
         case float() if math.isfinite(value):
             pass
-        case list() if deepest:
+        case list() | dict() if not deepest:
+            raise ValueError("it is nested too deeply")
+        case list():
             for item in value:
                 plain_json(item, deepest - 1)
-        case dict() if deepest and all(isinstance(key, str) for key in value):
+        case dict() if all(isinstance(key, str) for key in value):
             for key, item in value.items():
                 plain_json(key)
                 plain_json(item, deepest - 1)

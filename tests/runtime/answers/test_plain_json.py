@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -50,3 +51,24 @@ def test_texts_between_marks_of_a_models_own_are_taken_as_they_are(text: str, va
 def test_json_with_loose_marks_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not JSON"):
         parse_content(text, "json", LOOSE)
+
+
+N = 16_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        *[
+            ("python-call-list", f"[{text}")
+            for text in ("a" * N, "f(), " * (N // 4), "'" + "\\'" * N, "a " * N, "f(x=" + "-" * N, "a." * N)
+        ],
+        *[("json", text) for text in ("<|" * N, '"' * N, '\\"' * N, "{" + "," * N, "{," + " " * N, "{" + ",a " * N, "[" * N)],
+    ],
+    ids=range(13),
+)
+def test_a_content_of_any_length_is_read_in_time_that_grows_with_it(kind: str, text: str) -> None:
+    start = time.process_time()
+    with pytest.raises(ValueError):
+        parse_content(text, kind, LOOSE)
+    assert time.process_time() - start < 0.3, "if each place were searched again, it would be seconds"
