@@ -6,16 +6,19 @@ gr.Chatbot is not used for this: even with `sanitize_html` it loads pictures, vi
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
+import pygments
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from pygments import highlight
 from pygments.formatters import HtmlFormatter
+from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
+from pygments.token import Text
 from pygments.util import ClassNotFound
 
 from .formulas import add_formulas
@@ -24,6 +27,10 @@ SCHEMES = ("http", "https", "mailto")
 """A link with another scheme is shown as text."""
 LONGEST_HIGHLIGHTED = 20_000
 """Characters of a code block whose words are coloured; a longer one takes the server too long."""
+LONGEST_LEXED = 2_000
+"""Characters that a lexer gets at once: for one word some take the square of that, and the model names the lexer."""
+COLOUR_SECONDS = 0.2
+"""Time of this thread after which the rest of a block has no colours."""
 FORMATTER = HtmlFormatter(nowrap=True, classprefix="code-")
 
 
@@ -55,7 +62,18 @@ def coloured(code: str, language: str) -> str:
         lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
     except ClassNotFound:
         return escape(code, quote=False)
-    return str(highlight(code, lexer, FORMATTER))
+    return str(pygments.format(words(code, lexer), FORMATTER))
+
+
+def words(code: str, lexer: Lexer) -> Iterator[tuple[Any, str]]:
+    """The kind and the text of each word; once `COLOUR_SECONDS` are over, the rest as one plain text."""
+    stop, place = time.thread_time() + COLOUR_SECONDS, 0
+    while place < len(code) and time.thread_time() < stop:
+        end = place + LONGEST_LEXED
+        end = code.rfind("\n", place, end) + 1 or end
+        yield from lexer.get_tokens(code[place:end])
+        place = end
+    yield Text, code[place:]
 
 
 def is_safe_link(address: str) -> bool:

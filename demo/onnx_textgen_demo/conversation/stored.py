@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onnx_textgen.answers.plain_json import plain_json
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
@@ -97,6 +98,10 @@ def read_tool_call(value: object) -> dict[str, Any]:
     arguments = function.get("arguments", "")
     if not isinstance(arguments, str | Mapping):
         raise OptionError(f"the arguments of a tool call should be an object or its text, found {shown(arguments)}")
+    try:
+        plain_json(arguments)
+    except ValueError as error:
+        raise OptionError(f"the arguments of a tool call should be JSON: {error}") from error
     call = {"name": text_in(function, "name"), "arguments": arguments}
     return {"id": text_in(value, "id"), "type": "function", "function": call}
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .contents import is_whole, tags_in
+from .plain_json import read_json
 from .records import AnswerDelta, ToolCall, ToolCallDelta, message_of
 from .response_parser import Broken, Closed, Event, Opened, Piece, ResponseParser
 from .response_template import CONTENT, REASONING_FIELDS, TOOL_CALLS, Field, ResponseTemplate
@@ -77,10 +78,17 @@ class AnswerReader:
         self.text, self.reasoning, self.calls = "", "", list[ToolCall]()
         self.spacing = Spacing()
         self.growing: GrowingCall | None = None
+        self.given = 0
+        """Characters of the prefix."""
         for _ in self.deltas(self.parser.push(prefix)):
             pass
+        # What the answer has before the model writes is not the model's; a call that it ends is.
         self.text = self.reasoning = ""
+        self.calls.clear()
+        self.given = len(prefix)
         self.spacing = dataclasses.replace(self.spacing, gap="")
+        if self.growing is not None:
+            self.growing.name, self.growing.reported, self.growing.before = None, "", Spacing()
 
     @property
     def is_thinking(self) -> bool:
@@ -154,7 +162,9 @@ class AnswerReader:
 
     def called(self, event: Event) -> Iterator[AnswerDelta]:
         """A part of a tool call, or a whole one."""
-        if isinstance(event, Opened):
+        if isinstance(event, Closed | Broken) and self.is_given(event):
+            self.growing = None
+        elif isinstance(event, Opened):
             self.growing = GrowingCall(event.field, event.captures, self.spacing)
             self.spacing = Spacing(after_field=True)
         elif isinstance(event, Piece) and self.growing is not None:
@@ -173,6 +183,10 @@ class AnswerReader:
                 yield self.complete(name, arguments)
             self.growing = None
 
+    def is_given(self, event: Closed | Broken) -> bool:
+        """Return whether the model wrote nothing of a call but white space after it."""
+        return self.parser.position - len(event.text) + len(event.text.rstrip()) <= self.given
+
     def grown(self, growing: GrowingCall, name: str, arguments: str) -> Iterator[AnswerDelta]:
         """Report the arguments that were added since the last report."""
         more, is_first = arguments[len(growing.reported) :], growing.name is None
@@ -184,7 +198,7 @@ class AnswerReader:
     def complete(self, name: str, arguments: Mapping[str, Any] | str) -> AnswerDelta:
         """Report a complete call, or the rest of it."""
         growing = self.growing if self.growing is not None and self.growing.name == name else None
-        tool, given = self.tools.get(name), json.loads(arguments) if isinstance(arguments, str) else dict(arguments)
+        tool, given = self.tools.get(name), read_json(arguments) if isinstance(arguments, str) else dict(arguments)
         typed = given if tool is None else tool.typed(given)
         written = json.dumps(typed, ensure_ascii=False)
         if growing is not None:
@@ -192,7 +206,7 @@ class AnswerReader:
             written = found[1] if found is not None and is_complete(found[1]) else written
             written = written if written.startswith(growing.reported) else growing.reported
         is_cut = not is_complete(written)
-        call = ToolCall(growing.id if growing else new_call_id(), name, {} if is_cut else typed, written, is_cut)
+        call = ToolCall(growing.id if growing else new_call_id(), name, {} if is_cut else read_json(written), written, is_cut)
         self.calls.append(call)
         first = {} if growing is not None else {"id": call.id, "name": name}
         more = written[len(growing.reported) if growing is not None else 0 :]
@@ -202,14 +216,19 @@ class AnswerReader:
     def broken(self, event: Broken) -> Iterator[AnswerDelta]:
         """A call that cannot be read: text. If a part of it was reported as a call, it was cut off."""
         growing = self.growing
+        is_begun = self.grows and event.is_cut  # a grammar lets nothing but a call follow
+        if growing is not None:
+            growing.wanted = 0  # all tags are searched
+            if is_begun and growing.name is None and (named := name_in(growing)) is not None and named[0] in self.tools:
+                yield from self.grown(growing, named[0], "")
+            if growing.name is not None and (found := name_and_arguments(growing, self.tools)) is not None:
+                yield from self.grown(growing, *found)
         if growing is None or growing.name is None:
             self.growing = None
-            self.spacing = Spacing() if growing is None else growing.before
-            yield self.said(event.text)
+            if growing is None or not is_begun:
+                self.spacing = Spacing() if growing is None else growing.before
+                yield self.said(event.text)
             return
-        growing.wanted = 0  # all tags are searched
-        if (found := name_and_arguments(growing, self.tools)) is not None:
-            yield from self.grown(growing, *found)
         if is_complete(growing.reported):
             yield self.complete(growing.name, growing.reported)  # only what is around the arguments is missing
         else:
@@ -240,8 +259,8 @@ def calls_in(value: object) -> list[tuple[str, Mapping[str, Any] | str]] | None:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments)
-            except (ValueError, RecursionError):
+                arguments = read_json(arguments)
+            except ValueError:
                 return None
         if not isinstance(arguments, Mapping | None):
             return None
@@ -249,31 +268,47 @@ def calls_in(value: object) -> list[tuple[str, Mapping[str, Any] | str]] | None:
     return found
 
 
+def name_in(growing: GrowingCall) -> tuple[str, int] | None:
+    """The name of a growing call, and where it ends in the body; None if it is not certain yet, or only at the call's end."""
+    field = growing.field
+    if "name" in growing.captures:
+        return growing.captures["name"], 0
+    key = key_of(field.transform, "name") if field.content == "json" and not field.content_args else None
+    if key is None or field.transform_each:
+        return None
+    found = re.match(rf'\s*\{{\s*{re.escape(json.dumps(key))}\s*:\s*("(?:[^"\\]|\\.)*+")', growing.body)
+    try:
+        return (read_json(found[1]), found.end()) if found else None
+    except ValueError:
+        return None
+
+
 def name_and_arguments(growing: GrowingCall, tools: Mapping[str, Tool]) -> tuple[str, str] | None:
     """The name and the arguments so far, as JSON; None if they are not certain yet, or only at the call's end."""
     field, body = growing.field, growing.body
+    named = name_in(growing)
+    if named is None:
+        return None
+    name, place = named
     if field.content == "json" and not field.content_args and not field.transform_each:
         if "name" in growing.captures:
-            return growing.captures["name"], json_so_far(growing, body.lstrip())
-        keys = [key_of(field.transform, part) for part in ("name", "arguments")]
-        if all(keys):
-            name, arguments = (re.escape(json.dumps(key)) for key in keys)
-            found = re.match(rf'\s*\{{\s*{name}\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*{arguments}\s*:\s*(?=\{{)', body)
-            return (json.loads(found[1]), json_so_far(growing, body[found.end() :])) if found else None
-    tool = tools.get(growing.captures.get("name", ""))
-    if field.content == "xml-inline" and tool is not None:
+            return name, json_so_far(growing, body.lstrip())
+        key = key_of(field.transform, "arguments")
+        found = re.compile(rf"\s*,\s*{re.escape(json.dumps(key))}\s*:\s*(?=\{{)").match(body, place) if key else None
+        return (name, json_so_far(growing, body[found.end() :])) if found else None
+    if field.content == "xml-inline" and (tool := tools.get(name)) is not None:
         pairs = tool.typed(tags_so_far(growing))
-        return tool.name, "{" + ", ".join(
-            f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in pairs.items()
-        )
+        written = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in pairs.items())
+        return name, "{" + ", ".join(written)
     return None
 
 
 def tags_so_far(growing: GrowingCall) -> Mapping[str, Any]:
     """The arguments of a growing call's complete tags, of which each is read once."""
     if len(growing.body) >= growing.wanted:
-        for key, value, end in tags_in(growing.body, growing.field.content_args, growing.place):
-            growing.tags[key], growing.place = value, end
+        with contextlib.suppress(ValueError):  # the whole call will be read again, and be text
+            for key, value, end in tags_in(growing.body, growing.field.content_args, growing.place):
+                growing.tags[key], growing.place = value, end
         growing.wanted = len(growing.body) + (len(growing.body) - growing.place) // 32
     return growing.tags
 
@@ -303,6 +338,6 @@ def is_cut_in_tags(event: Closed) -> bool:
 def is_complete(text: str) -> bool:
     """Return whether a text is a whole JSON object."""
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return isinstance(read_json(text), dict)
+    except ValueError:
         return False

@@ -9,21 +9,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import regex
+
+from .plain_json import plain_json, read_json
 
 Args = Mapping[str, Any]
 MATCH_SECONDS = 1.0
 """Longest time of one search by a regular expression, which comes with the package: a hostile one would never end."""
+UNREADABLE = (KeyError, TypeError, AttributeError, regex.error, TimeoutError)
+"""Errors of arguments that the template gives, and of texts that take too long."""
 PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 PYTHON_CONSTANTS = {"true": True, "false": False, "null": None}
 """Constants of JSON, which models write in Python's calls too."""
-PYTHON_NAMES = re.compile(r"""\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|([A-Za-z_][\w.-]*)(?=\s*[=(])""")
-"""Texts in quotes, and names of calls and of arguments."""
-OPEN, CLOSE = "\x01", "\x02"
-"""Enclose the number of a string that was taken out of JSON."""
+PYTHON_NAMES = re.compile(r"""\"(?:\\.|[^\"\\])*+\"?|'(?:\\.|[^'\\])*+'?|(?<![\w.-])([A-Za-z_][\w.-]*+)(?=\s*[=(])""")
+"""Texts in quotes, and names of calls and of arguments; no text is searched twice."""
 
 
 def as_text(text: str, args: Args) -> str:
@@ -38,33 +40,23 @@ def as_bool(text: str, args: Args) -> bool:
 
 def as_json(text: str, args: Args) -> Any:  # noqa: ANN401 - any JSON value
     """A JSON value; `unquoted_keys`, `string_delims` and `allow_non_json` allow what some models write instead."""
-    plain, strings = text, list[str]()
-    for begin, end in args.get("string_delims", ()):
+    # What is not closed extends to the end, so that no second search begins inside it.
+    marks = [(regex.escape(begin), regex.escape(end)) for begin, end in args.get("string_delims", ())]
+    delimited = "".join(f"|{begin}(.*?){end}|{begin}.*" for begin, end in marks)
+    keys = r"|(?<=[{,])(?P<before>\s*+)(?P<key>\w++)(?P<after>\s*+):" if args.get("unquoted_keys") else ""
+    pattern = rf'(?!){delimited}|"(?:\\.|[^"\\])*+"?{keys}'
 
-        def taken(found: regex.Match[str]) -> str:
-            strings.append(found[1])
-            return f"{OPEN}{len(strings) - 1}{CLOSE}"
+    def quoted(found: regex.Match[str]) -> str:
+        if keys and found["key"] is not None:
+            return f'{found["before"]}"{found["key"]}"{found["after"]}:'
+        return found[0] if found.lastindex is None else json.dumps(found[found.lastindex])
 
-        plain = regex.sub(f"{regex.escape(begin)}(.*?){regex.escape(end)}", taken, plain, flags=regex.DOTALL)
-    if args.get("unquoted_keys"):
-        # Quoted strings match first and stay, so that a text with `{key:` in it is not changed.
-        plain = re.sub(
-            r'"(?:\\.|[^"\\])*"|(?<=[{,])(\s*)(\w+)(\s*):',
-            lambda found: found[0] if found[2] is None else f'{found[1]}"{found[2]}"{found[3]}:',
-            plain,
-        )
-    plain = re.sub(f"{OPEN}(\\d+){CLOSE}", lambda found: json.dumps(strings[int(found[1])]), plain)
     try:
-        return json.loads(plain, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
+        return read_json(regex.sub(pattern, quoted, text, flags=regex.DOTALL) if delimited or keys else text)
+    except ValueError as error:
         if args.get("allow_non_json"):
             return as_text(text, args)
         raise ValueError(f"it is not JSON: {error}") from error
-
-
-def refuse_constant(name: str) -> NoReturn:
-    """Called by `json` for NaN and infinities, which are no JSON."""
-    raise ValueError(f"{name} is no JSON")
 
 
 def as_tags(text: str, args: Args) -> dict[str, Any]:
@@ -78,11 +70,14 @@ def as_tags(text: str, args: Args) -> dict[str, Any]:
 
 def tags_in(text: str, args: Args, start: int = 0) -> Iterator[tuple[str, Any, int]]:
     """The complete tags of a text from a place on: the key, the value, and where the tag ends."""
-    pattern = regex.compile(args["tag_pattern"], regex.DOTALL)
-    if not {"key", "value"} <= pattern.groupindex.keys():
-        raise ValueError("tag_pattern needs the groups key and value")
-    for found in pattern.finditer(text, start, timeout=MATCH_SECONDS):
-        yield found["key"], value_of(found["value"], args), found.end()
+    try:
+        pattern = regex.compile(args["tag_pattern"], regex.DOTALL)
+        if not {"key", "value"} <= pattern.groupindex.keys():
+            raise ValueError("tag_pattern needs the groups key and value")
+        for found in pattern.finditer(text, start, timeout=MATCH_SECONDS):
+            yield found["key"], value_of(found["value"], args), found.end()
+    except UNREADABLE as error:
+        raise ValueError(f"the tags cannot be read ({type(error).__name__}: {error})") from error
 
 
 def value_of(text: str, args: Args) -> Any:  # noqa: ANN401 - any JSON value
@@ -113,17 +108,17 @@ def as_python_calls(text: str, _: Args) -> list[dict[str, Any]]:
         listed = ast.parse(PYTHON_NAMES.sub(numbered, text.strip()), mode="eval").body
         if not isinstance(listed, ast.List):
             raise ValueError("a list of calls was expected")
-        return [python_call(each, names) for each in listed.elts]
+        name_of = {f"n{number}": name for number, name in enumerate(names)}
+        return [python_call(each, name_of) for each in listed.elts]
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"it is no list of calls in Python: {error}") from error
 
 
-def python_call(node: ast.expr, names: Sequence[str]) -> dict[str, Any]:
-    """One call; `names`: what its numbered names stand for."""
+def python_call(node: ast.expr, name_of: Mapping[str, str]) -> dict[str, Any]:
+    """One call; `name_of`: what its numbered names stand for."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
         raise ValueError("calls with keyword arguments were expected")
-    name_of = {f"n{number}": name for number, name in enumerate(names)}
-    values = {name_of.get(str(each.arg)): python_value(each.value) for each in node.keywords}
+    values = {name_of.get(str(each.arg)): plain_json(python_value(each.value)) for each in node.keywords}
     if None in values or len(values) < len(node.keywords):
         raise ValueError("an argument has no name, or occurs twice")
     return {"name": name_of[node.func.id], "arguments": values}
@@ -145,8 +140,8 @@ def python_value(node: ast.expr) -> Any:  # noqa: ANN401 - any JSON value
 
 CONTENT_KINDS: Mapping[str, Callable[[str, Args], Any]] = {
     "text": as_text,
-    "int": lambda text, args: int(as_text(text, args)),
-    "float": lambda text, args: float(as_text(text, args)),
+    "int": lambda text, args: plain_json(int(as_text(text, args))),
+    "float": lambda text, args: plain_json(float(as_text(text, args))),
     "bool": as_bool,
     "json": as_json,
     "xml-inline": as_tags,
@@ -159,7 +154,7 @@ def parse_content(text: str, kind: str, args: Args) -> Any:  # noqa: ANN401 - an
     """The value of a content of one kind; raises `ValueError`."""
     try:
         return CONTENT_KINDS[kind](text, args)
-    except (KeyError, TypeError, AttributeError, regex.error, TimeoutError) as error:  # of arguments that the template gives
+    except UNREADABLE as error:
         raise ValueError(f"the content {kind} cannot be read ({type(error).__name__}: {error})") from error
 
 
@@ -169,7 +164,7 @@ def is_whole(text: str, kind: str, args: Args) -> bool:
         if kind == "xml-inline":
             return not regex.sub(args["tag_pattern"], "", text, flags=regex.DOTALL, timeout=MATCH_SECONDS).strip()
         parse_content(text, kind, args)
-    except (ValueError, TimeoutError):
+    except (ValueError, *UNREADABLE):
         return False
     return True
 

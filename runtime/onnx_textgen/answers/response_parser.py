@@ -117,12 +117,13 @@ class ResponseParser:
             while (found := self.find(ended=ended)) is not None:
                 match, had_text = found.match, self.current is not None and self.current.is_shown
                 yield from self.take(match.start())
-                self.position = match.end()
                 if found.opens:
                     yield from self.close("", {}, is_cut=False)
+                    self.position = match.end()
                     self.current = OpenField(found.field, match[0], groups(match), is_shown=True)
                     yield Opened(found.field, self.current.captures)
                 else:
+                    self.position = match.end()
                     yield from self.close(match[0], groups(match), is_cut=False)
                     if not had_text and not match[0]:
                         break  # an empty delimiter of a field without text would be found again and again

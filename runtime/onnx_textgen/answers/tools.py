@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
 import re
 import types
@@ -13,6 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from ..errors import OptionError
 from ..options.checks import shown
+from .object_schema import arguments_in, as_list, closed, types_of, whole
+from .plain_json import read_json
 
 NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 MOST_TOOLS = 128
@@ -49,13 +50,14 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """The schema of the arguments; arguments that it does not name are refused, unless it says otherwise."""
-        return {"type": "object", "properties": {}, "additionalProperties": False, **self.parameters}
+        return closed(self.parameters)
 
     def ordered_properties(self) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
         """Each argument, its schema and whether it is required; those that are required come first."""
-        required = as_list(self.schema.get("required"))
-        for key, schema in sorted(self.schema["properties"].items(), key=lambda item: item[0] not in required):
-            yield key, schema, key in required
+        root = self.schema
+        properties, required = arguments_in(root)
+        for key, schema in sorted(properties.items(), key=lambda item: item[0] not in required):
+            yield key, whole(schema, root), key in required
 
     def as_json(self) -> dict[str, Any]:
         """The tool in OpenAI's form, as chat templates get it."""
@@ -66,8 +68,9 @@ class Tool:
 
     def typed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments with texts converted to the types that the schema names; what cannot be converted stays."""
-        properties = self.schema["properties"]
-        return {key: typed(value, types_of(properties.get(key))) for key, value in arguments.items()}
+        schema = self.schema
+        properties, _ = arguments_in(schema)
+        return {key: typed(value, types_of(properties.get(key), schema)) for key, value in arguments.items()}
 
 
 ToolLike = Tool | Callable[..., Any] | Mapping[str, Any]
@@ -101,9 +104,10 @@ def read_tool(given: ToolLike) -> Tool:
     if parameters is not None and not isinstance(parameters, Mapping):
         raise OptionError(f"the tool {name} should have parameters, a JSON Schema; found {shown(parameters)}")
     properties = (parameters or {}).get("properties", {})
-    if (parameters or {}).get("type", "object") != "object" or not isinstance(properties, Mapping):
+    kind = (parameters or {}).get("type", "object")
+    if (kind != "object" and "object" not in as_list(kind)) or not isinstance(properties, Mapping):
         raise OptionError(f"the parameters of the tool {name} should be a JSON Schema of an object with properties")
-    if wrong := [key for key, schema in properties.items() if not isinstance(schema, Mapping)]:
+    if wrong := [key for key, schema in properties.items() if not isinstance(schema, Mapping | bool)]:
         raise OptionError(
             f"the parameter {wrong[0]} of the tool {name} should be a JSON Schema, found {shown(properties[wrong[0]])}"
         )
@@ -172,22 +176,6 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
     return re.split(r"\n(?:Returns|Raises|Yields):", summary)[0].strip(), found
 
 
-def types_of(schema: object) -> tuple[str, ...]:
-    """The JSON types that a schema allows, in its order."""
-    if not isinstance(schema, Mapping):
-        return ()
-    declared = schema.get("type")
-    found = [declared] if isinstance(declared, str) else [each for each in as_list(declared) if isinstance(each, str)]
-    for union in ("anyOf", "oneOf"):
-        found += [kind for choice in as_list(schema.get(union)) for kind in types_of(choice)]
-    return (*found, "null") if schema.get("nullable") and "null" not in found else tuple(found)
-
-
-def as_list(value: object) -> list[Any]:
-    """The value if it is a list, else an empty one: a schema comes from a client, and no validator has seen it."""
-    return value if isinstance(value, list) else []
-
-
 def typed(value: Any, kinds: Sequence[str]) -> Any:  # noqa: ANN401 - any JSON value
     """A text converted to the first of these types that it is written as."""
     if isinstance(value, list) and "array" not in kinds:  # of a key that was written several times
@@ -220,10 +208,7 @@ def converted(text: str, kind: str) -> Any:  # noqa: ANN401 - any JSON value
     if kind == "null" and stripped in ("null", "None"):
         return None
     if kind in ("object", "array"):
-        try:
-            value = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
+        value = read_json(text)
         if isinstance(value, dict if kind == "object" else list):
             return value
     raise ValueError(f"{text} is no {kind}")

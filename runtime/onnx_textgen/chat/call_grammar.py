@@ -18,6 +18,8 @@ from ..errors import OptionError
 
 PYTHON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as Python's `json.dumps` and the `tojson` of templates write it: what models were trained on."""
+WIDER = {"coerce_one_of": True, "lenient": True}
+"""What llguidance leaves out of a schema that need not be followed to the letter: the text may then say more, and never less."""
 MOST_CALLS = 16
 """Most calls of one answer: a small model would repeat a call without end."""
 MARK = "placeoftheargument"
@@ -102,18 +104,17 @@ class Writer:
             middle = self.text(form.middle)
             if form.header is not None:  # the model may have written a part of it before the name
                 middle = f"({middle} | SPACE {self.text(form.header[1])})"
-            arguments = json_rule(tool.schema) if form.quotes is None else self.in_quotes(tool.schema, tool)
+            arguments = rule_of(tool.schema, tool) if form.quotes is None else self.in_quotes(tool.schema, tool)
             return f"{self.text(tool.name)} {middle} {arguments}"
         before, _, after = json.dumps(form.as_object(tool.name, {MARK: 0}, NUMBER), ensure_ascii=False).partition(
             f'{{"{MARK}": 0}}'
         )
-        return f"{self.text(before)} {json_rule(tool.schema)} {self.text(after)}"
+        return f"{self.text(before)} {rule_of(tool.schema, tool)} {self.text(after)}"
 
     def keywords(self, index: int, tool: Tool) -> str:
         """The keyword arguments of a call in Python's notation: those that are required, then the others."""
         arguments = [
-            (f"{self.text(key + '=')} {json_rule(with_definitions(schema, tool))}", required)
-            for key, schema, required in tool.ordered_properties()
+            (f"{self.text(key + '=')} {rule_of(schema, tool)}", required) for key, schema, required in tool.ordered_properties()
         ]
         return self.listed(f"keyword_{index}", arguments, ", ")
 
@@ -185,7 +186,7 @@ class Writer:
         if is_choice_of_texts(schema):
             choices = schema.get("enum", [schema.get("const")])
             return "(" + " | ".join(self.text(choice) for choice in choices) + ")"
-        return json_rule(with_definitions(schema, tool))
+        return rule_of(schema, tool)
 
     def text(self, text: str) -> str:
         """A literal text, with control tokens by their ids."""
@@ -211,14 +212,16 @@ def is_choice_of_texts(schema: Mapping[str, Any]) -> bool:
     return bool(choices) and all(isinstance(choice, str) for choice in choices)
 
 
-def json_rule(schema: Mapping[str, Any]) -> str:
-    """A JSON value that follows a schema."""
-    return "%json " + json.dumps({**schema, "x-guidance": PYTHON_STYLE})
+def json_rule(schema: Mapping[str, Any], how: Mapping[str, bool] | None = None) -> str:
+    """A JSON value that follows a schema; `how`: further options of llguidance."""
+    return "%json " + json.dumps({**schema, "x-guidance": {**PYTHON_STYLE, **(how or {})}})
 
 
-def with_definitions(schema: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
-    """The schema of one argument, with the definitions that it may refer to."""
-    return {**{key: tool.schema[key] for key in ("$defs", "definitions") if key in tool.schema}, **schema}
+def rule_of(schema: Mapping[str, Any], tool: Tool) -> str:
+    """A JSON value that follows a schema of a tool: all of its arguments or one, which may refer to the tool's definitions."""
+    whole = tool.schema
+    definitions: dict[str, Any] = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
+    return json_rule({**definitions, **schema}, {} if tool.strict else WIDER)
 
 
 def regex_set(character: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,8 +22,9 @@ from ..options.generation_config import GenerationConfig
 from ..sampling.grammar import Rules
 from ..sampling.thinking import AfterThinking, Led, Rule, Thinking
 from ..text.tokenizer import TextTokenizer
-from .call_grammar import grammar_of_calls
+from .call_grammar import grammar_of_calls, rule_of
 
+LOG = logging.getLogger("onnx_textgen")
 ToolChoice = Literal["auto", "none", "required"]
 TRIAL = [("get_weather", {"city": 'Val d\'Is\u00e8re "up"', "days": "three"}), ("stop", {})]
 """Calls by which a form is tried: what it writes has to be read again."""
@@ -198,13 +200,42 @@ class Turn:
         schema = None if config.json_schema is None else json.loads(config.json_schema)
         split = self.format.tokenizer.split_at_control_tokens
         how: dict[str, Any] = {"required": self.required, "parallel": self.parallel, "schema": schema}
+        how |= {"text": self.format.text, "eos_ids": self.format.tokenizer.eos_ids}
         try:
-            grammar = grammar_of_calls(self.tools, form, split, **how, text=self.format.text, eos_ids=self.format.tokenizer.eos_ids)
-            return rules.compiled("tools", grammar)
+            return rules.compiled("tools", grammar_of_calls(self.tools, form, split, **how))
+        except OptionError:
+            tools = [expressible(tool, rules) for tool in self.tools]
+            if any(tool.strict and tool != wider for tool, wider in zip(self.tools, tools, strict=True)):
+                raise
+        try:
+            return rules.compiled("tools", grammar_of_calls(tools, form, split, **how))
         except OptionError:
             if needed:
                 raise
             return None  # the model calls tools without help, and its calls are read as they come
+
+
+def expressible(tool: Tool, rules: Rules) -> Tool:
+    """The tool with any value for each argument that no grammar can express, or with any arguments."""
+
+    def is_expressible(schema: Mapping[str, Any]) -> bool:
+        try:
+            rules.compiled("tools", f"start: {rule_of(schema, tool)}")
+        except OptionError:
+            return False
+        return True
+
+    schema = tool.schema
+    if is_expressible(schema) or not is_expressible({}):  # without llguidance nothing is
+        return tool
+    odd = [key for key, each in schema["properties"].items() if not is_expressible(each)]
+    LOG.warning("no grammar can express %s of the tool %s: any value is taken", ", ".join(odd) or "the parameters", tool.name)
+    kept: dict[str, Any] = {
+        key: schema[key] for key in ("required", "additionalProperties", "$defs", "definitions") if key in schema
+    }
+    properties = schema["properties"] | {key: {} for key in odd}
+    wider = dataclasses.replace(tool, parameters={**kept, "properties": properties})
+    return wider if odd and is_expressible(wider.schema) else dataclasses.replace(tool, parameters={"additionalProperties": True})
 
 
 def has_rule(rule: Rule | None) -> bool:

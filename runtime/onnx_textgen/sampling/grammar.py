@@ -6,6 +6,7 @@ the rest of the chain, so the text follows the rule whatever the model prefers.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from .vocabulary import make_vocabulary
 if TYPE_CHECKING:
     from ..text.tokenizer import TextTokenizer
 
+LOG = logging.getLogger("onnx_textgen")
 RULES = ("json_schema", "regex", "grammar")
 INSTALL = 'pip install "onnx-textgen[grammar]"'
 LIMITS: dict[str, Any] = {
@@ -105,6 +107,10 @@ class Rules:
             error = str(caught)
         if error:
             raise OptionError(f"{SUBJECTS.get(name, name)} cannot be used: {reason_in(error)}")
+        if found := matcher.get_grammar_warnings():
+            LOG.warning(
+                "%s does not hold all that is asked for: %.300s", SUBJECTS.get(name, name), "; ".join(map(reason_in, found))
+            )
         return matcher
 
     def vocabulary(self, name: str) -> Any:  # noqa: ANN401 - llguidance's LLTokenizer

@@ -1,6 +1,7 @@
 """Markdown of a model becomes HTML that loads nothing, runs nothing, and says what the text says."""
 
 import re
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from onnx_textgen_demo.chat import markdown
 from onnx_textgen_demo.chat.markdown import is_safe_link, markdown_html
 
 TAGS = {
@@ -100,6 +102,14 @@ def test_code_keeps_every_character(language):
     code = "def f(a):\n\treturn '<b>' + \"é\"  # &amp;\n\n"
     found = re.search("<code>(.*?)</code>", markdown_html(f"```{language}\n{code}```"), re.DOTALL)
     assert Reader(found[1]).text == code
+
+
+@pytest.mark.parametrize(("language", "code"), [("gherkin", "\n " * 4_000), ("c", "\n" * 8_000), ("typescript", "a." * 4_000)])
+def test_a_block_that_its_language_takes_long_for_is_coloured_in_part_and_keeps_every_character(language, code):
+    start = time.thread_time()
+    found = re.search("<code>(.*?)</code>", markdown_html(f"```{language}\nx{code}x\n```"), re.DOTALL)
+    assert Reader(found[1]).text == f"x{code}x\n"
+    assert time.thread_time() - start < 10 * markdown.COLOUR_SECONDS
 
 
 def test_words_of_a_known_language_are_coloured_and_a_huge_block_is_not():

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -198,6 +199,12 @@ def test_a_damaged_conversation_is_an_error_of_one_line(value):
         read_tree(value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_arguments_that_are_nested_deeply_are_an_error_of_one_line():
+    deep = functools.reduce(lambda inner, _: [inner], range(5_000), 1)
+    with pytest.raises(OptionError, match="nested too deeply"):
+        read_tree(GOOD | {"nodes": [NODE | {"unfinished_calls": [CALL | {"function": {"name": "f", "arguments": {"x": deep}}}]}]})
 
 
 JSON = st.recursive(

@@ -151,3 +151,27 @@ def test_an_argument_that_is_nested_too_deeply_stays_a_text() -> None:
     reader.push(TAGS.write([("write", {"text": DEEP})]))
     reader.flush()
     assert [call.arguments for call in reader.calls] == [{"text": DEEP}]
+
+
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("form", [PROMPTED, TAGS, NAMED, LIST, PYTHON], ids=["object", "tags", "named", "list", "python"])
+def test_a_call_that_the_prompt_ends_with_is_not_the_models_own_and_one_that_the_model_ends_is_its_own(
+    form: CallForm, grows: bool
+) -> None:
+    template, text = reader_of(form).parser.template, form.write(TWO[1:])
+    reader = AnswerReader(template, prefix=text, tools=[WRITE], grows=grows)
+    assert not any(delta.tool_calls for delta in (reader.push(" So."), reader.flush()))
+    assert not reader.calls
+    reader = AnswerReader(template, prefix=text[:-12], tools=[WRITE], grows=grows)
+    deltas = [*map(reader.push, text[-12:]), reader.flush()]
+    assert joined_calls(deltas) == {0: (reader.calls[0].id, "write", '{"text": "fin"}')}
+
+
+@pytest.mark.parametrize("form", [PROMPTED, NAMED, LIST], ids=["object", "named", "list"])
+def test_a_call_under_a_grammar_that_is_cut_before_its_arguments_leaves_no_marks_in_the_text(form: CallForm) -> None:
+    text = f"I look.\n{form.write(TWO[:1])}"
+    for end in range(text.index("write") + 1, len(text)):
+        reader = reader_of(form, grows=True)
+        reader.push(text[:end])
+        reader.flush()
+        assert reader.text == "I look."
