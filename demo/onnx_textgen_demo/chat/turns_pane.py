@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from onnx_textgen.answers.visible_text import visible
 from onnx_textgen.chat.own_functions import NOT_ALLOWED
 
 from ..conversation.message_tree import Figures, Message, MessageTree
@@ -175,8 +176,8 @@ def unfinished_call_html(part: ToolCall, *, is_growing: bool) -> str:
 
 def card_html(part: ToolCall, state: str, below: str = "") -> str:
     """The card of a tool call, with what stands below its arguments."""
-    arguments = f"<pre tabindex=0><code>{escape(part.arguments)}</code></pre>" if part.arguments else ""
-    head = f"<summary>Tool <code>{escape(part.name)}</code> <small>{state}</small></summary>"
+    arguments = f"<pre tabindex=0><code>{escape(visible(part.arguments))}</code></pre>" if part.arguments else ""
+    head = f"<summary>Tool <code>{escape(visible(part.name))}</code> <small>{state}</small></summary>"
     return f'<details class="tool-call" open>{head}{arguments}{below}</details>'
 
 

@@ -122,3 +122,11 @@ def test_no_text_of_a_conversation_becomes_html(one, two, three):
     shown = turns_html(dataclasses.replace(tree, nodes=tuple(dataclasses.replace(each, figures=figures) for each in tree.nodes)))
     for tag in ("<script", "<img", "</textarea", "<b>x"):
         assert tag not in shown.replace("<b>1</b>", "")
+
+
+def test_a_mark_of_direction_in_a_call_is_seen_by_the_person_who_decides():
+    call = {"id": "c1", "type": "function", "function": {"name": "re\u2066ad", "arguments": '{"file": "a\u202egpj.exe"}'}}
+    shown = turns_html(read_tree([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]))
+    assert r"re\u2066ad" in shown
+    assert r"a\u202egpj.exe" in shown
+    assert not {"\u202e", "\u2066"} & set(shown)

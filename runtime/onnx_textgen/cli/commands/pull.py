@@ -90,4 +90,4 @@ def remove_model(
     """
     from ...hub.model_cache import remove_cached  # noqa: PLC0415
 
-    typer.echo(f"{name} is deleted: {screen.size(remove_cached(name))} freed")
+    screen.say(f"{name} is deleted: {screen.size(remove_cached(name))} freed")

@@ -61,7 +61,7 @@ def make_site(
     finally:
         screen.progress("")
     wasm, webgpu = (screen.size(built.visitor_bytes[device]) for device in ("wasm", "webgpu"))
-    typer.echo(f"{built.folder}: a visitor fetches {wasm} (WebAssembly) or {webgpu} (WebGPU), once")
+    screen.say(f"{built.folder}: a visitor fetches {wasm} (WebAssembly) or {webgpu} (WebGPU), once")
     if built.largest_file > GITHUB_LIMIT:
         screen.note(f"its largest file has {screen.size(built.largest_file)}; GitHub takes files of up to 100 MiB")
     if preview:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...answers.visible_text import visible
 from . import screen
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ def show_call(call: ToolCall, result: str | None = None) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()] or ["no arguments"]
-    body = Text("\n".join(lines).translate(screen.CONTROL_CHARACTERS))
+    body = Text(visible("\n".join(lines)))
     if result is not None:
         body.append(f"\n= {result}".translate(screen.CONTROL_CHARACTERS), style="dim")
-    title = Text(call.name.translate(screen.CONTROL_CHARACTERS))
+    title = Text(visible(call.name))
     screen.begin_line()
     screen.make_console(stderr=True).print(Panel(body, title=title, title_align="left", expand=False))

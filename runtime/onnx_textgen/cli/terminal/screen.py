@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from ...answers.visible_text import CONTROLS, DIRECTION
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 CANCELLED = "cancelled"
 
 # A prompt can make a model generate terminal commands (ESC ...); they are replaced by U+FFFD, so that the terminal ignores them.
-CONTROL_CHARACTERS = dict.fromkeys((code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"), "\ufffd")
+CONTROL_CHARACTERS = dict.fromkeys(CONTROLS, "\ufffd")
+IN_LINES = dict.fromkeys((*CONTROLS, *DIRECTION), "\ufffd")
+"""For lines that may have names in them; in a model's text marks of direction have their use."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,16 +211,22 @@ def quoted(piece: str) -> str:
     return repr(piece)
 
 
+def say(text: str) -> None:
+    """Write a line to stdout, like `note`."""
+    begin_line()
+    typer.echo(text.translate(IN_LINES))
+
+
 def note(text: str) -> None:
     """Write a line to stderr, without control characters, since parts of it may come from a model, its folder or a library."""
     begin_line()
-    typer.echo(text.translate(CONTROL_CHARACTERS), err=True)
+    typer.echo(text.translate(IN_LINES), err=True)
 
 
 def note_dim(text: str) -> None:
     """Write a line of less importance to stderr: dim, if stderr has colours."""
     begin_line()
-    typer.echo(typer.style(text.translate(CONTROL_CHARACTERS), dim=True), err=True, color=has_colours(sys.stderr))
+    typer.echo(typer.style(text.translate(IN_LINES), dim=True), err=True, color=has_colours(sys.stderr))
 
 
 def choose_colours(wanted: str) -> None:
