@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,18 @@ TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(N
 Schema = Mapping[str, Any]
 
 
+@dataclasses.dataclass(slots=True)
+class Steps:
+    """References and unions that may still be followed in one schema: with each level of a hostile one they would multiply."""
+
+    left: int = 1_000
+
+    def take(self, depth: int) -> bool:
+        """Return whether one more may be followed; `depth`: levels that are left."""
+        self.left -= 1
+        return depth > 0 and self.left > 0
+
+
 def closed(schema: Schema) -> dict[str, Any]:
     """The schema of an object, with `properties`; keys that it does not name are refused, unless it says otherwise.
 
@@ -23,16 +36,19 @@ def closed(schema: Schema) -> dict[str, Any]:
     >>> closed({"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"x": {"type": "integer"}}}}})["properties"]
     {'x': {'type': 'integer'}}
     """
-    return {**closed_in(schema, schema, DEEPEST), **{key: schema[key] for key in ("$defs", "definitions") if key in schema}}
+    return {
+        **closed_in(schema, schema, DEEPEST, Steps()),
+        **{key: schema[key] for key in ("$defs", "definitions") if key in schema},
+    }
 
 
-def closed_in(schema: Schema, root: Schema, depth: int) -> dict[str, Any]:
+def closed_in(schema: Schema, root: Schema, depth: int, steps: Steps) -> dict[str, Any]:
     """See `closed`; `root`: where references lead to."""
-    schema = whole(schema, root, depth)
+    schema = whole(schema, root, depth, steps)
     unions = {key: schema[key] for key in ("anyOf", "oneOf") if is_schemas(schema.get(key))}
     properties = properties_in(schema)
-    if depth and unions and not properties:
-        choices = {key: [closed_in(each, root, depth - 1) for each in union] for key, union in unions.items()}
+    if unions and not properties and steps.take(depth):
+        choices = {key: [closed_in(each, root, depth - 1, steps) for each in union] for key, union in unions.items()}
         return {"type": "object", **schema, "properties": {}, **choices}
     refuses = {} if "$ref" in schema or "allOf" in schema else {"additionalProperties": False}
     return {"type": "object", **refuses, **schema, "properties": properties}
@@ -49,15 +65,16 @@ def arguments_in(schema: Schema) -> tuple[dict[str, Schema], list[Any]]:
     return found, [key for key in found if all(key in required for _, required in choices)]
 
 
-def whole(schema: Schema, root: Schema, depth: int = DEEPEST) -> Schema:
+def whole(schema: Schema, root: Schema, depth: int = DEEPEST, steps: Steps | None = None) -> Schema:
     """The schema with what it refers to, and with the parts of `allOf`, as one, where that can be written."""
+    steps = steps or Steps()
     target, given = referred(schema, root), schema.get("allOf")
     parts: list[Schema] = as_list(given) if is_schemas(given) else []
-    if not depth or (target is None and not parts):
+    if (target is None and not parts) or not steps.take(depth):
         return schema
     own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
     found: list[Schema] = [own, *([] if target is None else [target]), *parts]
-    found = [whole(each, root, depth - 1) for each in found]
+    found = [whole(each, root, depth - 1, steps) for each in found]
     if sum(bool(each) for each in found) <= 1:
         return next(filter(None, found), {})
     if any(each.keys() - JOINED for each in found if each.keys() - {"title", "description"}) and len(found) > 1:
@@ -98,9 +115,10 @@ def is_schemas(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
-def types_of(schema: object, root: Schema, depth: int = DEEPEST) -> tuple[str, ...]:
+def types_of(schema: object, root: Schema, depth: int = DEEPEST, steps: Steps | None = None) -> tuple[str, ...]:
     """The JSON types that a schema allows, in its order."""
-    if not isinstance(schema, Mapping) or not depth:
+    steps = steps or Steps()
+    if not isinstance(schema, Mapping) or not steps.take(depth):
         return ()
     declared = schema.get("type")
     found = [declared] if isinstance(declared, str) else [each for each in as_list(declared) if isinstance(each, str)]
@@ -108,7 +126,7 @@ def types_of(schema: object, root: Schema, depth: int = DEEPEST) -> tuple[str, .
     if not found:
         found += [TYPES[type(choice)] for choice in choices if type(choice) in TYPES]
     for parts in (schema.get("anyOf"), schema.get("oneOf"), schema.get("allOf"), [referred(schema, root)]):
-        found += [kind for part in as_list(parts) for kind in types_of(part, root, depth - 1)]
+        found += [kind for part in as_list(parts) for kind in types_of(part, root, depth - 1, steps)]
     return (*found, "null") if schema.get("nullable") and "null" not in found else tuple(found)
 
 

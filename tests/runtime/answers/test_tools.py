@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -149,3 +150,14 @@ def test_a_schema_that_no_validator_has_seen_does_no_harm(schema: dict[str, Any]
     (tool,) = read_tools([{"name": "f", "parameters": {"type": "object", "properties": {"a": schema}, "required": required}}])
     assert tool.typed({"a": "1"}) == {"a": "1"}
     assert list(tool.ordered_properties()) == [("a", schema, False)]
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "allOf", "oneOf"])
+def test_a_schema_that_refers_to_itself_many_times_is_read_at_once(keyword: str) -> None:
+    schema = {keyword: [{"$ref": "#/$defs/A"}] * 3}
+    start = time.process_time()
+    for parameters in ({"$ref": "#/$defs/A"}, {"properties": {"x": {"$ref": "#/$defs/A"}}}):
+        (tool,) = read_tools([{"name": "f", "parameters": {**parameters, "$defs": {"A": schema}}}])
+        assert tool.typed({"x": "1"}) == {"x": "1"}
+        list(tool.ordered_properties())
+    assert time.process_time() - start < 1, "followed to every end, it would be hours"
