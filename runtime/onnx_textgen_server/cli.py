@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from onnx_textgen.answers.visible_text import visible
 from onnx_textgen.errors import OptionError
 from onnx_textgen.help_texts import help_of
 from onnx_textgen.hosts import in_url, is_public, listen, names_of
@@ -95,8 +96,8 @@ def serve(
         server_app = make_app(pool, settings)
         pool.open_at_start(at_start)
         for problem in pool.problems():
-            typer.echo(f"warning: {problem}", err=True)
-        typer.echo(f"{', '.join(pool.members)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)", err=True)
+            typer.echo(visible(f"warning: {problem}"), err=True)
+        typer.echo(visible(f"{', '.join(pool.members)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)"), err=True)
         run_server(server_app, listeners)
     finally:
         for listener in listeners:
