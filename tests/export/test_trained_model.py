@@ -31,7 +31,7 @@ from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
 from onnx_textgen_export.proof.measures import log_softmax
-from onnx_textgen_export.tracing.opening import open_source
+from onnx_textgen_export.tracing.opening import Opened, open_source
 from support.costs import by_cost
 from support.smollm2 import smollm2_checkpoint, smollm2_file
 
@@ -177,9 +177,16 @@ def test_fp32_writes_the_tokens_of_transformers_and_fills_its_template(checkpoin
         assert ours.finish_reason == ("eos" if ends else "length")
 
 
+@pytest.fixture(scope="module")
+def opened() -> Opened:
+    """The GGUF file, read once."""
+    return open_source(smollm2_file())
+
+
 @pytest.mark.slow
-def test_its_gguf_file_opens_as_the_checkpoint_that_transformers_makes_of_it(checkpoint: Path, shared: Path) -> None:
-    opened = open_source(smollm2_file())
+def test_its_gguf_file_opens_as_the_checkpoint_that_transformers_makes_of_it(
+    opened: Opened, checkpoint: Path, shared: Path
+) -> None:
     for name, tensor in load_file(checkpoint / "model.safetensors").items():
         assert torch.equal(opened.weights.load(name), tensor), name
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
@@ -309,8 +316,8 @@ def recorded() -> dict[str, Any]:
     return found
 
 
-def test_texts_have_llama_cpps_token_ids(recorded: dict[str, Any]) -> None:
-    tokenizer = open_source(smollm2_file()).assets.tokenizer
+def test_texts_have_llama_cpps_token_ids(opened: Opened, recorded: dict[str, Any]) -> None:
+    tokenizer = opened.assets.tokenizer
     assert tokenizer is not None
     for each in recorded["texts"]:
         assert tokenizer.encode(each["text"], add_special_tokens=False).ids == each["ids"], each["text"]

@@ -127,7 +127,7 @@ def models() -> dict[str, transformers.PreTrainedModel]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("error", "precision"), zip(ERRORS, itertools.cycle(["int4", "int8"]), strict=False))
+@pytest.mark.parametrize(("error", "precision"), list(zip(ERRORS, itertools.cycle(["int4", "int8"]), strict=False)))
 def test_a_small_error_is_refused_that_rounding_alone_would_hide(
     error: str,
     precision: str,
@@ -174,7 +174,7 @@ WAYS = [Quantization(8), Quantization(4, symmetric=False), Quantization(4, 16, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "target"), zip(MODELS, itertools.cycle(["ort", "standard"]), strict=False))
+@pytest.mark.parametrize(("name", "target"), list(zip(MODELS, itertools.cycle(["ort", "standard"]), strict=False)))
 def test_pytorch_with_the_same_rounded_weights_gives_the_same_logits(name: str, target: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = MODELS[name]().eval()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnx_textgen.backends.freed_memory import return_freed_memory
-from onnx_textgen.kv_cache.memory_plan import number_of
+from onnx_textgen.machine_limits import number_of
 from onnx_textgen_server.pool.model_pool import PROCESS
 
 

@@ -88,7 +88,7 @@ def chat_of(kind: str, first: str, second: str, result: str) -> list[dict[str, A
 
 
 @needs_data
-@examples(400)
+@examples(150)
 @given(st.sampled_from(BASES), st.sampled_from(["turns", "system", "tools"]), forgeries())
 def test_the_control_tokens_of_a_chat_are_those_of_its_template(base: str, kind: str, forgery: tuple[str, list[str]]) -> None:
     name, texts = forgery
