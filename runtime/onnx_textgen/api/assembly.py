@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.cache_codes import NO_SCALES, read_scales
+from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
 from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
@@ -131,11 +132,12 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
     if is_foreign(place):
         halves = halves_of(place)
         assert halves is not None, "it has an encoder"
-        graph = opened(halves.encoder)
-        first = decoder if halves.first == halves.decoder else opened(halves.first, hints=decoder.hints)
+        with new_memory_in_huge_pages():
+            graph = opened(halves.encoder)
+            first = decoder if halves.first == halves.decoder else opened(halves.first, hints=decoder.hints)
         return StatesEncoder(graph, first, names, manifest.encoder.start_ids[0])
     folder = folder_of(place)
-    with checking_files(folder, manifest, folder / ENCODER_GRAPH):
+    with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / ENCODER_GRAPH):
         graph = opened(folder / ENCODER_GRAPH)
     return GraphEncoder(graph, names)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import open_session
 from ..backends.openvino.session import PRECISIONS, open_openvino
 from ..backends.protocol import Graph
@@ -42,11 +43,12 @@ def open_package(
     if is_foreign(place):
         if device in PRECISIONS:
             raise DeviceError(f"OpenVINO runs packages that onnx-textgen exported; take another device than {device} for {place}")
-        manifest, session = open_foreign(place, device=device, threads=threads)
+        with new_memory_in_huge_pages():
+            manifest, session = open_foreign(place, device=device, threads=threads)
         template = read_template(folder)
     else:
         manifest, graph = read_manifest(folder), graph_of(place)
-        with checking_files(folder, manifest, graph) as pool:
+        with new_memory_in_huge_pages(), checking_files(folder, manifest, graph) as pool:
             called = pool.submit(meanwhile, folder, manifest)
             session = open_graph(graph, device=device, threads=threads, is_exact=manifest.is_exact, whole_past=whole_past)
             tokenizer = called.result()

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..api.loading import load
 from ..api.model import Model
+from ..backends.huge_pages import wait_for_collapse
 from ..cancellation import Cancellation, CancelScope
 from ..errors import OptionError, PromptError
 from ..inference.prefill import prefill
@@ -88,6 +89,7 @@ def measure(
     manifest = model.manifest
     prompt_tokens = min(512, longest_prompt(manifest, new_tokens)) if prompt_tokens is None else prompt_tokens
     check_lengths(manifest, prompt_tokens, new_tokens)
+    wait_for_collapse()
     ids = np.random.default_rng(0).integers(manifest.geometry.vocab_size, size=prompt_tokens).tolist()
     timed = []
     for number in range(rounds + 1):  # the first is a warm-up, in which memory is allocated

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
@@ -65,7 +66,8 @@ def make_verifier(graph: Graph, geometry: Geometry) -> Verifier:
     if graph.rotary_switch is not None or geometry.context_length < TOKENS_BEFORE + MOST_TOKENS:
         raise PackageError(f"LongRoPE models and contexts under {TOKENS_BEFORE + MOST_TOKENS} tokens cannot verify drafts exactly")
     model = with_single_attention(graph.model(), graph.cache_tensors, graph.roles["input_ids"].name)
-    verifier = Verifier(open_variant(graph, model))
+    with new_memory_in_huge_pages():
+        verifier = Verifier(open_variant(graph, model))
     for adapter in graph.adapters or (None,):
         measure(verifier, graph, geometry, adapter)
     return verifier

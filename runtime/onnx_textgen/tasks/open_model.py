@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
@@ -166,7 +167,7 @@ class OpenModel:
             raise OptionError(f"adapters run on ONNX Runtime, and {folder.name} is open on {graph.device}; load it with device cpu")
         if self.graph_name == INT8_CACHE_GRAPH:
             raise OptionError(f"{INT8_CACHE_GRAPH} has scales of keys and values without adapters; load the folder {folder.name}")
-        with checking_files(folder, manifest, folder / self.graph_name):
+        with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / self.graph_name):
             opened = open_with_adapters(graph, lambda: read_listed_adapters(folder, manifest))
         LOG.info("%s: opened again with the adapters %s", folder, ", ".join(opened.adapters))
         return dataclasses.replace(self, graph=opened, prompt_engine=None)
