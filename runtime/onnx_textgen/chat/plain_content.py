@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..text.tokenizer import TextTokenizer
+from ..text.tokenizer import TextTokenizer, any_of
 
 MARKS = tuple(map(chr, range(0xE000, 0xE100)))
 """Characters for private use, which no vocabulary has. One that is in no message is taken."""
@@ -52,15 +52,15 @@ class PlainContent:
         """
         by_template = (token for token in tokenizer.added_tokens if token in template and LOOKS_LIKE_CONTROL.fullmatch(token))
         tokens = {token for token in (*tokenizer.special_tokens, *by_template) if len(token) > 1}
-        self.tokens, self.is_written = sorted(tokens, key=len, reverse=True), is_written
-        self.everywhere = any_of(self.tokens)
+        self.tokens, self.is_written = tokens, is_written
+        self.everywhere = re.compile(any_of(tokens))
         self.beginnings = frozenset(token[:length] for token in self.tokens for length in range(1, len(token)))
         self.longest = max(map(len, self.tokens), default=0)
 
     @functools.cached_property
     def of_others(self) -> re.Pattern[str]:
         """Matches the control tokens that a message of the model itself should not have either."""
-        return any_of([token for token in self.tokens if not self.is_written(token)])
+        return re.compile(any_of(token for token in self.tokens if not self.is_written(token)))
 
     def rendered(self, render: Callable[..., str], messages: Sequence[Message], **others: object) -> Rendered:
         """What `render(messages, **others)` returns, if the control tokens in all of these are plain text."""
@@ -99,11 +99,6 @@ class PlainContent:
         if isinstance(value, Mapping):
             return {change(str(key)): change(item) for key, item in value.items()}
         return list(map(change, value)) if isinstance(value, list | tuple) else value
-
-
-def any_of(tokens: Sequence[str]) -> re.Pattern[str]:
-    """Matches each of these texts, the longest that fits."""
-    return re.compile("|".join(map(re.escape, tokens)) or "(?!)")
 
 
 def escaped(mark: str) -> str:

@@ -7,8 +7,9 @@ Chat templates and stop strings are left to other modules.
 from __future__ import annotations
 
 import copy
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -28,6 +29,8 @@ from .tokenizer_json import (
 )
 
 MAX_FILE_BYTES = 64 * 2**20
+DEEPEST_BEGINNINGS = 40
+"""Common beginnings within one another; `re` nests its groups no deeper than some hundred."""
 
 
 class tokenizer_errors:  # noqa: N801 - a context, and a class rather than a generator because every token passes through one
@@ -45,6 +48,26 @@ class tokenizer_errors:  # noqa: N801 - a context, and a class rather than a gen
         if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
             reason = str(error).strip().split("\n")[0][:200]
             raise TokenizerError(f"the tokenizer failed on {self.doing} ({reason}); export the model again") from error
+
+
+def any_of(tokens: Iterable[str], depth: int = 0) -> str:
+    """A regular expression for each of these texts, the longest that fits, and for nothing if there are none.
+
+    Common beginnings stand in it once; else thousands of alternatives (`<unused1>`, `<unused2>` ...) are tried at every `<`.
+
+    >>> any_of(["<s>", "</s>", "<s>x"])
+    '<(?:/s>|s>(?:x)?)'
+    """
+    found = sorted(set(tokens))
+    if not found:
+        return "(?!)"
+    if depth == DEEPEST_BEGINNINGS:
+        return f"(?:{'|'.join(map(re.escape, reversed(found)))})"
+    ends = zip(found[0], found[-1], strict=False)  # what the first and the last one share, all between them have
+    shared = "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends))
+    rests = [token[len(shared) :] for token in found if token != shared]
+    longer = "|".join(any_of(group, depth + 1) for _, group in itertools.groupby(rests, key=lambda rest: rest[0]))
+    return re.escape(shared) + (f"(?:{longer})" if longer else "") + ("?" if longer and found[0] == shared else "")
 
 
 class TextTokenizer:
@@ -95,8 +118,7 @@ class TextTokenizer:
         self._added: dict[str, int] = {token.content: token_id for token_id, token in added.items()}
         self.infill = find_infill_tokens(self._added)
         self._control = {token.content: token_id for token_id, token in added.items() if token.special}
-        longest_first = sorted(self._control, key=len, reverse=True)
-        self._control_pattern = f"({'|'.join(map(re.escape, longest_first))})"
+        self._control_pattern = any_of(self._control)
         self._hidden = frozenset([*self._control.values(), *eos_ids, *([] if bos_id is None else [bos_id])])
         self._byte_of_character = byte_of_character() if self.streaming is Streaming.BYTES else {}
 
@@ -197,7 +219,7 @@ class TextTokenizer:
         """The pieces of a text between control tokens, each with None, and each control token with its id."""
         if not self._control:
             return [(text, None)]
-        pieces = re.split(self._control_pattern, text)  # `re` keeps the compiled pattern
+        pieces = re.split(f"({self._control_pattern})", text)  # `re` keeps the compiled pattern
         return [(piece, self._control.get(piece)) for piece in pieces if piece]
 
     def to_json(self) -> str:

@@ -16,9 +16,6 @@ from onnx_textgen.chat.call_grammar import grammar_of_calls
 from onnx_textgen.derivation.answer_form import PROMPTED, AnswerForm, CallForm, TextForm
 from onnx_textgen.derivation.form_templates import response_template_of
 from onnx_textgen.errors import OptionError
-from onnx_textgen.package.locate import find_package
-from onnx_textgen.package.manifest import TOKENIZER
-from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.sampling.grammar import Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
 from support.examples import examples
@@ -71,18 +68,6 @@ FORMS = {
     "python": CallForm("python"),
     "python between marks": CallForm("python", begin="<py>", end="</py>"),
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> TextTokenizer:
-    folder = find_package("story")
-    manifest = read_manifest(folder)
-    return TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
-
-
-@pytest.fixture(scope="module")
-def rules(tokenizer: TextTokenizer) -> Rules:
-    return Rules(tokenizer, vocab_size=read_manifest(find_package("story")).geometry.vocab_size, eos_ids=tokenizer.eos_ids)
 
 
 def written(rules: Rules, tokenizer: TextTokenizer, grammar: str, seed: int) -> tuple[str, bool]:

@@ -19,9 +19,6 @@ from onnx_textgen.chat.chat_format import expressible
 from onnx_textgen.derivation.answer_form import PROMPTED, AnswerForm, CallForm
 from onnx_textgen.derivation.form_templates import response_template_of
 from onnx_textgen.errors import OptionError
-from onnx_textgen.package.locate import find_package
-from onnx_textgen.package.manifest import TOKENIZER
-from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.sampling.grammar import Rules
 from onnx_textgen.text.tokenizer import TextTokenizer
 
@@ -104,18 +101,6 @@ SCHEMAS: list[tuple[Json, Json, Json | None]] = [
         {"map": {"a": "b"}, "n": 3},
     ),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> TextTokenizer:
-    folder = find_package("story")
-    manifest = read_manifest(folder)
-    return TextTokenizer.from_file(folder / TOKENIZER, eos_ids=manifest.eos_ids, bos_id=manifest.bos_id)
-
-
-@pytest.fixture(scope="module")
-def rules(tokenizer: TextTokenizer) -> Rules:
-    return Rules(tokenizer, vocab_size=read_manifest(find_package("story")).geometry.vocab_size, eos_ids=tokenizer.eos_ids)
 
 
 def made(tokenizer: TextTokenizer, tools: list[Tool], form: CallForm) -> str:

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from onnx_textgen.errors import PromptError, TokenizerError
 from onnx_textgen.text.stream_decoder import StreamDecoder
-from onnx_textgen.text.tokenizer import TextTokenizer
+from onnx_textgen.text.tokenizer import TextTokenizer, any_of
 from onnx_textgen.text.tokenizer_json import Streaming
 from support.added_tokens import with_added_tokens
 from support.examples import examples
@@ -448,3 +448,18 @@ def test_a_text_is_split_at_the_longest_control_tokens() -> None:
     tokenizer = TextTokenizer(json.dumps({"version": "1.0", "added_tokens": added, "model": model}))
     assert tokenizer.split_at_control_tokens("a<1><2><1999>b<3") == [("a", None), ("<1><2>", 2000), ("<1999>", 1999), ("b<3", None)]
     assert tokenizer.showing("<1>".__eq__).split_at_control_tokens("<1>a") == [("<1>", 1), ("a", None)]
+
+
+# Which of a set of tokens a text has.
+
+
+@given(st.lists(st.text("ab<", min_size=1, max_size=5), max_size=8), st.text("ab<c", max_size=30))
+def test_the_longest_of_some_tokens_is_found_at_each_place(tokens: list[str], text: str) -> None:
+    longest_first = sorted(tokens, key=len, reverse=True)
+    wanted = re.findall("|".join(map(re.escape, longest_first)) or "(?!)", text)
+    assert re.findall(any_of(tokens), text) == wanted
+
+
+def test_tokens_within_one_another_and_thousands_of_them_are_found_too() -> None:
+    many = [*("a" * length for length in range(1, 1000)), *(f"<unused{place}>" for place in range(6000))]
+    assert re.findall(any_of(many), f"{'a' * 999}b{'a' * 7}<unused5999><unused6000>") == ["a" * 999, "a" * 7, "<unused5999>"]
