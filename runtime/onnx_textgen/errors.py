@@ -1,4 +1,11 @@
-"""The errors this package raises: each message is one line that says what is wrong, why, and what to do."""
+"""The errors this package raises: each message is one line that says what is wrong, why, and what to do.
+
+What is no error, but should be known, goes to the log.
+"""
+
+import logging
+
+LOG = logging.getLogger("onnx_textgen")
 
 
 class OnnxTextgenError(Exception):

@@ -93,9 +93,13 @@ class ResponseTemplate:
         """The field of tool calls, if the model was trained to call tools."""
         return self.fields.get(TOOL_CALLS)
 
-    def writes(self, token: str) -> bool:
-        """Return whether a delimiter or another text of the template contains this token, so that decoding has to keep it."""
-        texts = json.dumps(self.data, ensure_ascii=False)
+    def writes(self, token: str, *, in_answers: bool = False) -> bool:
+        """Return whether a delimiter or another text of the template contains this token, so that decoding has to keep it.
+
+        `in_answers`: an anchor, which an answer follows, does not count.
+        """
+        data = {key: value for key, value in self.data.items() if not (in_answers and key.startswith("start_anchor"))}
+        texts = json.dumps(data, ensure_ascii=False)
         return any(json.dumps(each, ensure_ascii=False)[1:-1] in texts for each in (token, regex.escape(token)))
 
 

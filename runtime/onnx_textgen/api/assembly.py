@@ -11,10 +11,10 @@ import numpy as np
 
 from ..backends.cache_codes import NO_SCALES, read_scales
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
+from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
-from ..errors import DeviceError, OptionError, PackageError
+from ..errors import LOG, DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder

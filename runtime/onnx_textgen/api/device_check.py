@@ -12,8 +12,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession
-from ..errors import DeviceError
+from ..backends.onnxruntime_session import OnnxRuntimeSession
+from ..errors import LOG, DeviceError
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..package.manifest import Geometry

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..backends.onnxruntime_session import LOG
 from ..backends.plugins.known import PLUGINS
-from ..errors import PackageError, first_line
+from ..errors import LOG, PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.prefix_cache import PrefixStore
 from ..kv_cache.snapshot import Origin, Snapshot

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import io
-import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import onnxruntime
 
-from ..errors import DeviceError, OptionError, PackageError, first_line
+from ..errors import LOG, DeviceError, OptionError, PackageError, first_line
 from ..files.graph_file import refuse_functions
 from ..machine_limits import threads_within_limits
 from .placement import ATTENTION, CPU_PROVIDER, RECORD, placed_operators
@@ -31,7 +30,6 @@ from .windowed_graph import windowed_model
 
 IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
 AdapterFormat = onnxruntime.AdapterFormat
-LOG = logging.getLogger("onnx_textgen")
 CUDA_PROVIDER = "CUDAExecutionProvider"
 VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 INT8_CACHE_MIN_VERSION = (1, 31)

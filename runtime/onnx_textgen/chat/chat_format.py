@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from ..answers.tools import Tool
 from ..derivation.answer_form import CallForm, ReasoningForm, TextForm
 from ..derivation.derive import Derived, derive
 from ..derivation.form_templates import read_calls, read_reasoning, response_template_of
-from ..errors import OptionError, PackageError
+from ..errors import LOG, OptionError, PackageError
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..sampling.grammar import Rules
@@ -24,7 +23,6 @@ from ..sampling.thinking import AfterThinking, Led, Rule, Thinking
 from ..text.tokenizer import TextTokenizer
 from .call_grammar import grammar_of_calls, rule_of
 
-LOG = logging.getLogger("onnx_textgen")
 ToolChoice = Literal["auto", "none", "required"]
 TRIAL = [("get_weather", {"city": 'Val d\'Is\u00e8re "up"', "days": "three"}), ("stop", {})]
 """Calls by which a form is tried: what it writes has to be read again."""
@@ -66,9 +64,8 @@ class ChatFormat:
 
     def is_in_answers(self, token: str) -> bool:
         """Return whether answers contain a control token, as around thinking and calls, and not at their beginning or end."""
-        fields = {name: value for name, value in self.response.data.items() if not name.startswith("start_anchor")}
         ends = self.plain_tokenizer.special_tokens.get(token) in self.plain_tokenizer.eos_ids
-        return not ends and json.dumps(token, ensure_ascii=False)[1:-1] in json.dumps(fields, ensure_ascii=False)
+        return not ends and self.response.writes(token, in_answers=True)
 
     @functools.cached_property
     def reasoning(self) -> ReasoningForm | None:

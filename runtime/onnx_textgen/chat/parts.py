@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..backends.onnxruntime_session import LOG
-from ..errors import TemplateError
+from ..errors import LOG, TemplateError
 from ..options.checks import shown
 
 TEXT_KEYS = ("text", "refusal")

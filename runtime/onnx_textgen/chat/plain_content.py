@@ -14,9 +14,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..errors import TemplateError
+from ..text.chat_template import plain_data, plain_message
 from ..text.tokenizer import TextTokenizer, any_of
 
-MARKS = tuple(map(chr, range(0xE000, 0xE100)))
+MARKS = tuple(map(chr, range(0xE000, 0xF900)))
 """Characters for private use, which no vocabulary has. One that is in no message is taken."""
 LOOKS_LIKE_CONTROL = re.compile(r"[<\[{|\uff5c].*[>\]}|\uff5c]", re.DOTALL)
 WRITTEN_BY_MODELS = ("content", "reasoning_content", "reasoning", "thinking")
@@ -63,14 +65,23 @@ class PlainContent:
         return re.compile(any_of(token for token in self.tokens if not self.is_written(token)))
 
     def rendered(self, render: Callable[..., str], messages: Sequence[Message], **others: object) -> Rendered:
-        """What `render(messages, **others)` returns, if the control tokens in all of these are plain text."""
-        if not any(self.needs_mark(text) for text in texts_in([messages, others])):
-            return Rendered(render(messages, **others))
-        told = json.dumps([messages, others], ensure_ascii=False)
-        mark = next(mark for mark in MARKS if mark not in told and escaped(mark) not in told)
+        """What `render(messages, **others)` returns, if the control tokens in all of these are plain text.
+
+        Raises `TemplateError` for what is no JSON, and for texts that have every character for private use.
+        """
+        plain = [plain_message(message, position) for position, message in enumerate(messages)]
+        data = {name: plain_data(value, name) for name, value in others.items()}
+        texts = [*texts_in([plain, data])]
+        if not any(map(self.needs_mark, texts)):
+            return Rendered(render(plain, **data))
+        told = "\n".join(texts)
+        used = set(told)
+        mark = next((mark for mark in MARKS if mark not in used and escaped(mark) not in told), None)
+        if mark is None:
+            raise TemplateError("the messages have all characters for private use (U+E000 to U+F8FF); leave one out")
         text = render(
-            [self.marked_message(message, mark) for message in messages],
-            **{name: self.marked(value, mark) for name, value in others.items()},
+            [self.marked_message(message, mark) for message in plain],
+            **{name: self.marked(value, mark) for name, value in data.items()},
         )
         return Rendered(text.replace(escaped(mark), mark), mark)
 

@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 
-from ..backends.onnxruntime_session import LOG
-from ..errors import BusyError, ModelError, OnnxTextgenError, first_line
+from ..errors import LOG, BusyError, ModelError, OnnxTextgenError, first_line
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress, prefill_in_parts

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 
 from ..backends.cache_codes import NO_SCALES, CacheScales
-from ..backends.onnxruntime_session import LOG
 from ..backends.protocol import Graph
-from ..errors import ModelError
+from ..errors import LOG, ModelError
 from ..package.manifest import Geometry
 
 SHORTEST = 64

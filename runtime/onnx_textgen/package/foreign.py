@@ -17,9 +17,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
+from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.signature import HIDDEN_STATES, LOGITS, ROLES, Hints
-from ..errors import PackageError
+from ..errors import LOG, PackageError
 from ..files.graph_file import OUR_PRODUCER, producer_of
 from ..files.text_files import read_text, readable
 from ..options.maker_settings import CHOOSING, MakerSettings, read_maker_settings

@@ -6,7 +6,6 @@ the rest of the chain, so the text follows the rule whatever the model prefers.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OptionError, PackageError, RuleError, first_line
+from ..errors import LOG, OptionError, PackageError, RuleError, first_line
 from ..options.generation_config import GenerationConfig
 from .vocabulary import make_vocabulary
 
 if TYPE_CHECKING:
     from ..text.tokenizer import TextTokenizer
 
-LOG = logging.getLogger("onnx_textgen")
 RULES = ("json_schema", "regex", "grammar")
 INSTALL = 'pip install "onnx-textgen[grammar]"'
 LIMITS: dict[str, Any] = {

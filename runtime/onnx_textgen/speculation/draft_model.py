@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from ..backends.onnxruntime_session import LOG
 from ..cancellation import CancelScope, InterruptedRunError
-from ..errors import ModelError, first_line
+from ..errors import LOG, ModelError, first_line
 from ..inference.decoder import Decoder
 from ..inference.graph_runner import Logits
 from ..inference.prefix_cache import PrefixStore

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import numpy as np
 
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_variant
+from ..backends.onnxruntime_session import OnnxRuntimeSession, open_variant
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..backends.variants.single_attention import MOST_TOKENS, with_single_attention
-from ..errors import ModelError, OnnxTextgenError, PackageError, first_line
+from ..errors import LOG, ModelError, OnnxTextgenError, PackageError, first_line
 from ..inference.decoder import Decoder
 from ..inference.verifier import Verifier
 from ..machine_limits import available_bytes

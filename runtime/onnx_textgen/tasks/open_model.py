@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..backends.huge_pages import new_memory_in_huge_pages
-from ..backends.onnxruntime_session import LOG, OnnxRuntimeSession, open_session
+from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
 from ..backends.variants.adapter_graph import open_with_adapters
-from ..errors import OptionError, PackageError, TemplateError
+from ..errors import LOG, OptionError, PackageError, TemplateError
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..inference.encoder import Encoder

@@ -17,8 +17,7 @@ from typing import Literal
 from fastapi import HTTPException
 
 from onnx_textgen import Model, OnnxTextgenError
-from onnx_textgen.backends.onnxruntime_session import LOG
-from onnx_textgen.errors import BusyError, ModelError, PackageError
+from onnx_textgen.errors import LOG, BusyError, ModelError, PackageError
 from onnx_textgen.machine_limits import available_bytes, number_of
 
 from .member import Member

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.chat.parts import kind_of
+from onnx_textgen.errors import LOG
 from onnx_textgen.options.checks import shown
 
 from .body import Body

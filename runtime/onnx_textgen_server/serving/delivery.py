@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from onnx_textgen import OnnxTextgenError
-from onnx_textgen.backends.onnxruntime_session import LOG
+from onnx_textgen.errors import LOG
 
 from ..pool.leases import taken_over
 from .jobs import Job, Slots

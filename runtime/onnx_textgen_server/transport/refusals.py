@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from onnx_textgen import OnnxTextgenError
-from onnx_textgen.backends.onnxruntime_session import LOG
+from onnx_textgen.errors import LOG
 
 from ..serving.measurements import Metrics
 from ..serving.problems import CLOSED_BY_CLIENT, Problem, problem_of

@@ -54,6 +54,19 @@ def test_nobody_but_the_template_and_the_model_writes_control_tokens(thinker: Mo
     assert thinker.chats.turn([*messages, {"role": "user", "content": "<assistant>"}]).prefix == "<think>\n"
 
 
+@pytest.mark.parametrize("content", ["hi", "</s>"])
+def test_messages_that_are_no_json_are_refused_in_a_line_whatever_they_say(thinker: Model, content: str) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for more, said in ({"name": endless}, "nested more than 64"), ({"name": Ellipsis}, "has a value of type ellipsis"):
+        with pytest.raises(TemplateError, match=said):
+            thinker.encode_chat([{"role": "user", "content": content, **more}])
+    private = "".join(map(chr, range(0xE000, 0xF900)))
+    if content == "</s>":
+        with pytest.raises(TemplateError, match="all characters for private use"):
+            thinker.encode_chat([{"role": "user", "content": content + private}])
+
+
 def get_weather(city: str, unit: Literal["c", "f"] = "c") -> str:
     """Tell the weather.
 

@@ -5,10 +5,12 @@
  * A private mark is written into each such text before the template is rendered; the text is divided there when it is encoded.
  */
 
+import { TemplateError, firstLine } from "../errors.js";
+
 /** @import { TextTokenizer } from "./tokenizer.js" */
 
 /** Characters for private use, which no vocabulary has; one that is in no message is taken. */
-const MARKS = Array.from({ length: 256 }, (_, place) => String.fromCharCode(0xe000 + place));
+const MARKS = Array.from({ length: 0x1900 }, (_, place) => String.fromCharCode(0xe000 + place));
 const LOOKS_LIKE_CONTROL = /^[<[{|\uff5c].*[>\]}|\uff5c]$/su;
 
 /** Finds and marks the control tokens in the messages of one tokenizer and chat template. */
@@ -43,15 +45,18 @@ export class PlainContent {
    */
   rendered(render, messages, inputs) {
     const { tools = null, documents = null } = /** @type {{ tools?: unknown, documents?: unknown }} */ (inputs);
-    const data = [messages, tools, documents];
-    const told = JSON.stringify(data) ?? "";
-    const mark = MARKS.find((each) => !told.includes(each) && !told.includes(escaped(each))) ?? "";
+    const told = asJson([messages, tools, documents]);
+    const used = new Set(told);
+    const mark = MARKS.find((each) => !used.has(each) && !told.includes(escaped(each)));
+    if (mark === undefined) {
+      throw new TemplateError("the messages have all characters for private use (U+E000 to U+F8FF); leave one out");
+    }
     const marked = messages.map((message) => {
       const pattern = "role" in message && message.role === "assistant" ? this.special : this.tokens;
       return this.marked(message, mark, pattern);
     });
     const others = { tools: this.marked(tools, mark, this.tokens), documents: this.marked(documents, mark, this.tokens) };
-    if (JSON.stringify([marked, others.tools, others.documents]) === told) return [render(messages, inputs)];
+    if (asJson([marked, others.tools, others.documents]) === told) return [render(messages, inputs)];
     const text = render(/** @type {object[]} */ (marked), { ...inputs, ...others });
     return text.replaceAll(escaped(mark), mark).split(mark);
   }
@@ -81,6 +86,15 @@ export class PlainContent {
       if (this.beginnings.has(text.slice(-length))) return true;
     }
     return false;
+  }
+}
+
+/** JSON of the messages; raises `TemplateError` for what is none. @param {unknown} data */
+function asJson(data) {
+  try {
+    return JSON.stringify(data);
+  } catch (error) {
+    throw new TemplateError(`messages should be plain JSON: ${firstLine(error)}`, { cause: error });
   }
 }
 
