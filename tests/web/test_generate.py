@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 import onnx_textgen
-from onnx_textgen.diagnostics.golden_runs import replay
 from onnx_textgen.options.generation_config import OPTION_NAMES
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import manifest_digest
+from onnx_textgen.tasks.golden_runs import replay
 from support.cache_graphs import GRAPHS, Attention, Tiny
 from support.node import Node, NodeError
 

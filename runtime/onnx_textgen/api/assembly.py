@@ -25,7 +25,7 @@ from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
 from ..package.manifest import ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest
 from ..speculation.draft_model import Source, step_seconds
-from .device_check import check_device
+from .device_check import check_device, check_golden
 from .model import Model
 from .opening import OpenPackage
 from .prefix_folder import PrefixFolder
@@ -69,6 +69,8 @@ def make_model(
         prefix_cache=prefix_cache,
         batch_size=batch_size,
     )
+    if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated:
+        check_golden(model.new_context(), manifest, graph.device)
     if prefix_folder is not None:
         generator = model.generator
         generator.prefixes.saved = PrefixFolder(Path(prefix_folder), prefix_folder_bytes, generator.opened)
@@ -79,7 +81,7 @@ def checked(package: OpenPackage, place: Path) -> Graph:
     """The graph of a package, which fits its manifest; on some devices another one over the same weights."""
     graph, geometry = package.graph, package.manifest.geometry
     check_graph(graph, geometry)
-    if isinstance(graph, OnnxRuntimeSession) and graph.memory is not None:
+    if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated and not graph.encoder_inputs:
         graph = check_device(graph, geometry)
     full, folder = plan(graph.cache_tensors, geometry.context_length), folder_of(place)
     LOG.info("%s: %d bytes of cache a token, %d for %d tokens", folder, full.bytes_per_token, full.total_bytes, full.tokens)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError
+from ..errors import LOG, DeviceError, OptionError
 from ..hub.lookup import locate
 from ..options.checks import whole_number
 from ..options.defaults import MOST_ROWS, PREFIX_CACHE, PREFIX_FOLDER, ROWS
@@ -71,21 +71,33 @@ def load(
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)
     second, device = PROMPT_DEVICES.get(device), "cpu" if device in PROMPT_DEVICES else device
-    found = open_package(place, device=device, threads=threads, whole_past=whole_past, meanwhile=read_meanwhile)
-    from .assembly import make_model, set_assistant  # noqa: PLC0415 - see `read_meanwhile`
+
+    def opened(device: str) -> Model:
+        found = open_package(place, device=device, threads=threads, whole_past=whole_past, meanwhile=read_meanwhile)
+        from .assembly import make_model  # noqa: PLC0415 - see `read_meanwhile`
+
+        return make_model(
+            found,
+            place,
+            second_device=second,
+            response_template=response_template,
+            capacity=capacity,
+            prefix_cache=prefix_cache,
+            prefix_folder=prefix_folder,
+            prefix_folder_bytes=prefix_folder_bytes,
+            batch_size=batch_size,
+        )
+
+    try:
+        model = opened(device)
+    except DeviceError as error:
+        if device != "auto":
+            raise
+        LOG.info("using the CPU: %s", error)
+        model = opened("cpu")
+    from .assembly import set_assistant  # noqa: PLC0415
     from .model import Model  # noqa: PLC0415
 
-    model = make_model(
-        found,
-        place,
-        second_device=second,
-        response_template=response_template,
-        capacity=capacity,
-        prefix_cache=prefix_cache,
-        prefix_folder=prefix_folder,
-        prefix_folder_bytes=prefix_folder_bytes,
-        batch_size=batch_size,
-    )
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):
             assistant_model = load(

@@ -81,6 +81,11 @@ class Graph(Protocol):
         ...
 
     @property
+    def short_part_size(self) -> int:
+        """Tokens of a part of a prompt that holds up other texts for about as long as one step of them."""
+        ...
+
+    @property
     def most_tokens(self) -> int | None:
         """The most tokens of a run that the device is known to compute right; None: any number."""
         ...

@@ -1,1 +1,1 @@
-"""Checks of an installation and a model: doctor, benchmark, golden runs, inspection of single steps."""
+"""Checks of an installation and a model: doctor, benchmark, inspection of single steps."""

@@ -89,12 +89,16 @@ def examine_engine() -> Engine:
 
 
 def missing_libraries(provider: Path) -> list[str]:
-    """CUDA libraries that a provider's file names and the dynamic linker cannot load; empty if there is no such file."""
+    """CUDA libraries that a provider's file names and the dynamic linker cannot load; empty if there is no such file.
+
+    Of a library that is named in more than one version the newest counts: code that serves two releases of CUDA tries both.
+    """
     if not provider.is_file():
         return []
     with provider.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        names = {match.decode() for match in re.findall(rb"lib(?:cu|nv)\w+\.so\.\d+", content)}
-    return sorted(name for name in names if not can_load(name))
+        named = {(name.decode(), int(version)) for name, version in re.findall(rb"(lib(?:cu|nv)\w+\.so)\.(\d+)", content)}
+    newest = dict(sorted(named))
+    return [library for name, version in newest.items() if not can_load(library := f"{name}.{version}")]
 
 
 def can_load(library: str) -> bool:

@@ -27,8 +27,6 @@ MOST_WAITING = 1024
 """The most requests that may wait; more are refused."""
 MOST_CHUNKS_AHEAD = 64
 """The most chunks of a stream that its caller has not taken, before the stream pauses."""
-SHORT_PART = 64
-"""Tokens of a prompt's part while other texts wait for their next token."""
 
 
 class Scheduler:
@@ -136,7 +134,7 @@ class Scheduler:
     def part_size(self, decoder: Decoder) -> int:
         """Tokens of a prompt's part, fed to this decoder: fewer while texts wait for their next token."""
         has_waiting_texts = len(self.prefilling) < len(self.rows)
-        return decoder.capabilities.short_part_size(SHORT_PART) if has_waiting_texts else decoder.part_size
+        return decoder.capabilities.short_part_size if has_waiting_texts else decoder.part_size
 
     def can_prefill_with(self, request: Request, prefilling: list[Request]) -> bool:
         """Return whether a prompt can be fed together with these; one that shares a beginning with them waits, to reuse it."""

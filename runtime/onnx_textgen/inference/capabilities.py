@@ -37,10 +37,10 @@ class Capabilities:
     """Whether one run takes the whole prompts of several rows, the shorter ones padded."""
     is_batch_invariant: bool
     """Whether a row gets the same numbers in a run of several rows as alone, to the last bit; not so on OpenVINO."""
-    can_interrupt_prompts: bool
-    """Whether short parts of a prompt cost little, as rows need not be joined and split again between them."""
     part_size: int
     """Tokens that a caller should feed at a time: as many as the graph takes over a past and memory has logits for."""
+    short_part_size: int
+    """Tokens of a prompt's part while other rows wait: fewer, unless rows would have to be joined and split between the parts."""
     width: int
     """Numbers per token in the output."""
     most_tokens: int | None = None
@@ -51,10 +51,6 @@ class Capabilities:
         """Whether drafts can be fed, compared with the logits of each token, and rolled back."""
         rolls_back = not self.has_states and self.rope_switch_length is None
         return rolls_back and self.appends and not (self.takes_single_tokens or self.gives_last_only)
-
-    def short_part_size(self, size: int) -> int:
-        """Tokens of a prompt's part while other rows wait: at most `size`, unless the prompt is better fed without interruption."""
-        return min(size, self.part_size) if self.can_interrupt_prompts else self.part_size
 
     def uses_long_rope(self, length: int) -> bool:
         """Return whether keys of a text of this length are rotated as for long texts."""
@@ -95,6 +91,8 @@ class Capabilities:
         part_size = graph.part_size
         if not (last_only or roles.keys() & {"logits_positions", "num_logits_to_keep"}):
             part_size = min(part_size, max(SHORTEST_PART, MOST_LOGITS // geometry.vocab_size // 2 * 2))
+        part_size = SHORTEST_PART if single else part_size if appends else geometry.context_length
+        short_part_size = part_size if "growing" in kinds or not appends else min(graph.short_part_size, part_size)
         width = shape[-1] if isinstance(shape[-1], int) else geometry.vocab_size if output == LOGITS else geometry.hidden_size
         return cls(
             takes_single_tokens=single,
@@ -105,8 +103,8 @@ class Capabilities:
             can_batch_decode=any_batch and (pads or kinds == {"state"}),
             can_batch_prefill=any_batch and in_place and "logits_positions" in roles and not isinstance(tokens, int),
             is_batch_invariant="paged" not in kinds,
-            can_interrupt_prompts="growing" not in kinds and appends,
-            part_size=SHORTEST_PART if single else part_size if appends else geometry.context_length,
+            part_size=part_size,
+            short_part_size=short_part_size,
             width=width,
             most_tokens=graph.most_tokens,
         )

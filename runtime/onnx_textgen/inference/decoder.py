@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -57,6 +59,8 @@ class Decoder:
         self.encoder, self.prompt_engine = encoder, prompt_engine
         self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows)
         self.part_size = self.capabilities.part_size
+        self.layouts = Counter(dataclasses.replace(tensor, past="", present="") for tensor in graph.cache_tensors)
+        """How many tensors of the cache have the same size: most graphs have one or two kinds."""
         """Tokens that a caller should feed at a time."""
         self.can_batch_decode = rows > 1 and self.capabilities.can_batch_decode
         self.can_batch_prefill = rows > 1 and self.capabilities.can_batch_prefill
@@ -335,7 +339,7 @@ class Decoder:
 
     def bytes_of(self, length: int) -> int:
         """Bytes of the keys, values and states of a row of `length` tokens."""
-        return sum(tensor.bytes_for(length) for tensor in self.cache.tensors)
+        return sum(count * layout.bytes_for(length) for layout, count in self.layouts.items())
 
     def snapshot(self, *, row: int = 0) -> Snapshot:
         """Copy what a row holds of a prompt; the tokens that were generated after it are left out."""

@@ -21,6 +21,7 @@ from onnx_textgen_export.huggingface import probed_model  # noqa: F401  (tells t
 from onnx_textgen_export.layers.experts import EXPERTS, GATES, Gate, experts_for, find_gate, weights_tell_all
 from onnx_textgen_export.passes.experts import SharedRead, lower_experts
 from onnx_textgen_export.passes.quantization.options import DEFAULTS
+from onnx_textgen_export.passes.quantization.stored_experts import qmoe_attributes
 from onnx_textgen_export.proof import measures
 from onnx_textgen_export.tracing.tracer import quiet
 from support.tiny_models import tiny_model
@@ -196,6 +197,14 @@ def test_a_stack_is_read_once_for_all_its_experts_and_then_forgotten() -> None:
     assert (len(reads), shared.array) == (1, None)
     assert shared.part(0).tolist() == [0, 1]
     assert len(reads) == 2
+
+
+def test_stored_experts_for_gpus_say_that_their_codes_are_in_the_order_of_the_file() -> None:
+    """CUDA takes them for its own order otherwise (microsoft/onnxruntime#28749), and computes nonsense."""
+    node = ir.node("MoE", [], {"k": 2}, domain="com.microsoft")
+    for activations, wanted in (("fp16", 0), (None, None)):
+        attributes = qmoe_attributes(node, dataclasses.replace(DEFAULTS["int4"], activations=activations))
+        assert attributes.get("weights_prepacked") == wanted
 
 
 @pytest.mark.slow

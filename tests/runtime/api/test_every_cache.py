@@ -13,12 +13,12 @@ import onnx_textgen
 from onnx_textgen.cli import run
 from onnx_textgen.cli.terminal import screen
 from onnx_textgen.diagnostics import benchmark as bench
-from onnx_textgen.diagnostics.golden_runs import replay
 from onnx_textgen.diagnostics.inspection import inspect_steps
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.kv_cache.recurrent_states import States
 from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen.package.manifest import GoldenRun
+from onnx_textgen.tasks.golden_runs import replay
 from support.cache_graphs import GRAPHS, Attention, Recurrent, Tiny
 
 PROMPTS = [[5, 9, 1, 0], [28], [3, 3, 7, 11, 2, 4, 8]]

@@ -1,6 +1,7 @@
 """The cache's own laws: idle rows, rewinding, growing, and that whatever goes wrong leaves it as it was."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 import onnx_textgen
 from onnx_textgen.backends.onnxruntime_run import ReusableBuffer
 from onnx_textgen.backends.onnxruntime_session import OrtValue
+from onnx_textgen.backends.protocol import Device
 from onnx_textgen.errors import ModelError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.kv_cache import growing
@@ -65,6 +67,24 @@ def test_the_mask_of_a_step_has_a_one_for_each_token_and_few_zeros_behind_them(s
     assert len(shapes) <= 2 * len(moves) + steps // cache.MASK_COLUMNS
 
 
+def test_memory_on_another_device_holds_numbers_everywhere(exact: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN multiplies what lies beyond a row's end by 0: a NaN there makes every logit a NaN, as an H100 showed."""
+    made = decoder_of(exact, 1).cache
+    if not isinstance(made, SharedCache):
+        pytest.skip("a growing cache has nothing beyond a row's end")
+    uploaded = list[np.ndarray]()
+
+    def upload(array: np.ndarray, kind: str, index: int) -> OrtValue:
+        uploaded.append(array)
+        return OrtValue.ortvalue_from_numpy(array)
+
+    monkeypatch.setattr(cache, "OrtValue", SimpleNamespace(ortvalue_from_numpy=upload))
+    monkeypatch.setattr(np, "empty", lambda shape, dtype: np.full(shape, 255, dtype))
+    there = dataclasses.replace(made.session, device=Device("cuda"))
+    SharedCache(there, made.tensors, rows=2, capacity=64, context_length=128).ensure_capacity(2, 100)
+    assert uploaded and not any(array.any() for array in uploaded)
+
+
 def test_feeding_one_row_leaves_the_tensors_of_the_others_where_they_are(exact: Model) -> None:
     decoder = decoder_of(exact, 3)
     if not isinstance(decoder.cache, GrowingCache):
@@ -116,7 +136,7 @@ def test_running_out_of_memory_while_growing_leaves_the_cache_as_it_was(exact: M
         check_row(exact, decoder, row, logits[row])
 
 
-def no_numbers(kinds):
+def no_numbers(kinds, **_):
     return [np.full(shape, np.nan, dtype) for shape, dtype in kinds]
 
 

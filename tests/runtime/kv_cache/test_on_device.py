@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import onnx_textgen
-from onnx_textgen.api.device_check import check_device
+from onnx_textgen.api.device_check import check_device, check_golden
 from onnx_textgen.backends.onnxruntime_run import BoundRun
 from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from onnx_textgen.backends.plugins.memory import DeviceMemory
@@ -109,8 +109,39 @@ def test_a_device_that_computes_many_tokens_wrongly_is_fed_few(
 
 def test_a_device_that_computes_even_few_tokens_wrongly_is_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_runs(monkeypatch, range(2, 17))
-    with pytest.raises(DeviceError, match="computes 16 tokens at once wrongly, so its plug-in does not work on this machine"):
+    with pytest.raises(DeviceError, match="computes 16 tokens at once wrongly, so it does not work on this machine"):
         check_device(on_device(package), read_manifest(package).geometry)
+
+
+def test_a_device_that_computes_something_else_throughout_is_refused_and_auto_takes_the_cpu(
+    package: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = BoundRun.compute
+
+    def compute(run: BoundRun, output: str, shape: tuple[int, ...], extra_outputs: object = ()) -> object:
+        found, extra = right(run, output, shape, extra_outputs)  # type: ignore[arg-type]
+        return (found if run.session.memory is None else found[..., ::-1]), extra
+
+    def open_there(path: Path, *, device: str, threads: int | None, whole_past: bool) -> OnnxRuntimeSession:
+        return open_session(path, device="cpu", threads=1) if device == "cpu" else on_device(path.parent)
+
+    monkeypatch.setattr(BoundRun, "compute", compute)
+    monkeypatch.setattr("onnx_textgen.api.opening.open_session", open_there)
+    with pytest.raises(DeviceError, match=r"computes .* wrongly: it finds \d+ of \d+ tokens that the maker recorded"):
+        onnx_textgen.load(package, device="webgpu")
+    with caplog.at_level(logging.INFO, logger="onnx_textgen"):
+        assert onnx_textgen.load(package, device="auto").device == "cpu"
+    assert "using the CPU: " in caplog.text
+
+
+def test_a_device_that_fails_is_refused_when_the_model_is_opened(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> object:
+        raise RuntimeError("no kernel for this size")
+
+    opened, manifest = on_device(package), read_manifest(package)
+    monkeypatch.setattr(BoundRun, "compute", fail)
+    with pytest.raises(DeviceError, match=r"cannot compute .*no kernel for this size; use the device cpu"):
+        check_golden(Decoder(opened, manifest.geometry), manifest, opened.device)
 
 
 def test_a_model_on_a_device_writes_scores_and_answers_several_prompts_as_on_the_cpu(

@@ -89,6 +89,11 @@ class OpenVINOSession:
         return 512
 
     @property
+    def short_part_size(self) -> int:
+        """See `Graph.short_part_size`."""
+        return 64
+
+    @property
     def most_tokens(self) -> int | None:
         """See `Graph.most_tokens`."""
         return None

@@ -21,10 +21,10 @@ from ..terminal import certificate, screen, tables
 
 if TYPE_CHECKING:
     from ...diagnostics.golden_elsewhere import Comparison
-    from ...diagnostics.golden_runs import Replay
     from ...diagnostics.runtimes.protocol import Rounding, Runtime
     from ...inference.decoder import Decoder
     from ...package.manifest import GoldenRun, Manifest
+    from ...tasks.golden_runs import Replay
 
 GROUP = "onnx_textgen.verifiers"
 REASONS: Mapping[Rounding, str] = {
@@ -147,7 +147,7 @@ def check_package(place: Path, say: Callable[[str], None]) -> tuple[Path, Manife
 
 def replay_golden(path: Path, manifest: Manifest, device: str, threads: int | None, say: Callable[[str], None]) -> list[Replay]:
     """Replay the golden runs, and say the result of each."""
-    from ...diagnostics.golden_runs import replay  # noqa: PLC0415
+    from ...tasks.golden_runs import replay  # noqa: PLC0415
 
     recorded: dict[str | None, tuple[GoldenRun, ...]] = {None: manifest.golden}
     recorded |= {name: record.golden for name, record in manifest.adapters.items()}

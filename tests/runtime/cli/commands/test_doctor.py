@@ -60,7 +60,9 @@ def test_an_engine_that_cannot_be_imported_is_a_problem_and_no_crash(monkeypatch
 
 def test_the_libraries_a_provider_wants_are_read_from_its_file(tmp_path, monkeypatch):
     provider = tmp_path / "libonnxruntime_providers_cuda.so"
-    provider.write_bytes(b"\x7fELF\0libcublasLt.so.12\0libcudnn.so.9\0libcudart.so.12\0libc.so.6\0libnvrtc.so.12\0libcudnn.so.9\0")
+    provider.write_bytes(
+        b"\x7fELF\0libcublasLt.so.12\0libcudnn.so.9\0libcudart.so.12\0libc.so.6\0libnvrtc.so.9\0libnvrtc.so.12\0libcudnn.so.9\0"
+    )
     monkeypatch.setattr(machine, "can_load", lambda name: name == "libcudart.so.12")
     assert machine.missing_libraries(provider) == ["libcublasLt.so.12", "libcudnn.so.9", "libnvrtc.so.12"]
     assert machine.missing_libraries(tmp_path / "nothing.so") == []

@@ -9,12 +9,12 @@ import pytest
 import onnx_textgen
 from onnx_textgen.cli import run
 from onnx_textgen.diagnostics import benchmark as bench
-from onnx_textgen.diagnostics.golden_runs import replay
 from onnx_textgen.errors import OptionError, PromptError
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import GRAPH, MANIFEST, RESPONSE_TEMPLATE, TOKENIZER, GoldenRun, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.package.retrieval import EmbeddingSettings, RerankingSettings
+from onnx_textgen.tasks.golden_runs import replay
 from support.cli_model import CharacterModel
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run as run_command
-from onnx_textgen.diagnostics.golden_runs import replay
 from onnx_textgen.inference.hand_over import HandedOver
 from onnx_textgen.package.manifest import GoldenRun
+from onnx_textgen.tasks.golden_runs import replay
 
 
 def replays(model: onnx_textgen.Model) -> list[bool]:
