@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("onnx_textgen")
 RULES = ("json_schema", "regex", "grammar")
 INSTALL = 'pip install "onnx-textgen[grammar]"'
+WIDER = {"coerce_one_of": True, "lenient": True}
+"""What llguidance leaves out of a schema that need not be followed to the letter: the text may then say more, and never less."""
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 200_000,
     "step_lexer_fuel": 20_000,
@@ -53,7 +55,7 @@ class Rules:
         self.tokenizer, self.vocab_size, self.eos_ids = tokenizer, vocab_size, tuple(eos_ids)
         self._lock = threading.Lock()
         self._vocabulary: Any = None
-        self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, bool], Any] = OrderedDict()
         """Matchers at the beginning of a text, least recently used first, and errors of rules that were refused.
 
         Compiling a large schema takes a second, and so does finding out that it is too large.
@@ -64,27 +66,31 @@ class Rules:
         given = [name for name in RULES if getattr(config, name) is not None]
         if not given:
             return None
-        return self.compiled(given[0], getattr(config, given[0]))
+        return self.compiled(given[0], getattr(config, given[0]), is_strict=config.strict_schema)
 
-    def compiled(self, name: str, rule: str) -> Constraint:
-        """The constraint of one of `RULES`, or of `tools`: a grammar of calls, with schemas in it. Raises `OptionError`."""
+    def compiled(self, name: str, rule: str, *, is_strict: bool = False) -> Constraint:
+        """The constraint of one of `RULES`, or of `tools`: a grammar of calls, with schemas in it. Raises `OptionError`.
+
+        `is_strict`: refuse a JSON Schema with keywords that no grammar can follow.
+        """
+        key = (name, rule, is_strict)
         with self._lock:
-            kept = self._kept.pop((name, rule), None) or self.matcher_or_error(name, rule)
-            self._kept[name, rule] = kept
+            kept = self._kept.pop(key, None) or self.matcher_or_error(*key)
+            self._kept[key] = kept
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
             if isinstance(kept, OptionError):
                 raise OptionError(str(kept))
             return Constraint(kept.deep_copy(), name, self.vocabulary(name).vocab_size - 1)
 
-    def matcher_or_error(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher, or an OptionError
+    def matcher_or_error(self, name: str, rule: str, is_strict: bool) -> Any:  # noqa: ANN401 - llguidance's LLMatcher, or an OptionError
         """The matcher of a rule, or why it is refused."""
         try:
-            return self.matcher(name, rule)
+            return self.matcher(name, rule, is_strict)
         except OptionError as error:
             return error
 
-    def matcher(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher
+    def matcher(self, name: str, rule: str, is_strict: bool) -> Any:  # noqa: ANN401 - llguidance's LLMatcher
         """Compile a rule to a matcher at the beginning of a text."""
         if (count := rule.count(MARKS[name]) if name in MARKS else 0) > MOST_RULES:
             what = "rules" if name == "grammar" else "references"
@@ -98,7 +104,8 @@ class Rules:
         try:
             if name == "json_schema":
                 # Any amount of white space is valid JSON: a model could write white space without end.
-                made = LLMatcher.grammar_from_json_schema(rule, defaults={"whitespace_flexible": False})
+                how: Any = {"whitespace_flexible": False, **({} if is_strict else WIDER)}
+                made = LLMatcher.grammar_from_json_schema(rule, defaults=how)
             else:
                 made = LLMatcher.grammar_from_regex(rule) if name == "regex" else LLMatcher.grammar_from_lark(rule)
             matcher = LLMatcher(vocabulary, made, log_level=0, limits=LLParserLimits(**LIMITS, verbose_errors=False))

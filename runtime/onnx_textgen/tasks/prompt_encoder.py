@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from ..errors import OptionError, PromptError
+from ..errors import LongPromptError, OptionError, PromptError
 from ..inference.scoring import split_pair
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
@@ -40,7 +40,7 @@ class PromptEncoder:
         check_vocabulary(ids, self.vocab_size)
         if len(ids) + new_tokens > self.context_length and not any_length:
             most = self.context_length - new_tokens
-            raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
+            raise LongPromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
 
     def encode_source(self, source: Prompt, language: str | None = None) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
-from ..errors import PromptError
+from ..errors import LongPromptError, PromptError
 from ..options.checks import shown
 
 Prompt = str | Sequence[int]
@@ -61,7 +61,7 @@ def read_token_ids(prompt: object) -> list[int]:
 def check_characters(text: str, tokens: int) -> None:
     """Raise `PromptError` for a text that is too long for any tokenizer; `tokens`: what the model takes."""
     if len(text) > tokens * CHARACTERS_PER_TOKEN:
-        raise PromptError(f"the prompt has {len(text):,} characters; this model takes {tokens:,} tokens. Shorten it")
+        raise LongPromptError(f"the prompt has {len(text):,} characters; this model takes {tokens:,} tokens. Shorten it")
 
 
 def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:

@@ -220,3 +220,12 @@ def test_parts_reach_a_template_that_reads_them() -> None:
     template = "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
     template += "({{ p.text }}){% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     assert shown(template, HISTORIES["parts"]) == "<user>(said 0)(said 1)<assistant>"
+
+
+def test_a_function_call_of_openais_older_form_is_a_call_with_its_result() -> None:
+    called, role = {"name": "f", "arguments": "{}"}, {"role": "assistant", "content": None}
+    chat = [{**role, "function_call": called}, {"role": "function", "name": "f", "content": "1"}, {**role, "function_call": None}]
+    call, result, answer = readable(chat)
+    assert (call["tool_calls"][0]["function"], "function_call" in call, call["content"]) == (called, False, "")
+    assert (result["role"], result["tool_call_id"]) == ("tool", call["tool_calls"][0]["id"])
+    assert answer == {"role": "assistant", "content": ""}
