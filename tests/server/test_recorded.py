@@ -1,8 +1,8 @@
 """What programs sent, with long texts cut: two turns of Codex CLI 0.171 and Claude Code 2.1, the second with the result of a call.
 
-Each was pointed at a server that writes bodies down, by its recipe in docs/serving.md. So were LiteLLM, LangChain, aider, the command
-line of Continue, and Ollama's client, called as Home Assistant calls it. Bodies of Open WebUI are what its functions make of a chat. Those
-of Zed, and Continue's of past images and of infilling, are written by the types in their sources.
+Each was pointed at a server that writes bodies down, by its recipe in docs/serving.md. So were LiteLLM, LangChain, aider, the
+command line of Continue, and Ollama's client, called as Home Assistant calls it. Bodies of Open WebUI are what its functions make
+of a chat. Those of Zed, and Continue's of past images and of infilling, are written by the types in their sources.
 """
 
 from __future__ import annotations
