@@ -6,10 +6,12 @@ the rest of the chain, so the text follows the rule whatever the model prefers.
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy.typing as npt
 
 from ..errors import OptionError, PackageError, RuleError, first_line
 from ..options.generation_config import GenerationConfig
+from .schema_check import follows
 from .vocabulary import make_vocabulary
 
 if TYPE_CHECKING:
@@ -81,7 +84,10 @@ class Rules:
                 self._kept.popitem(last=False)
             if isinstance(kept, OptionError):
                 raise OptionError(str(kept))
-            return Constraint(kept.deep_copy(), name, self.vocabulary(name).vocab_size - 1)
+            made = Constraint(kept.deep_copy(), name, self.vocabulary(name).vocab_size - 1)
+            if name == "json_schema" and self.tokenizer is not None and kept.get_grammar_warnings():
+                made.checked = functools.partial(follows_schema, self.tokenizer, rule)
+            return made
 
     def matcher_or_error(self, name: str, rule: str, is_strict: bool) -> Any:  # noqa: ANN401 - llguidance's LLMatcher, or an OptionError
         """The matcher of a rule, or why it is refused."""
@@ -143,11 +149,14 @@ class Constraint:
         self.matcher, self.name, self.vocab_size = matcher, name, vocab_size
         self.bits = np.zeros((1, -(-(vocab_size + 1) // 32)), np.int32)
         self.ceilings = np.empty((self.bits.nbytes, 8), np.float32)
+        self.checked: Callable[[Sequence[int]], bool] | None = None
+        """Whether a text follows what the matcher cannot, if there is such."""
+        self.token_ids = list[int]()
 
     @property
     def is_satisfied(self) -> bool:
         """Whether the text so far is complete under the rule."""
-        return bool(self.matcher.is_accepting())
+        return bool(self.matcher.is_accepting()) and (self.checked is None or self.checked(self.token_ids))
 
     @property
     def is_done(self) -> bool:
@@ -170,6 +179,8 @@ class Constraint:
         """Advance by a token that was allowed."""
         self.matcher.consume_token(token_id)
         self.check()
+        if self.checked is not None:
+            self.token_ids.append(token_id)
 
     def forced(self) -> list[int]:
         """The tokens that must come next, as the tokenizer encodes them; often none."""
@@ -179,12 +190,22 @@ class Constraint:
 
     def fork(self) -> Constraint:
         """A copy for another text with the same beginning."""
-        return Constraint(self.matcher.deep_copy(), self.name, self.vocab_size)
+        other = Constraint(self.matcher.deep_copy(), self.name, self.vocab_size)
+        other.checked, other.token_ids = self.checked, [*self.token_ids]
+        return other
 
     def check(self) -> None:
         """Raise `RuleError` if the rule cannot be followed any further, for example because it costs more than `LIMITS`."""
         if self.matcher.is_error():
             raise RuleError(f"the {self.name} cannot be followed further: {reason_in(self.matcher.get_error())}; make it simpler")
+
+
+def follows_schema(tokenizer: TextTokenizer, schema: str, token_ids: Sequence[int]) -> bool:
+    """Return whether a text of the grammar follows all of the schema."""
+    try:
+        return follows(json.loads(tokenizer.decode(token_ids)), json.loads(schema))
+    except (ValueError, RecursionError):
+        return False
 
 
 def reason_in(error: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from onnx_textgen import Chunk, Model
 from onnx_textgen.answers.answer_reader import AnswerReader
 from onnx_textgen.answers.records import AnswerDelta, ToolCallDelta, call_as_json, whole_calls
-from onnx_textgen.results import FinishReason
+from onnx_textgen.generation.continuation import Continuation
 
 from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.problems import Problem
@@ -49,13 +49,13 @@ class Chat:
             if reader.reasoning:
                 message |= {"reasoning_content": reader.reasoning, "reasoning": reader.reasoning}
             logprobs = self.logprobs(each.token_ids, each.logprobs, each.alternatives)
-            reason = self.ending(each.finish_reason, reader)
+            reason = self.ending(each, reader)
             choices.append({"index": index, "message": message, "logprobs": logprobs, **reason})
         return self.envelope.wrap(choices, usage=usage(self.job))
 
-    def ending(self, reason: FinishReason | None, reader: AnswerReader) -> dict[str, str | None]:
+    def ending(self, text: Continuation | Chunk, reader: AnswerReader) -> dict[str, Any]:
         """Why an answer ended; with a call, in the form in which the request has its tools."""
-        found = ending(reason, calls=len(whole_calls(reader.calls)))
+        found = ending(text.finish_reason, calls=len(whole_calls(reader.calls)), follows_rule=text.follows_rule)
         return (
             found | {"finish_reason": "function_call"} if self.body.functions and found["finish_reason"] == "tool_calls" else found
         )
@@ -69,7 +69,7 @@ class Chat:
 
         def event(index: int, delta: dict[str, Any], chunk: Chunk) -> dict[str, Any]:
             logprobs = self.logprobs(chunk.token_ids, chunk.logprobs, chunk.alternatives) if chunk.token_ids else None
-            reason = self.ending(chunk.finish_reason, self.chat.readers[index])
+            reason = self.ending(chunk, self.chat.readers[index])
             choice = {"index": index, "delta": delta, "logprobs": logprobs, **reason}
             return self.envelope.wrap([choice], is_chunk=True)
 

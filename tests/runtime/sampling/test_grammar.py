@@ -269,8 +269,14 @@ def test_what_no_grammar_can_follow_has_no_effect_or_is_refused_by_its_name(keyw
     schema = {"type": "object", "properties": {"x": WIDER[keyword]}, "required": ["x"], "additionalProperties": False}
     with pytest.raises(OptionError, match=f"json_schema cannot be used: .*{keyword}"):
         rules.constraint(GenerationConfig(json_schema=schema, strict_schema=True))
-    text = tokenizer.decode(write(constraint(rules, json_schema=schema), np.random.default_rng(1)))
-    assert json.loads(text).keys() == {"x"}
+    verdicts = set[bool]()
+    for seed in range(30):
+        made = constraint(rules, json_schema=schema)
+        text = tokenizer.decode(write(made, np.random.default_rng(seed)))
+        assert json.loads(text).keys() == {"x"}
+        assert made.is_satisfied == made.fork().is_satisfied == jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
+        verdicts.add(made.is_satisfied)
+    assert verdicts == ({True} if keyword == "int32" else {True, False}), "the text is checked against all of the schema"
     assert keyword in caplog.text
 
 
