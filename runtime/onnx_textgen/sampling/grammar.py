@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from ..errors import OptionError, PackageError, RuleError, first_line
 from ..options.generation_config import GenerationConfig
-from .schema_check import follows
 from .vocabulary import make_vocabulary
 
 if TYPE_CHECKING:
@@ -202,6 +201,8 @@ class Constraint:
 
 def follows_schema(tokenizer: TextTokenizer, schema: str, token_ids: Sequence[int]) -> bool:
     """Return whether a text of the grammar follows all of the schema."""
+    from .schema_check import follows  # noqa: PLC0415 - imports regex, which only such texts need
+
     try:
         return follows(json.loads(tokenizer.decode(token_ids)), json.loads(schema))
     except (ValueError, RecursionError):
