@@ -17,10 +17,6 @@ class PromptError(OnnxTextgenError):
     """A prompt that is empty, too long, not valid text, or holds ids outside the vocabulary."""
 
 
-class LongPromptError(PromptError):
-    """A prompt that is longer than the model's context."""
-
-
 class DeviceError(OnnxTextgenError):
     """A device that was requested and is not available."""
 

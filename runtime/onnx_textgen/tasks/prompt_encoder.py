@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from ..errors import LongPromptError, OptionError, PromptError
+from ..errors import OptionError, PromptError
 from ..inference.scoring import split_pair
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..text.languages import Languages
-from ..text.prompts import Prompt, check_characters, check_vocabulary, read_token_ids
+from ..text.prompts import LongPromptError, Prompt, check_characters, check_vocabulary, read_token_ids
 from .open_model import OpenModel
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
-from ..errors import LongPromptError, PromptError
+from ..errors import PromptError
 from ..options.checks import shown
 
 Prompt = str | Sequence[int]
@@ -56,6 +56,10 @@ def read_token_ids(prompt: object) -> list[int]:
     if wrong := [item for item in items if not is_id(item)]:
         raise PromptError(f"token ids should be whole numbers, found {shown(wrong[0])}")
     return [operator.index(item) for item in items]  # type: ignore[arg-type]
+
+
+class LongPromptError(PromptError):
+    """A prompt that is longer than the model's context."""
 
 
 def check_characters(text: str, tokens: int) -> None:

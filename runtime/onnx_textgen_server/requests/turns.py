@@ -10,7 +10,8 @@ from typing import Any
 from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.chat.chat_format import Turn
 from onnx_textgen.chat.fitting import joined
-from onnx_textgen.errors import LongPromptError, OptionError
+from onnx_textgen.errors import OptionError
+from onnx_textgen.text.prompts import LongPromptError
 
 KEPT_ROLES = ("system", "developer")
 RESULT_ROLES = ("tool", "function")
